@@ -1,0 +1,37 @@
+"""The error classes, nothing else.
+
+Every failure is *definite* (the data, the schema or the settings are wrong: halt and say where) or *transient* (a peer is away for
+now: retry with limits and backoff). Nothing between the two exists, so no caller ever has to guess from a message.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """An error for a person: what happened, where, and what to do about it."""
+
+    def __init__(self, message: str, *, place: str = "", hint: str = "") -> None:
+        super().__init__(message, place, hint)
+        self.message = message
+        self.place = place
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f" (at {self.place})" if self.place else ""
+        remedy = f"\n  remedy: {self.hint}" if self.hint else ""
+        return f"{self.message}{where}{remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.place, self.hint)
+
+
+class DefiniteError(HeadraceError):
+    """Trying again cannot help: the data, the schema or a setting is wrong."""
+
+
+class TransientError(HeadraceError):
+    """A peer is away or busy: trying again may help."""
+
+
+def _rebuild(kind: type[HeadraceError], message: str, place: str, hint: str) -> HeadraceError:
+    return kind(message, place=place, hint=hint)

@@ -1,0 +1,49 @@
+"""Changes, in the only form in which they travel: a columnar block of row images of one table.
+
+A block holds *images*, in the order of the log. An insert, a delete and a snapshot read are one image each. An update is its after
+image; its before image precedes it only where the sink needs it, that is where the update moved the row to another key (or always,
+when the reader was asked for every before image). So "delete the old key, insert the new one" is not a special case anywhere: it is
+what a block says. Versions rise strictly within a source's log, so a replayed block is equal to the first and merging it changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from headrace.model.schema import TableSchema
+
+
+class Op(IntEnum):
+    """What an image is. `BEFORE` and `DELETE` take the image away; the others put it there."""
+
+    SNAPSHOT = 0
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+    BEFORE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBlock:
+    """N row images of one table under one schema version."""
+
+    schema: TableSchema
+    images: pa.RecordBatch
+    """The table's columns, of exactly `schema.arrow_schema`."""
+    op: pa.UInt8Array
+    version: pa.UInt64Array
+    commit_ts: pa.Int64Array
+    """When the source committed the change, microseconds since 1970 (for a snapshot: when it was read)."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.images.num_rows)
+
+    @property
+    def changes(self) -> int:
+        """How many changes the images make up: a before image belongs to the update after it."""
+        before = pa.compute.sum(pa.compute.equal(self.op, pa.scalar(Op.BEFORE, pa.uint8()))).as_py() or 0
+        return self.rows - int(before)

@@ -1,0 +1,148 @@
+"""Tables and their columns, in words that neither the source nor the sink owns.
+
+A `Column` says what values it holds (`Kind` with its parameters) and fixes by that the Arrow type in which those values travel. Sources
+fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a storage type for the `Kind`. Neither needs to know the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+
+class Kind(StrEnum):
+    """What a column holds. The value is the word used in settings, state files and messages."""
+
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    DECIMAL = "decimal"
+    STRING = "string"
+    BYTES = "bytes"
+    DATE = "date"
+    DATETIME = "datetime"
+    TIMESTAMP = "timestamp"
+    TIME = "time"
+    YEAR = "year"
+    ENUM = "enum"
+    SET = "set"
+    BIT = "bit"
+    JSON = "json"
+
+
+_FIXED_ARROW = {
+    Kind.INT8: pa.int8(),
+    Kind.INT16: pa.int16(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+    Kind.UINT8: pa.uint8(),
+    Kind.UINT16: pa.uint16(),
+    Kind.UINT32: pa.uint32(),
+    Kind.UINT64: pa.uint64(),
+    Kind.FLOAT32: pa.float32(),
+    Kind.FLOAT64: pa.float64(),
+    Kind.STRING: pa.string(),
+    Kind.BYTES: pa.binary(),
+    Kind.DATE: pa.date32(),
+    Kind.DATETIME: pa.timestamp("us"),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    # time64 holds MySQL's negative and >24 h times as plain microseconds; it is a carrier here, not a time of day.
+    Kind.TIME: pa.time64("us"),
+    Kind.YEAR: pa.uint16(),
+    Kind.ENUM: pa.dictionary(pa.int32(), pa.string()),
+    Kind.SET: pa.dictionary(pa.int32(), pa.string()),
+    Kind.BIT: pa.uint64(),
+    Kind.JSON: pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A table's full name in its source."""
+
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, what it holds, and how the source spelled its type."""
+
+    name: str
+    kind: Kind
+    nullable: bool = True
+    precision: int = 0
+    """DECIMAL: total digits. DATETIME, TIMESTAMP, TIME: fractional digits. BIT: number of bits."""
+    scale: int = 0
+    """DECIMAL: digits after the point."""
+    members: tuple[str, ...] = ()
+    """ENUM, SET: the names, in order."""
+    source_type: str = ""
+    """The type as the source spells it, for people."""
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        if self.kind is Kind.DECIMAL:
+            wide = self.precision > 38
+            return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
+        return _FIXED_ARROW[self.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "nullable": self.nullable,
+            "precision": self.precision,
+            "scale": self.scale,
+            "members": list(self.members),
+            "source_type": self.source_type,
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Column:
+        return cls(**{**raw, "kind": Kind(raw["kind"]), "members": tuple(raw["members"])})
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A table's columns in source order and its primary key in key order."""
+
+    name: TableName
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, c.arrow_type, c.nullable) for c in self.columns])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "database": self.name.database,
+            "table": self.name.table,
+            "columns": [column.to_json() for column in self.columns],
+            "primary_key": list(self.primary_key),
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TableSchema:
+        return cls(
+            TableName(raw["database"], raw["table"]),
+            tuple(Column.from_json(column) for column in raw["columns"]),
+            tuple(raw["primary_key"]),
+        )
