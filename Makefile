@@ -1,0 +1,69 @@
+# Headrace. `make help` lists what can be done; `make demo` and `make test` set up everything they need by themselves.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check
+KERNELS := $(wildcard src/headrace/sources/mysql/*.py)
+CODE := src tests testkit $(wildcard bench)
+
+# Each stamp stands for a finished step and is older than nothing that the step read.
+SYSTEM := $(VENV)/.system-packages
+PACKAGES := $(VENV)/.python-packages
+COMPILED := $(VENV)/.compiled-kernels
+BENCH := $(VENV)/.bench-packages
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(SYSTEM) $(PACKAGES) $(COMPILED) ## Set up the environment: system packages, .venv, compiled kernels
+
+.PHONY: demo
+demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickHouse and verify it (about a minute)
+	$(BIN)/headrace demo
+
+.PHONY: test
+test: setup ## Run all tests, on MariaDB and on Oracle MySQL (fetched on the first run)
+	@$(BIN)/python -m testkit.mysql_fetch
+	$(BIN)/python -m pytest --durations=15 --durations-min=1 $(ARGS)
+
+.PHONY: lint
+lint: setup ## Check style, types and import rules
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: setup $(BENCH) ## Measure the reference workload beside its peers
+	@$(BIN)/python -m testkit.mysql_fetch
+	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the environment and everything built or cached in this directory
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(SYSTEM): scripts/install-system-packages
+	@scripts/install-system-packages $(PYTHON)
+	@mkdir -p $(VENV) && touch $@
+
+$(BIN)/python: | $(SYSTEM)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace: Python 3.11 or newer is needed (set PYTHON=...)")'
+	$(PYTHON) -m venv $(VENV)
+
+$(PACKAGES): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --quiet --editable '.[dev]'
+	@touch $@
+
+$(BENCH): $(PACKAGES)
+	$(PIP) --quiet --editable '.[dev,bench]'
+	@touch $@
+
+$(COMPILED): $(KERNELS) $(PACKAGES)
+	@if [ -e src/headrace/sources/mysql/compile.py ]; then $(BIN)/python -m headrace.sources.mysql.compile; fi
+	@touch $@

@@ -1,0 +1,338 @@
+"""Private database servers: a process, a data directory and a port that belong to us and to nobody else.
+
+A `PrivateServer` never reads the machine's own configuration, listens on 127.0.0.1 only, guards its root account with a random password
+and is ended by its process id alone. It dies with the process that started it, also when that one is killed. The data directory
+outlives the process, so `kill` followed by `start` is a crash and a recovery.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pymysql
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+
+Setting = str | int | bool | None
+"""A server setting; `True` and `False` become ON and OFF, `None` leaves the setting to the server's default."""
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.03
+# Below the range the kernel hands to outgoing connections: a stopped server's port is not taken (or self-connected) by its own clients.
+PORT_RANGE = (12000, 32000)
+
+COMMON_SETTINGS: Mapping[str, Setting] = {
+    "bind_address": "127.0.0.1",
+    "skip_name_resolve": True,
+    "character_set_server": "utf8mb4",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "max_connections": 200,
+    "performance_schema": False,
+    "innodb_buffer_pool_size": "64M",
+    # The log reaches the kernel at every commit: enough for a killed process, not for a power cut.
+    "innodb_flush_log_at_trx_commit": 2,
+    "sync_binlog": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An installed database server: how to run it and how to make a data directory for it."""
+
+    flavour: str
+    """`mariadb` or `mysql`."""
+    version: str
+    command: tuple[str, ...]
+    """The server's argument vector, without options."""
+    mysqlbinlog: tuple[str, ...]
+    """The argument vector of the log reader that belongs to the server."""
+    initialise: Callable[[Path], None]
+    """Fill an empty directory with a new data directory whose root account has no password."""
+    settings: Mapping[str, Setting]
+
+
+class PrivateServer:
+    """One server process on a directory of its own. Not safe to use from several threads at once."""
+
+    def __init__(self, program: Program, directory: Path, settings: Mapping[str, Setting] | None = None) -> None:
+        self.program = program
+        self.directory = directory.absolute()
+        self.settings: dict[str, Setting] = {**COMMON_SETTINGS, **program.settings, **(settings or {})}
+        self.port = find_free_port()
+        self.user = "root"
+        self.password = secrets.token_hex(12)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def flavour(self) -> str:
+        return self.program.flavour
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def binlog_dir(self) -> Path:
+        """Where the binary log files lie; they are called `binlog.NNNNNN`."""
+        return self.directory / "binlog"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> Self:
+        """Start the server, on the data it had if it ran before, and return once it takes connections."""
+        if self.pid is not None:
+            return self
+        self._forget()
+        self._prepare_directory()
+        options = self._write_options()
+        self._process = subprocess.Popen(
+            [*self.program.command, f"--defaults-file={options}", *as_current_user()],
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # A Ctrl-C in our terminal is ours to handle; the server must not stop before us.
+            start_new_session=True,
+        )
+        self._reaper = _spawn_reaper(self._process.pid)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut the server down in order."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise TransientError(
+                    f"{self.flavour} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed", place=str(self.log_file)
+                ) from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End the server as a crash would: SIGKILL, no shutdown."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
+    def restart(self) -> Self:
+        """Stop in order and start again, on the same port and data."""
+        self.stop()
+        return self.start()
+
+    def remove(self) -> None:
+        """Kill the server and delete its directory."""
+        self.kill()
+        shutil.rmtree(self.directory)
+
+    def root_connection(self, database: str | None = None, **options: Any) -> Connection[Any]:
+        """A new connection of the all-powerful account, in autocommit unless told otherwise."""
+        arguments = {"autocommit": True, "charset": "utf8mb4", "connect_timeout": 10, **options}
+        return pymysql.connect(host="127.0.0.1", port=self.port, user=self.user, password=self.password, database=database, **arguments)
+
+    def url(self, database: str = "", user: str | None = None, password: str | None = None) -> str:
+        """The server's address in the form the `headrace` command takes."""
+        return f"mysql://{user or self.user}:{self.password if password is None else password}@127.0.0.1:{self.port}/{database}"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _prepare_directory(self) -> None:
+        if self.data_dir.exists():
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+        for part in (self.binlog_dir, self.directory / "tmp"):
+            part.mkdir(exist_ok=True)
+        # A half-made data directory must not be mistaken for a whole one by the next start.
+        making = self.directory / "data.making"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir()
+        self.program.initialise(making)
+        making.rename(self.data_dir)
+
+    def _write_options(self) -> Path:
+        accounts = self.directory / "accounts.sql"
+        _write_private(accounts, _accounts_sql(self.password))
+        paths: dict[str, Setting] = {
+            "port": self.port,
+            "server_id": self.port,
+            "datadir": str(self.data_dir),
+            # Relative to the data directory: an absolute path may exceed the 107 bytes a socket address holds.
+            "socket": "server.sock",
+            "pid_file": str(self.directory / "server.pid"),
+            "tmpdir": str(self.directory / "tmp"),
+            "log_error": str(self.log_file),
+            "log_bin": str(self.binlog_dir / "binlog"),
+            "init_file": str(accounts),
+        }
+        options = self.directory / "server.cnf"
+        _write_private(options, render_options({**paths, **self.settings}))
+        return options
+
+    def _await_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None:
+                raise DefiniteError(
+                    f"{self.flavour} ended with code {self._process.returncode} while starting; its log ends with:\n{self._log_tail()}",
+                    place=str(self.log_file),
+                    hint="correct the settings the log complains about",
+                )
+            try:
+                self.root_connection().close()
+            except pymysql.err.OperationalError as error:
+                if time.monotonic() > deadline:
+                    message = f"{self.flavour} takes no connection after {START_TIMEOUT_S:.0f} s ({error}); its log ends with:"
+                    raise TransientError(f"{message}\n{self._log_tail()}", place=str(self.log_file)) from error
+                time.sleep(POLL_S)
+            else:
+                return
+
+    def _log_tail(self, lines: int = 15) -> str:
+        if not self.log_file.exists():
+            return "(no log)"
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+    def _forget(self) -> None:
+        """Let go of processes that ended; the reaper goes with its server."""
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            if self._reaper.stdin is not None:
+                self._reaper.stdin.close()
+        self._process = self._reaper = None
+
+
+def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
+    """A private MariaDB server in `directory`, not started yet."""
+    return PrivateServer(find_mariadb(), directory, settings)
+
+
+def find_mariadb() -> Program:
+    """The machine's installed MariaDB."""
+    server = _find_program("mariadbd")
+    install = _find_program("mariadb-install-db")
+    version = subprocess.run([server, "--no-defaults", "--version"], check=True, capture_output=True, text=True).stdout
+
+    def initialise(data_dir: Path) -> None:
+        options = ("--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=48M")
+        run_to_end([install, "--no-defaults", f"--datadir={data_dir}", *options, *as_current_user()])
+
+    return Program(
+        flavour="mariadb",
+        version=version.split("Ver ")[1].split()[0],
+        command=(server,),
+        mysqlbinlog=(_find_program("mariadb-binlog"), "--no-defaults"),
+        initialise=initialise,
+        settings={"binlog_format": "ROW", "gtid_strict_mode": True, "innodb_log_file_size": "48M"},
+    )
+
+
+def find_free_port() -> int:
+    """A TCP port of 127.0.0.1 on which nothing listens now."""
+    chooser = random.SystemRandom()
+    for _ in range(200):
+        port = chooser.randrange(*PORT_RANGE)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise TransientError("no free port found", place=f"127.0.0.1:{PORT_RANGE[0]}-{PORT_RANGE[1]}")
+
+
+def render_options(settings: Mapping[str, Setting]) -> str:
+    """The text of an option file."""
+    lines = ["[server]"]
+    for name, value in settings.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            # `skip_...` options are flags: their presence is their value.
+            line = (name if value else "") if name.startswith("skip_") else f"{name} = {'ON' if value else 'OFF'}"
+        else:
+            line = f"{name} = {value}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def run_to_end(command: list[str]) -> None:
+    """Run a set-up command; when it fails, its output is the message."""
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise DefiniteError(f"{Path(command[0]).name} failed with code {done.returncode}:\n{done.stdout.decode(errors='replace')[-4000:]}")
+
+
+def _find_program(name: str) -> str:
+    # Debian keeps servers in /usr/sbin, which is not on an ordinary user's path.
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if path is None:
+        raise DefiniteError(f"the program {name} is not installed", hint="install it: apt-get install mariadb-server")
+    return path
+
+
+def as_current_user() -> list[str]:
+    """Servers refuse to run as root unless told so; as anyone else they need no word."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def _accounts_sql(password: str) -> str:
+    statements = [
+        "SET SESSION sql_log_bin = 0",
+        f"CREATE USER IF NOT EXISTS 'root'@'127.0.0.1' IDENTIFIED BY '{password}'",
+        f"ALTER USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}'",
+        f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}'",
+        "GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION",
+    ]
+    return "".join(f"{statement};\n" for statement in statements)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
+    """A process that kills `pid` when we are gone: its standard input ends when our end of the pipe closes.
+
+    The kernel's parent-death signal is not used: it fires when the starting *thread* ends, and a test may restart a server from a thread.
+    """
+    script = 'read -r _; kill -KILL "$1"'
+    return subprocess.Popen(["/bin/sh", "-c", script, "headrace-reaper", str(pid)], stdin=subprocess.PIPE, start_new_session=True)
