@@ -1,0 +1,140 @@
+"""Compares the same rows as the source and as the target show them, by key and by value.
+
+Invariant: no difference is found exactly where both sides have the same keys equally often and, under each key, the same values: floats
+by their bits, NULL equal to NULL only, enums and sets by their strings. Nothing is converted that could make two values equal. Pure: it
+knows Arrow tables, not where they came from. Rows are looked at singly only where they differ, and only as many as will be reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.values import plain_value
+
+DifferenceKind = Literal["missing", "extra", "different"]
+Rows = npt.NDArray[np.int64]
+MOST_REPORTED = 100
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One row that the target lacks or has too much, or one value in which a row differs."""
+
+    key: tuple[object, ...]
+    kind: DifferenceKind
+    column: str = ""
+    source: object = None
+    target: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many rows were compared, how many differences there are, and the first of them."""
+
+    rows: int = 0
+    total: int = 0
+    differences: tuple[Difference, ...] = ()
+
+    def __add__(self, other: Comparison) -> Comparison:
+        kept = (self.differences + other.differences)[:MOST_REPORTED]
+        return Comparison(self.rows + other.rows, self.total + other.total, kept)
+
+
+def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int = MOST_REPORTED) -> Comparison:
+    """Compare two tables of `schema`, their rows in any order."""
+    _check_shape(schema, source, "source")
+    _check_shape(schema, target, "target")
+    left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
+    right = {c.name: _comparable(target.column(c.name)) for c in schema.columns}
+    missing, extra, in_source, in_target = _match(schema, left, right)
+    found = _Found(schema, source, target, most)
+    for row in found.take(missing):
+        found.add(Difference(found.key(source, row), "missing"))
+    for row in found.take(extra):
+        found.add(Difference(found.key(target, row), "extra"))
+    for column in schema.columns:
+        unequal = np.flatnonzero(_unequal(left[column.name].take(in_source), right[column.name].take(in_target)))
+        for pair in found.take(unequal):
+            found.add_value(column.name, in_source[pair], in_target[pair])
+    return Comparison(source.num_rows, found.total, tuple(found.differences))
+
+
+class _Found:
+    """Counts all differences, keeps the first few."""
+
+    def __init__(self, schema: TableSchema, source: pa.Table, target: pa.Table, most: int) -> None:
+        self._schema, self._source, self._target, self._most = schema, source, target, most
+        self.differences: list[Difference] = []
+        self.total = 0
+
+    def take(self, rows: Rows) -> Rows:
+        self.total += len(rows)
+        return rows[: self._most - len(self.differences)]
+
+    def add(self, difference: Difference) -> None:
+        self.differences.append(difference)
+
+    def add_value(self, column: str, source_row: int, target_row: int) -> None:
+        values = (plain_value(self._source.column(column)[int(source_row)]), plain_value(self._target.column(column)[int(target_row)]))
+        self.add(Difference(self.key(self._source, source_row), "different", column, *values))
+
+    def key(self, table: pa.Table, row: int) -> tuple[object, ...]:
+        return tuple(plain_value(table.column(name)[int(row)]) for name in self._schema.primary_key)
+
+
+def _check_shape(schema: TableSchema, table: pa.Table, side: str) -> None:
+    wanted = [(c.name, c.arrow_type) for c in schema.columns]
+    if list(zip(table.schema.names, table.schema.types, strict=True)) != wanted:
+        raise DefiniteError(f"the {side}'s rows do not have the columns of the schema: {table.schema}", place=f"table {schema.name}")
+
+
+def _comparable(column: Any) -> Any:
+    """The column in one piece and in a type whose equality is identity of values."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    array = column.combine_chunks()
+    bits = _BITS.get(array.type)
+    if bits is not None:
+        return array.view(bits)
+    return array.view(pa.int64()) if pa.types.is_time64(array.type) or pa.types.is_timestamp(array.type) else array
+
+
+def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> tuple[Rows, Rows, Rows, Rows]:
+    """Rows only in the source, rows only in the target, and the rows of both that have equal keys, pair by pair."""
+    keys = {f"k{i}": pa.concat_arrays([left[name], right[name]]) for i, name in enumerate(schema.primary_key)}
+    rows_left = len(next(iter(left.values())))
+    rows_both = len(next(iter(keys.values())))
+    side = pa.array(np.arange(rows_both) >= rows_left)
+    by_key = pc.sort_indices(pa.table({**keys, "side": side}), [(name, "ascending") for name in (*keys, "side")])
+    order: Rows = by_key.to_numpy().astype(np.int64)
+    if rows_both < 2:
+        paired = np.zeros(0, dtype=bool)
+    else:
+        equal = np.ones(rows_both - 1, dtype=bool)
+        for key in keys.values():
+            in_order = key.take(by_key)
+            equal &= ~_unequal(in_order[:-1], in_order[1:])
+        # Within one key the source's rows come first: a pair is the last of them and the first of the target's.
+        paired = equal & (order[:-1] < rows_left) & (order[1:] >= rows_left)
+    first = np.flatnonzero(paired)
+    single = np.ones(rows_both, dtype=bool)
+    single[first] = False
+    single[first + 1] = False
+    alone = order[single]
+    return alone[alone < rows_left], alone[alone >= rows_left] - rows_left, order[first], order[first + 1] - rows_left
+
+
+def _unequal(left: Any, right: Any) -> npt.NDArray[np.bool_]:
+    differ = pc.fill_null(pc.not_equal(left, right), True)
+    if left.null_count and right.null_count:
+        differ = pc.and_not(differ, pc.and_(pc.is_null(left), pc.is_null(right)))
+    return np.asarray(differ.to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,147 @@
+"""From a change block to the Arrow stream that one INSERT carries.
+
+Invariant: what leaves here is stored by the server value for value. ClickHouse's Arrow reader converts silently where types differ
+(integers wrap, decimals lose digits, fractions of seconds and years out of range are clipped), so a block leaves only in exactly the
+types that its table was made from, without a NULL where the table has none, and with every date and time within what the type holds.
+All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.limits import ServerLimits
+from headrace.sinks.clickhouse.types import SIGN, VERSION, is_stored_nullable, storage_type
+from headrace.sinks.clickhouse.values import render_value
+
+Check = Callable[["pa.Array[Any]", ChangeBlock], None]
+_SIGN_OF = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
+_NOT_STORED = "correct the value in the source, or leave the table out with --tables"
+
+
+class BlockEncoder:
+    """Encodes blocks of one table schema; built once, then run on every block."""
+
+    def __init__(self, schema: TableSchema, limits: ServerLimits, *, compression: str | None = None) -> None:
+        fields = [pa.field(c.name, c.arrow_type, is_stored_nullable(schema, c)) for c in schema.columns]
+        self._schema = schema
+        self._types = [c.arrow_type for c in schema.columns]
+        self._arrow_schema = pa.schema([*fields, pa.field(SIGN, pa.int8(), False), pa.field(VERSION, pa.uint64(), False)])
+        self._checks = [_checks(schema, c, limits) for c in schema.columns]
+        self._recoded = [c.kind in (Kind.ENUM, Kind.SET) for c in schema.columns]
+        self._options = pa.ipc.IpcWriteOptions(compression=compression)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._arrow_schema.names)
+
+    def encode(self, block: ChangeBlock) -> bytes:
+        """The block as an Arrow stream of one batch."""
+        self._check_shape(block)
+        arrays: list[Any] = []
+        for array, checks, recoded in zip(block.images.columns, self._checks, self._recoded, strict=True):
+            for check in checks:
+                check(array, block)
+            arrays.append(_distinct_dictionary(array) if recoded else array)
+        batch = pa.record_batch([*arrays, _signs(block), block.version], schema=self._arrow_schema)
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, self._arrow_schema, options=self._options) as stream:
+            stream.write_batch(batch)
+        return bytes(out.getvalue().to_pybytes())
+
+    def _check_shape(self, block: ChangeBlock) -> None:
+        names = [c.name for c in self._schema.columns]
+        if block.images.schema.names != names or block.images.schema.types != self._types:
+            raise DefiniteError(
+                f"a block's columns are not those of its schema: {block.images.schema.types} under {block.images.schema.names}",
+                place=f"table {self._schema.name}",
+                hint="this is a defect of the source; please report it",
+            )
+        if not (len(block.op) == len(block.version) == block.rows) or block.op.null_count or block.version.null_count:
+            raise DefiniteError(
+                "a block has an image without operation or version",
+                place=f"table {self._schema.name}",
+                hint="this is a defect of the source; please report it",
+            )
+
+
+def _signs(block: ChangeBlock) -> pa.Array[Any]:
+    return pa.array(_SIGN_OF[block.op.to_numpy(zero_copy_only=False)])
+
+
+def _distinct_dictionary(array: Any) -> Any:
+    """The same strings over a dictionary without NULLs and repetitions, which the server refuses."""
+    dictionary = array.dictionary
+    if dictionary.null_count == 0 and len(pc.unique(dictionary)) == len(dictionary):
+        return array
+    return array.cast(array.type.value_type).dictionary_encode()
+
+
+def _checks(schema: TableSchema, column: Column, limits: ServerLimits) -> list[Check]:
+    checks: list[Check] = []
+    if not is_stored_nullable(schema, column):
+        checks.append(_check_no_null(schema, column))
+    match column.kind:
+        case Kind.DATE:
+            checks.append(_check_range(schema, column, pa.int32(), limits.first_day, limits.last_day))
+        case Kind.DATETIME | Kind.TIMESTAMP:
+            checks.append(_check_range(schema, column, pa.int64(), limits.first_instant_us, limits.last_instant_us))
+        case Kind.TIME:
+            checks.append(_check_range(schema, column, pa.int64(), limits.first_time_us, limits.last_time_us))
+    if column.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME) and column.precision < 6:
+        checks.append(_check_fraction(schema, column))
+    return checks
+
+
+def _check_no_null(schema: TableSchema, column: Column) -> Check:
+    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
+        # A dictionary array can hide a NULL in its dictionary.
+        nulls = array.null_count or (array.dictionary.null_count if pa.types.is_dictionary(array.type) else 0)
+        if nulls:
+            bad = pc.is_null(array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array)
+            if pc.any(bad).as_py():
+                raise _refusal(schema, column, block, bad, "is NULL, but the column has no NULLs")
+
+    return check
+
+
+def _check_range(schema: TableSchema, column: Column, integer: pa.DataType, first: int, last: int) -> Check:
+    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
+        numbers = array.view(integer)
+        bounds = pc.min_max(numbers)
+        least, most = bounds["min"].as_py(), bounds["max"].as_py()
+        if least is not None and (least < first or most > last):
+            bad = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+            raise _refusal(schema, column, block, bad, f"is outside what this server's {storage_type(schema, column)} holds")
+
+    return check
+
+
+def _check_fraction(schema: TableSchema, column: Column) -> Check:
+    unit = pa.scalar(10 ** (6 - column.precision), pa.int64())
+
+    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
+        numbers = array.view(pa.int64())
+        bad = pc.not_equal(pc.multiply(pc.divide(numbers, unit), unit), numbers)
+        if pc.any(bad).as_py():
+            raise _refusal(schema, column, block, bad, f"has more than {column.precision} fractional digits")
+
+    return check
+
+
+def _refusal(schema: TableSchema, column: Column, block: ChangeBlock, bad: Any, why: str) -> DefiniteError:
+    row = pc.index(bad, pa.scalar(True)).as_py()
+    key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in schema.primary_key)
+    value = render_value(block.images.column(column.name)[row])
+    hint = _NOT_STORED
+    if column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
+        hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
+    return DefiniteError(f"{column.name} = {value} {why}", place=f"table {schema.name}, row {key}, column {column.name}", hint=hint)

@@ -1,0 +1,97 @@
+"""A process's connection to a ClickHouse server.
+
+Invariant: every statement of the sink goes out with the settings here, which turn off each of the server's conveniences that changes or
+drops a value silently (defaults for NULLs and for missing columns, skipped unknown columns, clipped dates) and make an insert synchronous:
+answered means stored and visible. A retried insert is safe because the tables merge by version; the server's own deduplication is off, for
+it would drop a replay into a table that was emptied in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_limits
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
+INSERT_SETTINGS = {
+    "async_insert": "0",
+    "insert_deduplicate": "0",
+    "input_format_null_as_default": "0",
+    "input_format_defaults_for_omitted_fields": "0",
+    "input_format_force_null_for_omitted_fields": "0",
+    "input_format_skip_unknown_fields": "0",
+    "input_format_arrow_allow_missing_columns": "0",
+    "input_format_arrow_case_insensitive_column_matching": "0",
+    "date_time_overflow_behavior": "throw",
+}
+CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
+
+# The driver logs each failed request as well as raising it; the raised one is reported by us, once.
+logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client (safe for threads: it has no session) and what was learnt about its server when it connected."""
+
+    client: Client
+    limits: ServerLimits
+
+    def known(self, settings: dict[str, str]) -> dict[str, str]:
+        """Those settings that the server has; the others belong to versions whose behaviour they would change."""
+        return {name: value for name, value in settings.items() if name in self.client.server_settings}
+
+
+_connections: dict[tuple[int, ClickHouseTarget], Connection] = {}
+_lock = threading.Lock()
+
+
+def connect(target: ClickHouseTarget) -> Connection:
+    """The process's connection to the target: opened once, because opening asks the server several questions."""
+    # The process id is part of the key: a forked worker must not share its parent's sockets.
+    key = (os.getpid(), target)
+    with _lock:
+        found = _connections.get(key)
+        if found is None:
+            found = _connections[key] = _open(target)
+        return found
+
+
+def disconnect(target: ClickHouseTarget) -> None:
+    """Close the process's connection to the target, if there is one."""
+    with _lock:
+        found = _connections.pop((os.getpid(), target), None)
+    if found is not None:
+        found.client.close()
+
+
+def _open(target: ClickHouseTarget) -> Connection:
+    with translated(target, "connecting"):
+        client = clickhouse_connect.get_client(
+            host=target.host,
+            port=target.port,
+            username=target.user,
+            password=target.password,
+            interface="https" if target.secure else "http",
+            compress=False if target.is_loopback else "lz4",
+            connect_timeout=CONNECT_TIMEOUT_S,
+            send_receive_timeout=ANSWER_TIMEOUT_S,
+            client_name="headrace",
+            autogenerate_session_id=False,
+            query_retries=0,
+            dedicated_pool=True,
+        )
+        try:
+            limits = parse_limits(client.query(limits_query()).result_rows[0])
+        except BaseException:
+            client.close()
+            raise
+    return Connection(client, limits)

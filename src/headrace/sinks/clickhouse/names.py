@@ -1,0 +1,66 @@
+"""Identifiers and string literals in ClickHouse's SQL.
+
+Invariant: whatever characters a source's name holds, the SQL made here contains exactly that name and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headrace.errors import DefiniteError
+
+# A dropped table is renamed to database.table.uuid.sql, and a file name has at most 255 bytes.
+_FILE_NAME_BYTES, _DROPPED_SUFFIX_BYTES, _SQL_SUFFIX_BYTES = 255, 42, 4
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_IDENTIFIER = re.compile(r"\s*(?:`((?:[^`\\]|\\.)*)`|([A-Za-z_][A-Za-z0-9_]*))\s*(?:,|$)", re.DOTALL)
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "v": "\v"}
+_ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+
+
+def quote_name(name: str) -> str:
+    """The identifier, quoted."""
+    escaped = name.replace("\\", "\\\\").replace("`", "\\`")
+    return f"`{escaped}`"
+
+
+def quote_text(text: str) -> str:
+    """The string literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def parse_names(listed: str) -> tuple[str, ...] | None:
+    """The identifiers in a comma-separated list as the server prints it; None where something in it is not a plain identifier."""
+    names: list[str] = []
+    position = 0
+    while position < len(listed):
+        match = _IDENTIFIER.match(listed, position)
+        if match is None:
+            return None
+        quoted, plain = match.groups()
+        names.append(plain if quoted is None else _ESCAPED.sub(_unescape, quoted))
+        position = match.end()
+    return tuple(names)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    body = match.group(1)
+    if len(body) == 3:
+        return chr(int(body[1:], 16))
+    return _ESCAPES.get(body, body)
+
+
+def check_name_lengths(database: str, table: str) -> None:
+    """Refuse names that ClickHouse, which makes file names of them, cannot store."""
+    in_database, in_table = _stored_bytes(database), _stored_bytes(table)
+    too_long = in_table + in_database + _DROPPED_SUFFIX_BYTES > _FILE_NAME_BYTES or in_database + _SQL_SUFFIX_BYTES > _FILE_NAME_BYTES
+    if too_long:
+        raise DefiniteError(
+            f"the name {database}.{table} is too long for ClickHouse, which makes a file name of it",
+            place=f"table {database}.{table}",
+            hint="give a short target database in the sink's URL, or leave the table out with --tables",
+        )
+
+
+def _stored_bytes(name: str) -> int:
+    return sum(1 if byte in _PLAIN else 3 for byte in name.encode())

@@ -1,0 +1,42 @@
+"""The ClickHouse sink: the port of `headrace.sinks.base` over one server.
+
+Idempotent and order-free: every image is a row with its sign and its version, and the table keeps the highest version of each key.
+Writing a block twice, late or beside others leaves what `FINAL` shows unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.tables import prepare_tables
+from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.writer import ClickHouseWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseSink:
+    """Where changes go: a server and, perhaps, one database in it. Picklable; the password is never shown."""
+
+    target: ClickHouseTarget
+
+    @classmethod
+    def from_url(cls, url: str) -> ClickHouseSink:
+        return cls(parse_target(url))
+
+    def prepare(self, schemas: Iterable[TableSchema]) -> None:
+        """Create what is missing, check what exists; raise `DefiniteError` before anything is created if a table cannot be held."""
+        prepare_tables(connect(self.target), self.target, tuple(schemas))
+
+    def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
+        """The sort key is the primary key: its change deletes the old row and inserts the new one."""
+        return schema.primary_key
+
+    def writer(self) -> ClickHouseWriter:
+        return ClickHouseWriter(self.target)
+
+    def reader(self) -> ClickHouseReader:
+        return ClickHouseReader(self.target)
