@@ -156,9 +156,9 @@ class PrivateServer:
         shutil.rmtree(self.directory)
 
     def root_connection(self, database: str | None = None, **options: Any) -> Connection[Any]:
-        """A new connection of the all-powerful account, in autocommit unless told otherwise."""
-        arguments = {"autocommit": True, "charset": "utf8mb4", "connect_timeout": 10, **options}
-        return pymysql.connect(host="127.0.0.1", port=self.port, user=self.user, password=self.password, database=database, **arguments)
+        """A new connection, of the all-powerful account and in autocommit unless `options` say otherwise."""
+        defaults = {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password, "database": database}
+        return pymysql.connect(**{**defaults, "autocommit": True, "charset": "utf8mb4", "connect_timeout": 10, **options})
 
     def url(self, database: str = "", user: str | None = None, password: str | None = None) -> str:
         """The server's address in the form the `headrace` command takes."""
@@ -283,12 +283,12 @@ def render_options(settings: Mapping[str, Setting]) -> str:
     for name, value in settings.items():
         if value is None:
             continue
-        if isinstance(value, bool):
-            # `skip_...` options are flags: their presence is their value.
-            line = (name if value else "") if name.startswith("skip_") else f"{name} = {'ON' if value else 'OFF'}"
+        if isinstance(value, bool) and name.startswith("skip_"):
+            # These are flags: their presence is their value.
+            lines += [name] if value else []
         else:
-            line = f"{name} = {value}"
-        lines.append(line)
+            words = {True: "ON", False: "OFF"}
+            lines.append(f"{name} = {words[value] if isinstance(value, bool) else value}")
     return "\n".join(lines) + "\n"
 
 

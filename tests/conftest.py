@@ -1,0 +1,120 @@
+"""Real servers for the tests: one of each flavour per session, a database per test, an instance of one's own on demand.
+
+Every test that asks for `server` (or `flavour`) runs on MariaDB and on Oracle MySQL. A flavour that cannot be had is never dropped
+silently: its tests are skipped with one loud line at the end of the run, and fail when `CI=true`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from headrace.demo.server import PrivateServer, Setting
+from headrace.errors import HeadraceError
+from testkit.accounts import Account, create_replica_account
+from testkit.servers import FLAVOURS, build, find_program
+
+IN_CI = os.environ.get("CI") == "true"
+UNAVAILABLE = pytest.StashKey[dict[str, str]]()
+
+_quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None, suppress_health_check=_quiet, database=None)
+settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[UNAVAILABLE] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for flavour, reason in config.stash[UNAVAILABLE].items():
+        terminalreporter.write_line(f"NOT TESTED on {flavour}: the server cannot be had here: {reason}", red=True, bold=True)
+
+
+def _require(flavour: str, config: pytest.Config) -> None:
+    unavailable = config.stash[UNAVAILABLE]
+    if flavour not in unavailable:
+        try:
+            find_program(flavour)
+        except HeadraceError as error:
+            unavailable[flavour] = " ".join(str(error).split())
+    if flavour in unavailable:
+        reason = f"no {flavour} server: {unavailable[flavour]}"
+        if IN_CI:
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def _serve(flavour: str, config: pytest.Config, directory: Path) -> Iterator[PrivateServer]:
+    _require(flavour, config)
+    server = build(flavour, directory)
+    try:
+        yield server.start()
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """The session's MariaDB. Do not stop it or change its global settings."""
+    yield from _serve("mariadb", pytestconfig, tmp_path_factory.mktemp("mariadb") / "server")
+
+
+@pytest.fixture(scope="session")
+def mysql_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """The session's Oracle MySQL. Do not stop it or change its global settings."""
+    yield from _serve("mysql", pytestconfig, tmp_path_factory.mktemp("mysql") / "server")
+
+
+@pytest.fixture(scope="session", params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    """`mariadb`, then `mysql`: every test that asks runs once on each."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def server(flavour: str, request: pytest.FixtureRequest) -> PrivateServer:
+    """The session's server of the flavour. Do not stop it or change its global settings."""
+    shared: PrivateServer = request.getfixturevalue(f"{flavour}_server")
+    return shared
+
+
+@pytest.fixture
+def database(server: PrivateServer) -> Iterator[str]:
+    """The name of a new, empty database on `server`."""
+    name = f"test_{secrets.token_hex(4)}"
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+        yield name
+        cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+@pytest.fixture(scope="session")
+def replica_account(server: PrivateServer) -> Account:
+    """An account on `server` that may do what replication needs, and nothing else."""
+    return create_replica_account(server)
+
+
+@pytest.fixture
+def fresh_server(
+    flavour: str, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., PrivateServer]]:
+    """Starts servers of the flavour that belong to this test alone: `fresh_server(binlog_format="STATEMENT")`."""
+    servers: list[PrivateServer] = []
+
+    def start(**settings: Setting) -> PrivateServer:
+        _require(flavour, pytestconfig)
+        servers.append(build(flavour, tmp_path_factory.mktemp("fresh") / "server", **settings))
+        return servers[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in servers:
+            one.remove()
