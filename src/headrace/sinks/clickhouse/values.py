@@ -41,7 +41,7 @@ def render_value(scalar: Any) -> str:
     value = plain_value(scalar)
     if isinstance(value, timedelta):
         return time_text(value // _MICROSECOND)
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes) and not pa.types.is_temporal(scalar.type):
         text = repr(value)
         return text if len(text) <= 80 else f"{text[:80]}..."
     return "NULL" if value is None else str(value)

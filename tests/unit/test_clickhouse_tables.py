@@ -1,0 +1,161 @@
+"""What the target tables look like, and which tables are refused before anything is created."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sinks.clickhouse.names import parse_names, quote_name
+from headrace.sinks.clickhouse.tables import FoundColumn, FoundTable, check_found, plan_tables
+from headrace.sinks.clickhouse.types import storage_type
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+ANYWHERE = ClickHouseTarget("h")
+ONE_DATABASE = ClickHouseTarget("h", database="mart")
+KEY = Column("id", Kind.INT64, nullable=False)
+ORDERS = TableSchema(TableName("shop", "orders"), (KEY, Column("note", Kind.STRING)), ("id",))
+FOUND = FoundTable(
+    "ReplacingMergeTree(_version, _deleted) ORDER BY id SETTINGS index_granularity = 8192",
+    "id",
+    (
+        FoundColumn("id", "Int64", "", ""),
+        FoundColumn("note", "Nullable(String)", "", ""),
+        FoundColumn("_sign", "Int8", "", ""),
+        FoundColumn("_version", "UInt64", "", ""),
+        FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = -1"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (Column("c", Kind.INT8, False), "Int8"),
+        (Column("c", Kind.UINT64), "Nullable(UInt64)"),
+        (Column("c", Kind.FLOAT32), "Nullable(Float32)"),
+        (Column("c", Kind.DECIMAL, False, 65, 30), "Decimal(65, 30)"),
+        (Column("c", Kind.DECIMAL, True, 1, 0), "Nullable(Decimal(1, 0))"),
+        (Column("c", Kind.BYTES, False), "String"),
+        (Column("c", Kind.DATE), "Nullable(Date32)"),
+        (Column("c", Kind.DATETIME, False, 0), "DateTime64(0, 'UTC')"),
+        (Column("c", Kind.TIMESTAMP, True, 6), "Nullable(DateTime64(6, 'UTC'))"),
+        (Column("c", Kind.TIME, False, 3), "Time64(3)"),
+        (Column("c", Kind.YEAR, False), "UInt16"),
+        (Column("c", Kind.ENUM, False), "LowCardinality(String)"),
+        (Column("c", Kind.SET), "LowCardinality(Nullable(String))"),
+        (Column("c", Kind.BIT, False, 64), "UInt64"),
+        (Column("c", Kind.JSON), "Nullable(String)"),
+    ],
+)
+def test_storage_types(column: Column, expected: str) -> None:
+    assert storage_type(replace(ORDERS, columns=(KEY, column)), column) == expected
+
+
+def test_every_kind_has_a_storage_type() -> None:
+    for kind in Kind:
+        column = Column("c", kind, False, precision=6)
+        assert storage_type(replace(ORDERS, columns=(KEY, column)), column)
+
+
+def test_a_key_column_is_never_nullable() -> None:
+    column = Column("id", Kind.ENUM, nullable=True)
+    assert storage_type(replace(ORDERS, columns=(column,)), column) == "LowCardinality(String)"
+
+
+@pytest.mark.parametrize("column", [Column("c", Kind.DECIMAL, True, 66, 0), Column("c", Kind.TIME, True, 7)])
+def test_parameters_outside_the_source_s_own_limits_are_refused(column: Column) -> None:
+    with pytest.raises(DefiniteError, match="column c cannot be stored"):
+        plan_tables([replace(ORDERS, columns=(KEY, column))], ANYWHERE)
+
+
+def test_create_statement_is_that_of_design_decision_3() -> None:
+    [plan] = plan_tables([ORDERS], ANYWHERE)
+    assert plan.create_sql() == (
+        "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, `_version` UInt64, "
+        "_deleted UInt8 MATERIALIZED _sign = -1) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY (`id`)"
+    )
+
+
+def test_the_url_s_database_holds_all_tables() -> None:
+    assert [(p.database, p.table) for p in plan_tables([ORDERS], ONE_DATABASE)] == [("mart", "orders")]
+
+
+def test_two_tables_of_one_name_do_not_share_a_target() -> None:
+    twin = replace(ORDERS, name=TableName("archive", "orders"))
+    assert len(plan_tables([ORDERS, twin], ANYWHERE)) == 2
+    with pytest.raises(DefiniteError, match=r"shop.orders and archive.orders would both be written to mart.orders"):
+        plan_tables([ORDERS, twin], ONE_DATABASE)
+
+
+def test_a_table_without_primary_key_is_refused_by_name() -> None:
+    with pytest.raises(DefiniteError, match=r"shop.orders has no primary key") as caught:
+        plan_tables([replace(ORDERS, primary_key=())], ANYWHERE)
+    assert "add a primary key" in caught.value.hint
+    assert "--tables" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row_exists", "_block_number", "_block_offset"])
+def test_a_column_with_a_name_in_use_is_refused(name: str) -> None:
+    with pytest.raises(DefiniteError, match=f"column {name} has a name"):
+        plan_tables([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE)
+
+
+def test_a_name_too_long_for_a_file_is_refused() -> None:
+    assert plan_tables([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE)
+    with pytest.raises(DefiniteError, match="too long for ClickHouse"):
+        plan_tables([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "wi`th", "back\\slash", "\\", "`", "``", "quote'", 'dou"ble', "spa ce", "漢字", "a,b", "tab\tnew\nline", "a\\nb"]
+)
+def test_quoting_is_undone_by_reading(name: str) -> None:
+    assert parse_names(f"{quote_name(name)}, other, {quote_name(name)}") == (name, "other", name)
+
+
+def test_an_expression_is_not_a_list_of_names() -> None:
+    assert parse_names("toDate(a), b") is None
+    assert parse_names("") == ()
+
+
+def test_a_fitting_table_is_accepted_also_when_replicated() -> None:
+    [plan] = plan_tables([ORDERS], ANYWHERE)
+    check_found(plan, FOUND)
+    check_found(plan, replace(FOUND, sort_key="(`id`)"))
+    for engine in (
+        "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', _version, _deleted) ORDER BY id",
+        "SharedReplacingMergeTree('/x', '{replica}', _version, _deleted) ORDER BY id",
+    ):
+        check_found(plan, replace(FOUND, engine=engine))
+
+
+def _with(column: FoundColumn) -> FoundTable:
+    return replace(FOUND, columns=tuple(column if column.name == c.name else c for c in FOUND.columns))
+
+
+@pytest.mark.parametrize(
+    ("found", "difference"),
+    [
+        (replace(FOUND, engine="MergeTree ORDER BY id"), "its engine is MergeTree, not ReplacingMergeTree"),
+        (replace(FOUND, engine="ReplacingMergeTree(_version) ORDER BY id"), "its engine is ReplacingMergeTree"),
+        (replace(FOUND, engine=""), "its engine is unknown"),
+        (replace(FOUND, sort_key="id, note"), r"its sort key is \(id, note\), not \(id\)"),
+        (replace(FOUND, sort_key=""), r"its sort key is \(\), not \(id\)"),
+        (_with(FoundColumn("id", "Int32", "", "")), "its column id is Int32, not Int64"),
+        (_with(FoundColumn("note", "String", "", "")), r"its column note is String, not Nullable\(String\)"),
+        (_with(FoundColumn("note", "Nullable(String)", "MATERIALIZED", "'x'")), "its column note is computed"),
+        (_with(FoundColumn("_deleted", "UInt8", "", "")), "it has no column _deleted UInt8 MATERIALIZED"),
+        (_with(FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = 1")), "its column _deleted is _sign = 1"),
+        (replace(FOUND, columns=FOUND.columns[1:]), "it has no column id"),
+        (replace(FOUND, columns=(*FOUND.columns, FoundColumn("more", "Int8", "", ""))), "it has a column more"),
+    ],
+)
+def test_an_unfit_table_is_refused_with_its_first_difference(found: FoundTable, difference: str) -> None:
+    [plan] = plan_tables([ORDERS], ANYWHERE)
+    with pytest.raises(DefiniteError, match=difference) as caught:
+        check_found(plan, found)
+    assert "shop.orders" in caught.value.place
+    assert caught.value.hint
