@@ -194,9 +194,9 @@ def test_replica_account_reads_logs_and_rows_but_writes_nothing(server: PrivateS
             cursor.execute(f"CREATE TABLE `{database}`.refused (id INT)")
 
 
-def test_missing_mariadb_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mariadb_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    with pytest.raises(DefiniteError, match="apt-get install mariadb-server"):
+    with pytest.raises(DefiniteError, match="apt-get install mariadb-server-core mariadb-client"):
         find_mariadb()
 
 

@@ -303,7 +303,7 @@ def _find_program(name: str) -> str:
     # Debian keeps servers in /usr/sbin, which is not on an ordinary user's path.
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
     if path is None:
-        raise DefiniteError(f"the program {name} is not installed", hint="install it: apt-get install mariadb-server")
+        raise DefiniteError(f"the program {name} is not installed", hint="install it: apt-get install mariadb-server-core mariadb-client")
     return path
 
 
