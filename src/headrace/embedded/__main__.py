@@ -1,0 +1,73 @@
+"""`python -m headrace.embedded`: the child process that `EmbeddedServer` starts; people use `headrace serve`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from headrace.embedded.claim import DirectoryInUse
+from headrace.embedded.process import PASSWORD_VARIABLE
+from headrace.embedded.server import serve
+from headrace.errors import HeadraceError
+
+_PARENT_POLL_MS = 1000
+
+
+def main() -> int:
+    options = _read_arguments()
+    if options.lifeline_fd >= 0:
+        threading.Thread(target=_follow_parent, args=(options.lifeline_fd, os.getppid()), name="lifeline", daemon=True).start()
+    # Taken out of the environment: the engine and its children have no use for it.
+    password = os.environ.pop(PASSWORD_VARIABLE, "")
+
+    def report_ready(port: int) -> None:
+        _report(options.ready_fd, {"port": port})
+
+    try:
+        serve(options.path, options.host, options.port, options.user, password, report_ready, options.lock_wait)
+    except HeadraceError as error:
+        in_use = isinstance(error, DirectoryInUse)
+        _report(options.ready_fd, {"error": error.message, "place": error.place, "hint": error.hint, "in_use": in_use})
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m headrace.embedded")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--user", default="default")
+    parser.add_argument("--lock-wait", type=float, default=5.0)
+    parser.add_argument("--lifeline-fd", type=int, default=-1)
+    parser.add_argument("--ready-fd", type=int, default=-1)
+    return parser.parse_args()
+
+
+def _report(fd: int, message: dict[str, object]) -> None:
+    if fd >= 0:
+        # The parent may have given up waiting and closed its end.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(fd, json.dumps(message).encode() + b"\n")
+        os.close(fd)
+
+
+def _follow_parent(lifeline: int, parent: int) -> None:
+    """Stop this process once its parent is gone: the pipe closes or, if some fork of the parent still holds it, the parent's id changes."""
+    poller = select.poll()
+    poller.register(lifeline, select.POLLIN | select.POLLHUP)
+    while not poller.poll(_PARENT_POLL_MS) and os.getppid() == parent:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Who serves a directory: a small file in it, locked by the server for as long as it lives.
+
+The lock is the truth and the kernel drops it when the server dies, however it dies; the content (pid and port) only says where to find
+the holder of the lock. So a stale file is never mistaken for a server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+_NAME: Final = "headrace-server.json"
+_RETRY_SECONDS: Final = 0.05
+_RECORD_BYTES: Final = 128
+
+
+class DirectoryInUse(DefiniteError):
+    """Another running process serves the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The server that holds a directory; port 0 while it is still starting."""
+
+    pid: int
+    host: str
+    port: int
+
+
+class Claim:
+    """This process's hold on a directory."""
+
+    def __init__(self, path: Path, deadline: float) -> None:
+        """Take the lock, waiting until `deadline` (monotonic) for a dying predecessor."""
+        self._path = path
+        self._fd = os.open(path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while not _lock(self._fd, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                os.close(self._fd)
+                raise in_use(path, read_holder(path))
+            time.sleep(_RETRY_SECONDS)
+        self._write(Holder(os.getpid(), "", 0))
+
+    def publish(self, host: str, port: int) -> None:
+        self._write(Holder(os.getpid(), host, port))
+
+    def release(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+    def _write(self, holder: Holder) -> None:
+        text = json.dumps({"pid": holder.pid, "host": holder.host, "port": holder.port}).encode() + b"\n"
+        # Padded to one length and written in one call: a reader sees the old record or the new one.
+        os.pwrite(self._fd, text.ljust(_RECORD_BYTES), 0)
+
+
+def read_holder(path: Path) -> Holder | None:
+    """The running server of the directory; None if there is none."""
+    try:
+        fd = os.open(path / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _lock(fd, fcntl.LOCK_SH):
+            return None
+        text = os.pread(fd, 4096, 0)
+    finally:
+        os.close(fd)
+    if not text.strip():
+        return Holder(0, "", 0)
+    record = json.loads(text)
+    return Holder(int(record["pid"]), str(record["host"]), int(record["port"]))
+
+
+def in_use(path: Path, holder: Holder | None) -> DirectoryInUse:
+    who = f"process {holder.pid} (port {holder.port})" if holder is not None and holder.pid else "another process"
+    return DirectoryInUse(
+        f"the directory is already served by {who}",
+        place=str(path),
+        hint="query that server over HTTP, stop it first, or choose another directory",
+    )
+
+
+def _lock(fd: int, mode: int) -> bool:
+    try:
+        fcntl.flock(fd, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""The engine: the one chDB instance of this process, and handles on it.
+
+A handle is a chDB connection: it has its own current database, settings, query parameters and temporary tables, and costs a tenth of a
+millisecond. So each request gets a fresh one and nothing can leak between clients. Results leave the engine through a pipe (`INTO OUTFILE`
+the pipe's writing end): the engine formats and compresses straight into it, blocks when the client is slow, and a result of any size in any
+format passes in constant memory. Rows enter through chDB's inserter, which commits only when told that the data is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import chdb
+
+from headrace.embedded.failures import BAD_ARGUMENTS, QueryFailure, engine_failure, refuse
+from headrace.embedded.statement import Statement
+from headrace.errors import DefiniteError
+
+_PIPE_BYTES: Final = 1 << 20
+# async_insert would make every small insert wait for a flush timer; implicit_select would make typing errors valid queries.
+_HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a statement read and wrote, for X-ClickHouse-Summary."""
+
+    read_rows: int = 0
+    read_bytes: int = 0
+    written_rows: int = 0
+    written_bytes: int = 0
+    result_rows: int = 0
+    elapsed_ns: int = 0
+
+    def summary(self) -> dict[str, str]:
+        return {
+            "read_rows": str(self.read_rows),
+            "read_bytes": str(self.read_bytes),
+            "written_rows": str(self.written_rows),
+            "written_bytes": str(self.written_bytes),
+            "total_rows_to_read": "0",
+            "result_rows": str(self.result_rows),
+            "result_bytes": "0",
+            "elapsed_ns": str(self.elapsed_ns),
+        }
+
+
+class Engine:
+    """chDB on a directory. Opened once per process, closed when the process ends."""
+
+    def __init__(self, path: Path, config: Path) -> None:
+        self._place = f"{path}?{_HANDLE_SETTINGS}"
+        try:
+            self._anchor = chdb.connect(f"{self._place}&config-file={config}")
+        except RuntimeError as error:
+            raise DefiniteError(
+                f"the embedded ClickHouse cannot open its directory: {error}",
+                place=str(path),
+                hint="the lines before this one say why; is it a chDB directory, readable and writable, with free space?",
+            ) from error
+        row = self._anchor.query("SELECT version(), timezone(), displayName()", "TabSeparated").bytes().decode()
+        self.version, self.timezone, self.display_name = row.rstrip("\n").split("\t")
+
+    def connect(self) -> Handle:
+        return Handle(chdb.connect(self._place))
+
+    def close(self) -> None:
+        self._anchor.close()
+
+
+class Handle:
+    """One chDB connection; runs one statement at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def use(self, database: str) -> None:
+        self.execute(f"USE {quote_name(database)}".encode())
+
+    def set(self, settings: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+        """Apply settings and query parameters; `readonly` last, because nothing can be set after it."""
+        parts = [f"{quote_setting(f'param_{name}')} = {quote_text(value)}" for name, value in parameters.items()]
+        ordered = sorted(settings.items(), key=lambda item: item[0] == "readonly")
+        parts += [f"{quote_setting(name)} = {quote_text(value)}" for name, value in ordered]
+        if parts:
+            self.execute(f"SET {', '.join(parts)}".encode())
+
+    def snapshot(self, names: Iterable[str]) -> dict[str, str | None]:
+        """The session's own value of each setting; None where it has the default."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        listed = ", ".join(quote_text(name) for name in wanted)
+        sql = f"SELECT name, value FROM system.settings WHERE changed AND name IN ({listed})"
+        out, _ = self.execute(sql.encode(), "RowBinary")
+        found, at = [], 0
+        while at < len(out):
+            text, at = _read_string(out, at)
+            found.append(text)
+        return {**dict.fromkeys(wanted), **dict(zip(found[::2], found[1::2], strict=True))}
+
+    def restore(self, snapshot: Mapping[str, str | None]) -> None:
+        parts = [f"{quote_setting(name)} = {'DEFAULT' if value is None else quote_text(value)}" for name, value in snapshot.items()]
+        if parts:
+            self.execute(f"SET {', '.join(parts)}".encode())
+
+    def current_database(self) -> str:
+        out, _ = self.execute(b"SELECT currentDatabase()", "TabSeparatedRaw")
+        return out.decode().rstrip("\n")
+
+    def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, Stats]:
+        """Run a statement whose result, if any, is small."""
+        try:
+            result = self._connection.query(sql, output_format)
+        except RuntimeError as error:
+            raise engine_failure(error) from error
+        return result.bytes(), _stats(result)
+
+    def insert(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
+        """Insert the rows in `pieces`; if reading them fails, nothing more is committed."""
+        try:
+            inserter = self._connection.send_insert(statement.head.decode("utf-8", "surrogateescape"), statement.format)
+        except RuntimeError as error:
+            raise engine_failure(error) from error
+        with inserter:
+            try:
+                for piece in pieces:
+                    inserter.append(piece)
+                result = inserter.finish()
+            except RuntimeError as error:
+                raise engine_failure(error) from error
+        return Stats(written_rows=result.rows_written, written_bytes=result.bytes_written, elapsed_ns=int(result.elapsed * 1e9))
+
+    def output(self, statement: Statement, default_format: str, compression: str = "") -> OutputPipe:
+        return OutputPipe(self, statement, statement.format or default_format, compression)
+
+
+class OutputPipe:
+    """A running query's formatted result. Read it to its end, then ask `finish` how the query ended."""
+
+    def __init__(self, handle: Handle, statement: Statement, output_format: str, compression: str) -> None:
+        self._reader, self._writer = os.pipe()
+        _widen(self._reader)
+        coding = f" COMPRESSION {quote_text(compression)}" if compression else ""
+        into = f"\nINTO OUTFILE '/proc/self/fd/{self._writer}' TRUNCATE{coding} FORMAT {output_format}"
+        self._sql = statement.head + into.encode() + statement.tail
+        self._handle = handle
+        self._stats = Stats()
+        self._failure: QueryFailure | None = None
+        self._thread = threading.Thread(target=self._run, name="query", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            _, self._stats = self._handle.execute(self._sql)
+        except QueryFailure as failure:
+            self._failure = failure
+        finally:
+            os.close(self._writer)
+
+    def read(self, size: int) -> bytes:
+        return os.read(self._reader, size)
+
+    def finish(self) -> Stats:
+        """Wait for the query's end; raises what it failed with."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._stats
+
+    def close(self) -> None:
+        """Give up the rest of the result: the engine's next write fails and ends the query."""
+        os.close(self._reader)
+        self._thread.join()
+
+
+def wait_for_directory(path: Path, deadline: float) -> bool:
+    """Wait until no chDB or ClickHouse process holds the directory; False if one still does at the deadline (monotonic)."""
+    while True:
+        if _is_free(path / "status"):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+
+
+def _is_free(status: Path) -> bool:
+    try:
+        fd = os.open(status, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def quote_name(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def quote_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def quote_setting(name: str) -> str:
+    """A setting's name as it stands in SET; names that could be anything else are refused."""
+    if not name.replace(".", "_").isidentifier() or not name.isascii():
+        raise refuse(BAD_ARGUMENTS, f"{name!r} is not the name of a setting or parameter")
+    return name
+
+
+def _widen(fd: int) -> None:
+    # The kernel refuses a bigger pipe once a user has many: then the default size does.
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except PermissionError:
+        return
+
+
+def _stats(result: Any) -> Stats:
+    return Stats(
+        read_rows=result.storage_rows_read(),
+        read_bytes=result.storage_bytes_read(),
+        result_rows=result.rows_read(),
+        elapsed_ns=int(result.elapsed() * 1e9),
+    )
+
+
+def _read_string(data: bytes, at: int) -> tuple[str, int]:
+    """A RowBinary String: LEB128 length, then bytes."""
+    length = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return data[at : at + length].decode(), at + length

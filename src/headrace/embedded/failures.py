@@ -1,0 +1,99 @@
+"""What a request can fail with, in ClickHouse's own terms: an error code, a message, and the HTTP status that goes with the code.
+
+Clients decide by the code, so every refusal of this server carries one that ClickHouse uses for the same refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+UNKNOWN_COMPRESSION_METHOD: Final = 89
+SYNTAX_ERROR: Final = 62
+UNKNOWN_SETTING: Final = 115
+INCORRECT_DATA: Final = 117
+BAD_ARGUMENTS: Final = 36
+READONLY: Final = 164
+REQUIRED_PASSWORD: Final = 194
+UNKNOWN_TYPE_OF_QUERY: Final = 69
+INTO_OUTFILE_NOT_ALLOWED: Final = 358
+SESSION_NOT_FOUND: Final = 372
+SESSION_IS_LOCKED: Final = 373
+INVALID_SESSION_TIMEOUT: Final = 374
+NOT_IMPLEMENTED: Final = 48
+AUTHENTICATION_FAILED: Final = 516
+CHECKSUM_DOESNT_MATCH: Final = 40
+CANNOT_DECOMPRESS: Final = 271
+UNKNOWN_EXCEPTION: Final = 1002
+
+_NAMES: Final = {
+    BAD_ARGUMENTS: "BAD_ARGUMENTS",
+    CHECKSUM_DOESNT_MATCH: "CHECKSUM_DOESNT_MATCH",
+    NOT_IMPLEMENTED: "NOT_IMPLEMENTED",
+    SYNTAX_ERROR: "SYNTAX_ERROR",
+    UNKNOWN_TYPE_OF_QUERY: "UNKNOWN_TYPE_OF_QUERY",
+    UNKNOWN_COMPRESSION_METHOD: "UNKNOWN_COMPRESSION_METHOD",
+    UNKNOWN_SETTING: "UNKNOWN_SETTING",
+    INCORRECT_DATA: "INCORRECT_DATA",
+    READONLY: "READONLY",
+    REQUIRED_PASSWORD: "REQUIRED_PASSWORD",
+    CANNOT_DECOMPRESS: "CANNOT_DECOMPRESS",
+    INTO_OUTFILE_NOT_ALLOWED: "INTO_OUTFILE_NOT_ALLOWED",
+    SESSION_NOT_FOUND: "SESSION_NOT_FOUND",
+    SESSION_IS_LOCKED: "SESSION_IS_LOCKED",
+    INVALID_SESSION_TIMEOUT: "INVALID_SESSION_TIMEOUT",
+    AUTHENTICATION_FAILED: "AUTHENTICATION_FAILED",
+    UNKNOWN_EXCEPTION: "UNKNOWN_EXCEPTION",
+}
+
+# Codes by the status ClickHouse answers them with; every other code is a 500.
+_CODES_BY_STATUS: Final[dict[int, tuple[int, ...]]] = {
+    400: (6, 7, 8, 25, 26, 27, 36, 38, 41, 44, 53, 56, 62, 72, 117, 167, 168, 223, 321, 376, 427, 441, 675, 676),
+    401: (REQUIRED_PASSWORD,),
+    403: (192, 193, 497, 512, AUTHENTICATION_FAILED),
+    404: (46, 47, 50, 60, 63, 69, 73, 81, 115, 211, 336, 511, 784),
+    408: (159,),
+    411: (381,),
+    413: (265,),
+    501: (NOT_IMPLEMENTED,),
+    503: (76, 209, 439),
+}
+_STATUS_BY_CODE: Final = {code: status for status, codes in _CODES_BY_STATUS.items() for code in codes}
+
+_ENGINE_MESSAGE = re.compile(r"Code: (\d+)\. .*", re.DOTALL)
+_VERSION_TRAILER = re.compile(r"\(version [^)]*(\([^)]*\))?\)?\s*$")
+
+
+class QueryFailure(DefiniteError):
+    """A request that is answered with a ClickHouse error."""
+
+    def __init__(self, code: int, message: str, *, place: str = "", hint: str = "") -> None:
+        super().__init__(message, place=place, hint=hint)
+        self.code = code
+
+    @property
+    def status(self) -> int:
+        return _STATUS_BY_CODE.get(self.code, 500)
+
+    def text(self, version: str) -> str:
+        """The error as ClickHouse's server spells it in a response body."""
+        trailer = "" if _VERSION_TRAILER.search(self.message) else f" (version {version})"
+        return f"{self.message}{trailer}\n"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return QueryFailure, (self.code, self.message)
+
+
+def refuse(code: int, message: str) -> QueryFailure:
+    """A failure found by this server, spelled as the engine would spell it."""
+    return QueryFailure(code, f"Code: {code}. DB::Exception: {message}. ({_NAMES[code]})")
+
+
+def engine_failure(error: Exception) -> QueryFailure:
+    """The failure the engine reported; its text is kept, wrappers put in front of it are not."""
+    found = _ENGINE_MESSAGE.search(str(error))
+    if found is None:
+        return refuse(UNKNOWN_EXCEPTION, str(error).rstrip(". "))
+    return QueryFailure(int(found[1]), found[0].strip())

@@ -1,0 +1,285 @@
+"""One HTTP request to the engine and back: ClickHouse's HTTP interface.
+
+Invariant: the status and headers go out only when the statement has either ended or produced more than `_HOLD` bytes. So a statement that
+fails early answers with its error's status; one that fails later ends in the exception block that ClickHouse clients look for, and in a
+cut-off chunked body, so it can never be taken for a complete result.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from headrace.embedded.codecs import choose_coding, decode, engine_method
+from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
+from headrace.embedded.failures import READONLY, SYNTAX_ERROR, QueryFailure, refuse
+from headrace.embedded.forms import ExternalTable, read_form
+from headrace.embedded.frames import FrameReader, FrameWriter
+from headrace.embedded.options import Account, Options, authenticate, read_fields, read_options
+from headrace.embedded.session import Sessions
+from headrace.embedded.statement import Kind, Statement, leading_word, parse_insert, parse_statement
+from headrace.embedded.wire import PIECE, Readable, Request, Response
+
+_HOLD: Final = 1 << 16
+_SPOOL_BYTES: Final = 16 << 20
+_MAX_QUERY: Final = 262_144
+_QUERY_PATHS: Final = frozenset({"/", "/query", ""})
+_REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
+
+
+class Handler:
+    """Answers requests; shared by all connections."""
+
+    def __init__(self, engine: Engine, account: Account, scratch: Path) -> None:
+        self._engine = engine
+        self._account = account
+        self._scratch = scratch
+        self._sessions = Sessions(engine)
+        self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    def answer(self, request: Request, response: Response) -> None:
+        response.common = self._common
+        if request.path in ("/ping", "/replicas_status"):
+            response.send(200, _TEXT, b"Ok.\n")
+            return
+        if request.path not in _QUERY_PATHS:
+            text = f"There is no handle {request.path}\nUse / or /ping for health checks, or POST / for queries.\n"
+            response.send(404, _TEXT, text.encode())
+            return
+        if request.method not in ("GET", "HEAD", "POST"):
+            response.send(501, _TEXT, b"Only GET, HEAD and POST are supported.\n")
+            return
+        exchange = _Exchange(request, response)
+        try:
+            self._run(exchange)
+        except QueryFailure as failure:
+            if response.started:
+                raise
+            self._send_failure(exchange, failure)
+
+    def _run(self, exchange: _Exchange) -> None:
+        request = exchange.request
+        fields = read_fields(request.query)
+        if request.method != "POST" and not fields and request.body.ended:
+            exchange.response.send(200, _TEXT, b"Ok.\n")
+            return
+        authenticate(self._account, fields, request.headers)
+        tables: list[ExternalTable] = []
+        body: Readable = request.body
+        content_type = request.headers.get("content-type", "")
+        if content_type.lower().startswith("multipart/form-data"):
+            form = read_form(body, content_type)
+            fields, tables, body = {**fields, **form.fields}, form.tables, _NOTHING
+        options = read_options(fields, request.headers, frozenset(table.name for table in tables))
+        exchange.options = options
+        exchange.query_id = options.query_id or str(uuid.uuid4())
+        body = decode(body, request.headers.get("content-encoding", ""))
+        if options.native_input:
+            body = FrameReader(body, options.verify_checksums)
+        statement, rows = read_statement(options, body)
+        if request.method != "POST" and statement.kind not in (Kind.OUTPUT, Kind.SESSION, Kind.EMPTY):
+            raise refuse(
+                READONLY,
+                "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
+                "You should use method POST for modifying queries",
+            )
+        with self._sessions.handle(options, statement.kind is Kind.SESSION) as handle:
+            for table in tables:
+                table.create(handle, fields)
+            self._execute(exchange, handle, statement, rows)
+
+    def _execute(self, exchange: _Exchange, handle: Handle, statement: Statement, rows: Iterator[bytes]) -> None:
+        options = exchange.options
+        if statement.kind is Kind.EMPTY:
+            raise refuse(SYNTAX_ERROR, "Syntax error: Empty query")
+        if statement.kind is Kind.INSERT_DATA:
+            stats = handle.insert(statement, rows)
+            exchange.response.send(200, self._headers(exchange, "", stats), b"")
+        elif statement.kind is Kind.INSERT_INPUT:
+            stats = self._insert_through_query(handle, statement, rows)
+            exchange.response.send(200, self._headers(exchange, "", stats), b"")
+        elif statement.kind is Kind.OUTPUT:
+            self._stream(exchange, handle, statement)
+        else:
+            out, stats = handle.execute(statement.head, options.default_format)
+            exchange.response.send(200, self._headers(exchange, options.default_format if out else "", stats), out)
+
+    def _insert_through_query(self, handle: Handle, statement: Statement, rows: Iterator[bytes]) -> Stats:
+        """INSERT ... SELECT FROM input(...): the rows go to an unnamed file that takes the place of input()."""
+        assert statement.input_span is not None
+        start, end, structure = statement.input_span
+        with tempfile.TemporaryFile(dir=self._scratch) as spool:
+            for piece in rows:
+                spool.write(piece)
+            spool.flush()
+            source = f"file('/proc/self/fd/{spool.fileno()}', {statement.format}, ".encode() + structure + b")"
+            _, stats = handle.execute(statement.head[:start] + source + statement.head[end:])
+        return stats
+
+    def _stream(self, exchange: _Exchange, handle: Handle, statement: Statement) -> None:
+        options, response = exchange.options, exchange.response
+        output_format = statement.format or options.default_format
+        coding = ""
+        if options.http_compression and not options.native_output:
+            coding = choose_coding(exchange.request.headers.get("accept-encoding", ""))
+        pipe = handle.output(statement, options.default_format, engine_method(coding) if coding else "")
+        try:
+            source: Readable = FrameWriter(pipe) if options.native_output else pipe
+            if options.wait_end:
+                self._send_spooled(exchange, pipe, source, output_format, coding)
+                return
+            held, ended = _hold(source)
+            if ended:
+                stats = pipe.finish()
+                response.send(200, self._headers(exchange, output_format, stats, coding if held else ""), held)
+                return
+            self._send_stream(exchange, pipe, source, held, self._headers(exchange, output_format, Stats(), coding), coded=bool(coding))
+        finally:
+            pipe.close()
+
+    def _send_spooled(self, exchange: _Exchange, pipe: OutputPipe, source: Readable, output_format: str, coding: str) -> None:
+        with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(self._scratch)) as spool:
+            while piece := source.read(PIECE):
+                spool.write(piece)
+            stats = pipe.finish()
+            size = spool.tell()
+            spool.seek(0)
+            headers = self._headers(exchange, output_format, stats, coding if size else "")
+            exchange.response.send_file(200, headers, cast(BinaryIO, spool), size)
+
+    def _send_stream(
+        self, exchange: _Exchange, pipe: OutputPipe, source: Readable, held: bytes, headers: Mapping[str, str], coded: bool
+    ) -> None:
+        response = exchange.response
+        tag = secrets.token_hex(8)
+        response.begin(200, {**headers, "X-ClickHouse-Exception-Tag": tag})
+        response.write(held)
+        while piece := source.read(PIECE):
+            response.write(piece)
+        try:
+            pipe.finish()
+        except QueryFailure as failure:
+            if not coded:
+                # In the middle of a coded stream plain text would only hide the cut.
+                response.write(exception_block(failure.text(self._engine.version), tag))
+            raise
+        response.end()
+
+    def _headers(self, exchange: _Exchange, output_format: str, stats: Stats, coding: str = "") -> dict[str, str]:
+        timezone = exchange.options.settings.get("session_timezone") or self._engine.timezone
+        headers = {
+            "Content-Type": content_type(output_format),
+            "X-ClickHouse-Query-Id": exchange.query_id,
+            "X-ClickHouse-Timezone": timezone,
+            "X-ClickHouse-Summary": json.dumps(stats.summary(), separators=(",", ":")),
+        }
+        if output_format:
+            headers["X-ClickHouse-Format"] = output_format
+        if coding:
+            headers["Content-Encoding"] = coding
+        return headers
+
+    def _send_failure(self, exchange: _Exchange, failure: QueryFailure) -> None:
+        headers = {
+            **_TEXT,
+            "X-ClickHouse-Query-Id": exchange.query_id,
+            "X-ClickHouse-Timezone": self._engine.timezone,
+            "X-ClickHouse-Exception-Code": str(failure.code),
+        }
+        if failure.status == 401:
+            headers["WWW-Authenticate"] = _REALM
+        exchange.response.send(failure.status, headers, failure.text(self._engine.version).encode("utf-8", "surrogateescape"))
+
+
+class _Exchange:
+    """A request on its way through the handler."""
+
+    def __init__(self, request: Request, response: Response) -> None:
+        self.request = request
+        self.response = response
+        self.options: Options = read_options({}, {})
+        self.query_id = str(uuid.uuid4())
+
+
+class _Nothing:
+    def read(self, size: int, /) -> bytes:  # noqa: ARG002
+        return b""
+
+
+_NOTHING: Final = _Nothing()
+_TEXT: Final = {"Content-Type": "text/plain; charset=UTF-8"}
+
+
+def read_statement(options: Options, body: Readable) -> tuple[Statement, Iterator[bytes]]:
+    """The statement in the query parameter and the body, one after the other, and the rows that follow it."""
+    limit = _max_query(options)
+    prefix = options.query.encode("utf-8", "surrogateescape")
+    text = prefix + b"\n" if prefix else b""
+    room = limit + len(text)
+    while len(text) <= room and (piece := body.read(min(PIECE, room + 1 - len(text)))):
+        text += piece
+    whole = len(text) <= room
+    if leading_word(text[:4096]) == b"INSERT":
+        statement = parse_insert(text)
+        if statement is not None and statement.data_start >= 0:
+            return statement, _rows(text[statement.data_start :], body)
+        if statement is not None and whole:
+            return statement, iter(())
+        if whole:
+            # Incomplete or malformed: the engine says what is missing.
+            return Statement(Kind.OTHER, text), iter(())
+    elif whole:
+        return parse_statement(text), iter(())
+    raise refuse(SYNTAX_ERROR, f"Syntax error: Max query size exceeded (can be increased with the `max_query_size` setting): {limit}")
+
+
+def _rows(first: bytes, body: Readable) -> Iterator[bytes]:
+    if first:
+        yield first
+    while piece := body.read(PIECE):
+        yield piece
+
+
+def _max_query(options: Options) -> int:
+    text = options.settings.get("max_query_size", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _MAX_QUERY
+
+
+def _hold(source: Readable) -> tuple[bytes, bool]:
+    """The first bytes of a result, and whether they are all of it."""
+    pieces: list[bytes] = []
+    size = 0
+    while size < _HOLD:
+        piece = source.read(PIECE)
+        if not piece:
+            return b"".join(pieces), True
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces), False
+
+
+def exception_block(text: str, tag: str) -> bytes:
+    """How ClickHouse marks, inside a result already under way, that it failed."""
+    message = text.rstrip("\n").encode("utf-8", "surrogateescape") + b"\n"
+    return b"\r\n__exception__\r\n%s\r\n%s%d %s\r\n__exception__\r\n" % (tag.encode(), message, len(message), tag.encode())
+
+
+def content_type(output_format: str) -> str:
+    if output_format.startswith("JSON"):
+        return "application/json; charset=UTF-8"
+    if output_format.startswith(("TabSeparated", "TSV")):
+        return "text/tab-separated-values; charset=UTF-8"
+    if output_format.startswith("CSV"):
+        return f"text/csv; charset=UTF-8; header={'present' if 'Names' in output_format else 'absent'}"
+    if output_format == "XML":
+        return "application/xml; charset=UTF-8"
+    binary = ("Native", "RowBinary", "Arrow", "Parquet", "ORC", "Avro", "MsgPack", "Protobuf", "CapnProto", "BSON", "Npy")
+    return "application/octet-stream" if output_format.startswith(binary) else "text/plain; charset=UTF-8"

@@ -1,0 +1,176 @@
+"""The embedded server as a child process of whoever needs it.
+
+The child holds one end of a pipe and stops when the other end closes, that is when its owner ends in whatever way: no orphan keeps the
+directory. It is in its own session, so Ctrl-C reaches the owner alone, which then finishes its work against a server that still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from headrace.embedded.claim import DirectoryInUse, Holder, in_use, read_holder
+from headrace.errors import DefiniteError, TransientError
+
+PASSWORD_VARIABLE: Final = "HEADRACE_SERVE_PASSWORD"
+_LOG_NAME: Final = "headrace-server.log"
+_LOG_TAIL_BYTES: Final = 2000
+
+
+class EmbeddedServer:
+    """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        user: str = "default",
+        password: str = "",
+        lock_wait_seconds: float = 10.0,
+        start_timeout_seconds: float = 60.0,
+    ) -> None:
+        self.path = path.resolve()
+        self.host = host
+        self.user = user
+        self.password = password
+        self.port = port
+        self.owned = True
+        self._lock_wait = lock_wait_seconds
+        self._start_timeout = start_timeout_seconds
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+
+    @classmethod
+    def connect_or_start(cls, path: Path, *, user: str = "default", password: str = "", wait_seconds: float = 30.0) -> EmbeddedServer:
+        """The directory's running server, or a new one; either is ready. Only one that was started here is stopped by `stop`."""
+        server = cls(path, user=user, password=password, lock_wait_seconds=1.0)
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            holder = read_holder(server.path)
+            if holder is None:
+                try:
+                    return server.start()
+                except DirectoryInUse:
+                    # Another process was faster, or holds the directory without serving it.
+                    if time.monotonic() >= deadline:
+                        raise
+            elif holder.port and ping(holder.host, holder.port):
+                return server._adopt(holder)
+            elif time.monotonic() >= deadline:
+                raise in_use(server.path, holder)
+            time.sleep(0.05)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The child's process id; 0 if the server was found running."""
+        return self._child.pid if self._child is not None else 0
+
+    def start(self) -> Self:
+        """Start the child and wait until it answers."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lifeline_reader, self._lifeline = os.pipe()
+        ready, ready_writer = os.pipe()
+        try:
+            self._spawn(lifeline_reader, ready_writer)
+        finally:
+            os.close(lifeline_reader)
+            os.close(ready_writer)
+        try:
+            self._await_ready(ready)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            os.close(ready)
+        return self
+
+    def stop(self, timeout_seconds: float = 45.0) -> None:
+        """Stop the child in order; kill it if it does not end in time. Does nothing to a server that was only found."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def __enter__(self) -> Self:
+        return self if self._child is not None or not self.owned else self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _adopt(self, holder: Holder) -> EmbeddedServer:
+        self.host, self.port, self.owned = holder.host, holder.port, False
+        return self
+
+    def _spawn(self, lifeline: int, ready: int) -> None:
+        # -P: a module of the working directory must not take the place of one of ours.
+        command = [sys.executable, "-P", "-m", "headrace.embedded", str(self.path), "--host", self.host, "--port", str(self.port)]
+        command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(lifeline), "--ready-fd", str(ready)]
+        environment = {**os.environ, PASSWORD_VARIABLE: self.password}
+        with os.fdopen(os.open(self.path / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=(lifeline, ready),
+                start_new_session=True,
+            )
+
+    def _await_ready(self, ready: int) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        message = b""
+        while not message.endswith(b"\n"):
+            if not select.select([ready], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TransientError("the embedded server did not start in time", place=str(self.path), hint=f"see {_LOG_NAME} in it")
+            piece = os.read(ready, 4096)
+            if not piece:
+                raise DefiniteError(f"the embedded server ended while starting:\n{self._log_tail()}", place=str(self.path))
+            message += piece
+        report = json.loads(message)
+        if "error" in report:
+            kind = DirectoryInUse if report["in_use"] else DefiniteError
+            raise kind(report["error"], place=report["place"], hint=report["hint"])
+        self.port = int(report["port"])
+        while not ping(self.host, self.port):
+            if time.monotonic() >= deadline:
+                raise TransientError("the embedded server does not answer", place=self.url, hint=f"see {_LOG_NAME} in {self.path}")
+            time.sleep(0.02)
+
+    def _log_tail(self) -> str:
+        data = (self.path / _LOG_NAME).read_bytes()
+        return data[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+
+
+def ping(host: str, port: int, timeout_seconds: float = 5.0) -> bool:
+    """Whether a server answers there."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/ping")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False

@@ -1,0 +1,241 @@
+"""The server: owns the directory, accepts connections, one thread each, until it is told to stop.
+
+Stopping is orderly: no new connections, idle ones are closed, running requests get `_GRACE_SECONDS` to finish, then the engine is closed.
+A kill is safe too: an insert that was acknowledged is a complete part, and a part that was not completed is dropped at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final, TypeAlias
+
+from headrace.embedded.claim import Claim, in_use, read_holder
+from headrace.embedded.engine import Engine, wait_for_directory
+from headrace.embedded.failures import QueryFailure
+from headrace.embedded.handler import Handler
+from headrace.embedded.options import Account
+from headrace.embedded.tuning import render_config
+from headrace.embedded.wire import BadRequest, Request, Response, read_request
+from headrace.errors import DefiniteError
+
+log = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS: Final = 60
+_IO_SECONDS: Final = 300
+_GRACE_SECONDS: Final = 30
+_BACKLOG: Final = 128
+_READ_BUFFER: Final = 1 << 18
+_Stream: TypeAlias = "io.BufferedReader[socket.SocketIO]"
+
+
+def serve(
+    path: Path,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    user: str = "default",
+    password: str = "",
+    on_ready: Callable[[int], None] | None = None,
+    lock_wait_seconds: float = 5.0,
+) -> None:
+    """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are answered. Call it in the main thread."""
+    root = path.resolve()
+    if "?" in str(root):
+        raise DefiniteError("the directory's name contains a question mark", place=str(root), hint="choose another name")
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(_stop_signals())
+        deadline = time.monotonic() + lock_wait_seconds
+        claim = Claim(root, deadline)
+        stack.callback(claim.release)
+        if not wait_for_directory(root, deadline):
+            raise in_use(root, read_holder(root))
+        listener = stack.enter_context(_listen(host, port))
+        scratch = _make_scratch(root)
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        config = scratch / "engine.xml"
+        config.write_text(render_config())
+        # The engine reads a config.xml of the working directory unasked; there is none in ours.
+        os.chdir(scratch)
+        engine = Engine(root, config)
+        stack.callback(engine.close)
+        handler = Handler(engine, Account(user, password), scratch)
+        stack.callback(handler.close)
+        server = _Server(listener, handler)
+        bound = int(listener.getsockname()[1])
+        claim.publish(host, bound)
+        if on_ready is not None:
+            on_ready(bound)
+        server.run(stop)
+
+
+class _Stop:
+    """Set by a signal, waited for by the accept loop."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.writer, False)
+
+    def request(self, _number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.writer, b"x")
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop.request) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        os.close(stop.reader)
+        os.close(stop.writer)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise DefiniteError(
+            f"cannot listen: {error.strerror or error}", place=f"{host}:{port}", hint="choose a free port, or 0 for any, and an own address"
+        ) from error
+    return listener
+
+
+def _make_scratch(root: Path) -> Path:
+    """An empty directory for the engine's configuration and for results that are held back; what a killed server left in it goes."""
+    scratch = root / "headrace-scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
+    return scratch
+
+
+class _Server:
+    def __init__(self, listener: socket.socket, handler: Handler) -> None:
+        self._listener = listener
+        self._handler = handler
+        self._connections: set[_Connection] = set()
+        self._lock = threading.Lock()
+
+    def run(self, stop: _Stop) -> None:
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(stop.reader, select.POLLIN)
+        while not any(fd == stop.reader for fd, _ in poller.poll()):
+            self._accept()
+        self._listener.close()
+        self._drain()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            # Out of descriptors, or the client is gone already: neither may end the server.
+            log.warning("cannot accept a connection: %s", error)
+            time.sleep(0.1)
+            return
+        connection = _Connection(sock, self._handler, self._forget)
+        with self._lock:
+            self._connections.add(connection)
+        connection.thread.start()
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for hurry in (False, True):
+            with self._lock:
+                connections = list(self._connections)
+            for connection in connections:
+                connection.stop(hurry)
+            for connection in connections:
+                connection.thread.join(max(0.0, deadline - time.monotonic()) if not hurry else 2.0)
+
+
+class _Connection:
+    """One client's connection and the thread that serves it."""
+
+    def __init__(self, sock: socket.socket, handler: Handler, forget: Callable[[_Connection], None]) -> None:
+        self._sock = sock
+        self._handler = handler
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._busy = False
+        self._stopping = False
+        self.thread = threading.Thread(target=self._serve, name="client", daemon=True)
+
+    def stop(self, hurry: bool) -> None:
+        """Close when idle, or after the request under way; in a hurry, now."""
+        with self._lock:
+            self._stopping = True
+            if hurry or not self._busy:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._sock, io.BufferedReader(socket.SocketIO(self._sock, "rb"), _READ_BUFFER) as stream:
+                while self._serve_one(stream):
+                    pass
+        except OSError as error:
+            # The client went away; whatever it was doing has been undone by the handler.
+            log.debug("connection lost: %s", error)
+        finally:
+            self._forget(self)
+
+    def _serve_one(self, stream: _Stream) -> bool:
+        self._sock.settimeout(_KEEP_ALIVE_SECONDS)
+        if not stream.peek(1):
+            return False
+        with self._lock:
+            if self._stopping:
+                return False
+            self._busy = True
+        self._sock.settimeout(_IO_SECONDS)
+        try:
+            return self._exchange(stream)
+        finally:
+            with self._lock:
+                self._busy = False
+
+    def _exchange(self, stream: _Stream) -> bool:
+        response = Response(self._sock, "", keep_alive=False)
+        try:
+            request = read_request(stream, self._sock)
+            response = Response(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
+            return self._answer(request, response)
+        except BadRequest as error:
+            if not response.started:
+                response.keep_alive = False
+                response.send(error.status, {"Content-Type": "text/plain; charset=UTF-8"}, f"{error.reason}\n".encode())
+            return False
+
+    def _answer(self, request: Request, response: Response) -> bool:
+        try:
+            self._handler.answer(request, response)
+        except QueryFailure as failure:
+            # The result was under way: the handler has marked it, and closing here leaves it visibly incomplete.
+            log.info("a result ended early: %s", failure.message)
+            return False
+        return response.keep_alive and request.body.drain()

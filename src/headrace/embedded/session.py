@@ -1,0 +1,124 @@
+"""HTTP sessions: what `SET`, `USE` and temporary tables leave behind for later requests with the same `session_id`.
+
+A session is a name until a statement gives it state; only then it holds an engine handle of its own. So the many clients that send a
+session id by habit cost nothing. A request's own settings, parameters and database never stay in the session: they are put back afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.embedded.engine import Engine, Handle
+from headrace.embedded.failures import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, refuse
+from headrace.embedded.options import Options
+
+
+@dataclass(slots=True)
+class _Session:
+    expires: float = 0.0
+    handle: Handle | None = None
+    database: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Sessions:
+    """All sessions of the server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sessions: dict[str, _Session] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def handle(self, options: Options, changes_session: bool) -> Iterator[Handle]:
+        """A handle prepared for the request: its database, settings and parameters apply, and nothing of another request does."""
+        if not options.session_id:
+            with self._fresh(options) as handle:
+                yield handle
+            return
+        session = self._claim(options)
+        try:
+            if session.handle is None and not changes_session:
+                with self._fresh(options) as handle:
+                    yield handle
+            else:
+                with self._kept(session, options, {} if changes_session else options.settings) as handle:
+                    yield handle
+        finally:
+            session.expires = time.monotonic() + options.session_seconds
+            if options.close_session:
+                self._forget(options.session_id, session)
+            session.lock.release()
+
+    def close(self) -> None:
+        with self._lock:
+            for session in self._sessions.values():
+                if session.handle is not None:
+                    session.handle.close()
+            self._sessions.clear()
+
+    @contextmanager
+    def _fresh(self, options: Options) -> Iterator[Handle]:
+        handle = self._engine.connect()
+        try:
+            if options.database:
+                handle.use(options.database)
+            handle.set(options.settings, options.parameters)
+            yield handle
+        finally:
+            handle.close()
+
+    @contextmanager
+    def _kept(self, session: _Session, options: Options, settings: Mapping[str, str]) -> Iterator[Handle]:
+        if "readonly" in settings:
+            raise refuse(NOT_IMPLEMENTED, "The setting readonly cannot be given for one request of a session that has state")
+        if session.handle is None:
+            session.handle = self._engine.connect()
+            session.database = session.handle.current_database()
+        handle = session.handle
+        before = handle.snapshot(settings)
+        try:
+            if options.database:
+                handle.use(options.database)
+            handle.set(settings, options.parameters)
+            yield handle
+        finally:
+            current = handle.current_database()
+            if current != (options.database or session.database):
+                session.database = current
+            elif options.database:
+                handle.use(session.database)
+            handle.restore(before)
+
+    def _claim(self, options: Options) -> _Session:
+        with self._lock:
+            self._expire()
+            session = self._sessions.get(options.session_id)
+            if session is None:
+                if options.session_must_exist:
+                    raise refuse(SESSION_NOT_FOUND, f"Session {options.session_id} not found")
+                session = self._sessions[options.session_id] = _Session()
+            if not session.lock.acquire(blocking=False):
+                raise refuse(SESSION_IS_LOCKED, f"Session {options.session_id} is locked by a concurrent client")
+            return session
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for name, session in list(self._sessions.items()):
+            if session.expires < now and session.lock.acquire(blocking=False):
+                self._drop(name, session)
+                session.lock.release()
+
+    def _forget(self, name: str, session: _Session) -> None:
+        with self._lock:
+            self._drop(name, session)
+
+    def _drop(self, name: str, session: _Session) -> None:
+        self._sessions.pop(name, None)
+        if session.handle is not None:
+            session.handle.close()
+            session.handle = None

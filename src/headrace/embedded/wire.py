@@ -1,0 +1,231 @@
+"""HTTP/1.1 over a socket: requests in, responses out, nothing about ClickHouse.
+
+A request's body is read only when asked for, in pieces, so an insert of any size passes through in constant memory. A response is sent with
+its length when it is known and chunked when it is not; a response that fails midway is cut off before its last chunk, so no client can
+take a part for the whole.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import BinaryIO, Final, Protocol
+
+PIECE: Final = 1 << 20
+_MAX_LINE: Final = 1 << 20
+_MAX_HEADERS: Final = 200
+_MAX_DRAIN: Final = 64 << 20
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH", "TRACE"})
+
+
+class BadRequest(Exception):
+    """The bytes are not a request this server can read; the connection is of no further use."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; empty only at the end."""
+
+
+class Lines(Readable, Protocol):
+    def readline(self, limit: int, /) -> bytes: ...
+
+
+class Body:
+    """A request's body, framed by its length, by chunks, or absent."""
+
+    def __init__(self, stream: Lines, length: int | None, chunked: bool) -> None:
+        self._stream = stream
+        self._chunked = chunked
+        self._left = 0 if chunked else length or 0
+        self._ended = not chunked and not self._left
+        self._sock: socket.socket | None = None
+
+    def expect_continue(self, sock: socket.socket) -> None:
+        """The client waits for a go-ahead before it sends the body; give it when the body is first wanted."""
+        self._sock = sock
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def read(self, size: int) -> bytes:
+        if self._ended:
+            return b""
+        if self._sock is not None:
+            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._sock = None
+        if self._chunked and not self._left:
+            self._next_chunk()
+            if self._ended:
+                return b""
+        piece = self._stream.read(min(size, self._left))
+        if not piece:
+            raise ConnectionError("the client closed the connection in the middle of a request body")
+        self._left -= len(piece)
+        if self._chunked and not self._left:
+            self._expect_line(b"")
+        self._ended = not self._chunked and not self._left
+        return piece
+
+    def drain(self) -> bool:
+        """Read what is left, so that the client reads the answer; False if that is too much and the connection has to go."""
+        if self._sock is not None:
+            return False
+        read = 0
+        while not self._ended and read < _MAX_DRAIN:
+            read += len(self.read(PIECE))
+        return self._ended
+
+    def _next_chunk(self) -> None:
+        line = _read_line(self._stream).split(b";")[0].strip()
+        try:
+            self._left = int(line, 16)
+        except ValueError:
+            raise BadRequest(400, "malformed chunk size") from None
+        if self._left < 0:
+            raise BadRequest(400, "malformed chunk size")
+        if not self._left:
+            while _read_line(self._stream):
+                pass
+            self._ended = True
+
+    def _expect_line(self, expected: bytes) -> None:
+        if _read_line(self._stream) != expected:
+            raise BadRequest(400, "malformed chunk end")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: Body
+    keep_alive: bool
+
+
+def read_request(stream: Lines, sock: socket.socket) -> Request:
+    """The next request on the connection, on which there is at least one byte."""
+    line = _read_line(stream)
+    try:
+        method, target, version = line.decode("ascii").split(" ")
+    except ValueError:
+        raise BadRequest(400, "malformed request line") from None
+    if method not in _METHODS or not version.startswith("HTTP/1."):
+        raise BadRequest(501 if version.startswith("HTTP/") else 400, f"unsupported request {method!r} {version!r}")
+    headers = _read_headers(stream)
+    body = _frame_body(stream, headers)
+    if headers.get("expect", "").lower() == "100-continue":
+        body.expect_continue(sock)
+    path, _, query = target.partition("?")
+    tokens = {word.strip().lower() for word in headers.get("connection", "").split(",")}
+    keep_alive = "keep-alive" in tokens if version == "HTTP/1.0" else "close" not in tokens
+    return Request(method, path, query, headers, body, keep_alive)
+
+
+def _frame_body(stream: Lines, headers: Mapping[str, str]) -> Body:
+    coding = headers.get("transfer-encoding", "").lower()
+    if coding not in ("", "identity", "chunked"):
+        raise BadRequest(501, f"unsupported transfer coding {coding!r}")
+    length = headers.get("content-length")
+    if length is not None and (coding == "chunked" or not (length.isascii() and length.isdigit())):
+        raise BadRequest(400, "malformed content length")
+    return Body(stream, None if length is None else int(length), coding == "chunked")
+
+
+def _read_headers(stream: Lines) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    while line := _read_line(stream):
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon or not name or name != name.strip():
+            raise BadRequest(400, "malformed header")
+        key = name.lower()
+        if key in headers and key in ("content-length", "transfer-encoding"):
+            raise BadRequest(400, f"repeated header {name}")
+        headers[key] = value.strip()
+        if len(headers) > _MAX_HEADERS:
+            raise BadRequest(431, "too many headers")
+    return headers
+
+
+def _read_line(stream: Lines) -> bytes:
+    line = stream.readline(_MAX_LINE)
+    if not line.endswith(b"\n"):
+        raise BadRequest(414 if len(line) == _MAX_LINE else 400, "request line or header too long or cut off")
+    return line[:-2] if line.endswith(b"\r\n") else line[:-1]
+
+
+@dataclass(slots=True)
+class Response:
+    """Writes one response; headers go out with the first bytes of the body, or at the end."""
+
+    sock: socket.socket
+    method: str
+    keep_alive: bool
+    common: Mapping[str, str] = field(default_factory=dict)
+    started: bool = False
+    finished: bool = False
+    _chunked: bool = False
+
+    def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """A whole response at once."""
+        head = self._head(status, {**headers, "Content-Length": str(len(body))})
+        self.started = self.finished = True
+        self.sock.sendall(head if self.method == "HEAD" else head + body)
+
+    def send_file(self, status: int, headers: Mapping[str, str], body: BinaryIO, size: int) -> None:
+        head = self._head(status, {**headers, "Content-Length": str(size)})
+        self.started = True
+        self.sock.sendall(head)
+        if self.method != "HEAD":
+            while piece := body.read(PIECE):
+                self.sock.sendall(piece)
+        self.finished = True
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Start a response whose length is not known."""
+        self._chunked = True
+        self.started = True
+        self.sock.sendall(self._head(status, {**headers, "Transfer-Encoding": "chunked"}))
+
+    def write(self, piece: bytes) -> None:
+        if piece and self.method != "HEAD":
+            # Three parts in one call: no copy of the piece, one system call for the small ones.
+            _send_all(self.sock, [b"%x\r\n" % len(piece), piece, b"\r\n"])
+
+    def end(self) -> None:
+        if self.method != "HEAD":
+            self.sock.sendall(b"0\r\n\r\n")
+        self.finished = True
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+        lines = [f"HTTP/1.1 {status} {_reason(status)}"]
+        lines.append("Connection: keep-alive" if self.keep_alive else "Connection: close")
+        lines += [f"{name}: {_one_line(value)}" for name, value in {**self.common, **headers}.items()]
+        return "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n"
+
+
+def _reason(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def _one_line(value: str) -> str:
+    return value.replace("\r", " ").replace("\n", " ")
+
+
+def _send_all(sock: socket.socket, parts: list[bytes]) -> None:
+    sent = sock.sendmsg(parts)
+    for part in parts:
+        if sent >= len(part):
+            sent -= len(part)
+            continue
+        sock.sendall(memoryview(part)[sent:])
+        sent = 0
