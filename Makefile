@@ -5,7 +5,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check
+PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
 KERNELS := $(wildcard src/headrace/sources/mysql/*.py)
 CODE := src tests testkit $(wildcard bench)
 
@@ -57,11 +57,11 @@ $(BIN)/python: | $(SYSTEM)
 	$(PYTHON) -m venv $(VENV)
 
 $(PACKAGES): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --quiet --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
 	@touch $@
 
 $(BENCH): $(PACKAGES)
-	$(PIP) --quiet --editable '.[dev,bench]'
+	$(PIP) --editable '.[dev,bench]'
 	@touch $@
 
 $(COMPILED): $(KERNELS) $(PACKAGES)
