@@ -10,6 +10,7 @@ a collation (or an enum by its members' places) cuts other ranges; `orders_by_by
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from headrace.sinks.clickhouse.tables import qualified_name
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.values import literal
 
+_NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)
 _ARROW_SETTINGS = {
     # Strings come as bytes and are checked to be UTF-8 here; the server would label any bytes as text.
@@ -63,8 +65,7 @@ class ClickHouseReader:
             settings = connection.known(_JSON_SETTINGS)
             headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
-        # Bytes that are not UTF-8 are shown escaped rather than refused: this is for people.
-        rows = [json.loads(line) for line in raw.decode("utf-8", errors="backslashreplace").split("\n") if line]
+        rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
         return (rows[0], rows[1:]) if rows else ([], [])
 
     def _read(self, schema: TableSchema, condition: str) -> pa.Table:
@@ -85,6 +86,11 @@ class ClickHouseReader:
 def orders_by_bytes(schema: TableSchema) -> bool:
     """Whether the key has a column whose order in ClickHouse is that of bytes while a source may order it otherwise."""
     return any(schema.column(name).kind in _TEXT for name in schema.primary_key)
+
+
+def _readable(raw: bytes) -> str:
+    """JSON as text; bytes that are not UTF-8 are shown as \\xNN rather than refused, for this is for people."""
+    return _NOT_UTF8.sub(lambda found: f"\\\\x{ord(found.group()) - 0xDC00:02x}", raw.decode("utf-8", errors="surrogateescape"))
 
 
 def _selected(column: Column) -> str:

@@ -1,0 +1,223 @@
+"""The sink against the real engine: names, tables that are there already, errors, and a server that goes away."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.reader import orders_by_bytes
+from headrace.sinks.clickhouse.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
+HOSTILE = [
+    "wi`th",
+    "back\\slash",
+    "quote'",
+    'dou"ble',
+    "spa ce",
+    "漢字",
+    "a.b",
+    "`whole`",
+    "%2F",
+    "tab\tnew\nline",
+    "{x:Int8}",
+    "-- x",
+    "end;",
+    "\\",
+    "%s",
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def sink(server: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+    yield ClickHouseSink(target)
+    disconnect(target)
+
+
+def schema_of(name: str = "t", database: str = "shop") -> TableSchema:
+    return TableSchema(TableName(database, name), COLUMNS, ("id",))
+
+
+def block_of(schema: TableSchema, *ids: str, version: int = 1) -> ChangeBlock:
+    images = pa.record_batch([pa.array(ids, pa.string()), pa.array(range(len(ids)), pa.int32())], schema=schema.arrow_schema)
+    rows = len(ids)
+    versions = pa.array([version] * rows, pa.uint64())
+    return ChangeBlock(schema, images, pa.array([Op.INSERT] * rows, pa.uint8()), versions, pa.array([0] * rows, pa.int64()))
+
+
+def tables_of(sink: ClickHouseSink) -> list[str]:
+    _, rows = sink.reader().query(f"SELECT name FROM system.tables WHERE database = '{sink.target.database}' ORDER BY name")
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_of_databases_tables_and_columns(server: EmbeddedServer, name: str) -> None:
+    columns = (
+        Column(name, Kind.INT32, False),
+        Column(f"{name}2", Kind.TIME, True, 6),
+        Column(f"x{name}", Kind.ENUM, True, members=(name,)),
+    )
+    schema = TableSchema(TableName(f"h_{name}", name), columns, (name,))
+    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", server.port))
+    sink.prepare([schema])
+    sink.prepare([schema])
+    images = pa.record_batch(
+        [pa.array([1, 2], pa.int32()), pa.array([-5, None], pa.int64()).view(pa.time64("us")), pa.array([name, None]).dictionary_encode()],
+        schema=schema.arrow_schema,
+    )
+    sink.writer().write(replace(block_of(schema_of(), "1", "2"), schema=schema, images=images))
+    read = sink.reader().read_range(schema, (1,), None)
+    assert read.column(name).to_pylist() == [2]
+    assert sink.reader().read_range(schema, None, (1,)).column(f"x{name}").to_pylist() == [name]
+    assert sink.reader().count(schema) == 2
+
+
+def test_nothing_is_created_when_one_table_cannot_be_held(sink: ClickHouseSink) -> None:
+    with pytest.raises(DefiniteError, match="has no primary key"):
+        sink.prepare([schema_of("good"), replace(schema_of("bad"), primary_key=())])
+    assert tables_of(sink) == []
+    sink.prepare([schema_of("kept")])
+    sink.reader().query(f"CREATE TABLE {sink.target.database}.other (id String) ENGINE = MergeTree ORDER BY id")
+    with pytest.raises(DefiniteError, match=r"other is there, but is not what Headrace needs: its engine is MergeTree"):
+        sink.prepare([schema_of("aaa"), schema_of("other")])
+    assert tables_of(sink) == ["kept", "other"]
+
+
+def test_a_table_made_for_another_schema_is_refused(sink: ClickHouseSink) -> None:
+    schema = schema_of()
+    sink.prepare([schema])
+    for columns, key, difference in (
+        ((Column("id", Kind.STRING, False), Column("n", Kind.INT64)), ("id",), r"column n is Nullable\(Int32\), not Nullable\(Int64\)"),
+        ((Column("id", Kind.STRING, False), Column("n", Kind.INT32, False)), ("id",), r"column n is Nullable\(Int32\), not Int32"),
+        ((*COLUMNS, Column("more", Kind.INT8)), ("id",), "it has no column more"),
+        (COLUMNS[:1], ("id",), "it has a column n that the source has not"),
+        (COLUMNS, ("id", "n"), r"its sort key is \(.?id.?\), not \(id, n\)"),
+    ):
+        with pytest.raises(DefiniteError, match=difference):
+            sink.prepare([replace(schema, columns=columns, primary_key=key)])
+    sink.prepare([schema])
+
+
+def test_a_view_in_the_table_s_place_is_refused(sink: ClickHouseSink) -> None:
+    sink.prepare([schema_of("real")])
+    sink.reader().query(f"CREATE VIEW {sink.target.database}.t AS SELECT 1 AS id")
+    with pytest.raises(DefiniteError, match="its engine is"):
+        sink.prepare([schema_of("t")])
+
+
+def test_every_kind_of_column_is_recognised_when_prepared_again(sink: ClickHouseSink) -> None:
+    columns = [
+        Column(f"c_{kind}_{nullable}_{precision}", kind, nullable, precision or 1, 0)
+        for kind in Kind
+        for nullable in (True, False)
+        for precision in ((1, 6, 38, 65) if kind is Kind.DECIMAL else (1, 6))
+    ]
+    schema = TableSchema(TableName("shop", "wide"), (*COLUMNS, *columns), ("id", "c_time_False_6", "c_enum_False_1", "c_decimal_False_65"))
+    sink.prepare([schema])
+    sink.prepare([schema])
+
+
+def test_every_write_is_one_part(sink: ClickHouseSink) -> None:
+    """A part is written whole or not at all, and so is a block."""
+    schema = schema_of()
+    sink.prepare([schema])
+    sink.reader().query(f"SYSTEM STOP MERGES {sink.target.database}.t")
+    for version in (1, 2):
+        sink.writer().write(block_of(schema, *(f"{i:09d}" for i in range(65_536)), version=version))
+        _, rows = sink.reader().query(f"SELECT sum(rows), count() FROM system.parts WHERE database = '{sink.target.database}' AND active")
+        assert rows == [[65_536 * version, version]]
+    assert sink.reader().count(schema) == 65_536
+
+
+def test_a_missing_table_is_definite_and_says_what_to_do(sink: ClickHouseSink) -> None:
+    sink.prepare([schema_of("other")])
+    with pytest.raises(DefiniteError, match="ClickHouse error 60") as caught:
+        sink.writer().write(block_of(schema_of(), "a"))
+    assert "writing 1 rows to table shop.t" in caught.value.place
+    assert "was the pipe run" in caught.value.hint
+    with pytest.raises(DefiniteError, match="ClickHouse error 60"):
+        sink.reader().count(schema_of())
+
+
+def test_buckets_of_a_text_key_are_those_of_mysql_s_crc32(sink: ClickHouseSink) -> None:
+    schema = schema_of()
+    ids = [f"kéy {i}" for i in range(50)]
+    sink.prepare([schema])
+    sink.writer().write(block_of(schema, *ids))
+    assert orders_by_bytes(schema)
+    for bucket in range(3):
+        read = sink.reader().read_bucket(schema, bucket, 3).column("id").to_pylist()
+        assert sorted(read) == sorted(i for i in ids if zlib.crc32(i.encode()) % 3 == bucket)
+
+
+def test_a_query_for_people(sink: ClickHouseSink) -> None:
+    reader = sink.reader()
+    names, rows = reader.query(
+        "SELECT 1 AS a, 'x\u2028\n' AS b, NULL AS c, toDecimal64('1.50', 2) AS d, 18446744073709551615 AS e, unhex('ff') AS f"
+    )
+    assert names == ["a", "b", "c", "d", "e", "f"]
+    assert rows == [[1, "x\u2028\n", None, "1.5", 2**64 - 1, "\\xff"]]
+    assert reader.query("SELECT 1 AS a WHERE 0") == (["a"], [])
+    assert reader.query(f"CREATE DATABASE IF NOT EXISTS {sink.target.database}") == ([], [])
+    with pytest.raises(DefiniteError, match="ClickHouse error 62"):
+        reader.query("SELEC 1")
+
+
+def test_a_wrong_password_is_definite(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data", user="writer", password="hunter2") as server:
+        good = ClickHouseTarget("127.0.0.1", server.port, "writer", "hunter2")
+        assert ClickHouseSink(good).reader().query("SELECT 1")[1] == [[1]]
+        disconnect(good)
+        for bad in (replace(good, password="hunter3"), replace(good, user="nobody"), replace(good, password="")):
+            with pytest.raises(DefiniteError) as caught:
+                connect(bad)
+            assert "HEADRACE_SINK_PASSWORD" in caught.value.hint
+            assert "hunter" not in str(caught.value)
+
+
+def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    schema = schema_of()
+    with EmbeddedServer(tmp_path / "data") as first:
+        port = first.port
+        sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", port, database="away"))
+        sink.prepare([schema])
+        writer = sink.writer()
+        writer.write(block_of(schema, "before"))
+    with pytest.raises(TransientError, match="cannot be reached"):
+        writer.write(block_of(schema, "after"))
+    heard: list[str] = []
+    servers: list[EmbeddedServer] = []
+
+    def on_wait(error: TransientError, attempt: int, _: float) -> None:
+        heard.append(f"{attempt}: {error.message}")
+        if attempt == 2:
+            servers.append(EmbeddedServer(tmp_path / "data", port=port).start())
+
+    try:
+        retrying(lambda: writer.write(block_of(schema, "after")), deadline_s=30, on_wait=on_wait)
+        assert len(heard) >= 2
+        assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["after", "before"]
+    finally:
+        disconnect(sink.target)
+        for server in servers:
+            server.stop()
