@@ -1,0 +1,62 @@
+"""`python -m bench`: generate the reference workload, race the readers over it, print one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.contenders import CONTENDERS
+from bench.corpus import default_cache, open_corpus
+from bench.machine import describe_machine
+from bench.race import Result, run_contender
+from bench.report import Report
+from bench.workload import Workload
+from headrace.errors import HeadraceError
+
+FULL_CHANGES, QUICK_CHANGES = 1_000_000, 100_000
+LAST_RUN = Path(__file__).with_name("last.json")
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the reference workload beside its peers.")
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument("--changes", type=int, default=FULL_CHANGES, help="row changes in the workload (default: %(default)s)")
+    scale.add_argument("--quick", dest="changes", action="store_const", const=QUICK_CHANGES, help=f"the same as --changes {QUICK_CHANGES}")
+    parser.add_argument("--server", choices=("mysql", "mariadb"), default="mysql", help="whose log (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=tuple(CONTENDERS), metavar="READER", help=f"some of: {', '.join(CONTENDERS)}")
+    parser.add_argument(
+        "--output", type=Path, default=LAST_RUN, help="where the figures go, as JSON and as text (default: bench/last.json)"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments)
+    console = Console()
+    try:
+        run(options, console)
+    except HeadraceError as error:
+        console.print(f"bench: {error}", style="red", highlight=False, markup=False)
+        return 2
+    return 0
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    machine = describe_machine()
+    console.print(f"workload: {options.changes:,} changes on {options.server} (generated on the first run, then kept in {default_cache()})")
+    with open_corpus(options.server, Workload(options.changes), default_cache()) as corpus:
+        results: dict[str, Result] = {}
+        for key in options.only or CONTENDERS:
+            results[key] = run_contender(CONTENDERS[key], corpus)
+            console.print(f"  {key}: {results[key].rate:,.0f} changes/s, {results[key].cpu_rate:,.0f} per CPU second", highlight=False)
+        report = Report(machine, corpus.target(), corpus.manifest, results)
+    report.print_to(console)
+    report.save(options.output)
+    console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

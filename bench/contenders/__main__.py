@@ -1,0 +1,21 @@
+"""Runs one reader in this fresh interpreter: `python -m bench.contenders NAME SCRATCH`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.contenders import READERS
+from bench.contenders.base import TARGET_FILE, WINDOW_FILE
+from bench.target import Target
+
+
+def main(name: str, scratch: Path) -> None:
+    window = READERS[name].read(Target.load(scratch / TARGET_FILE))
+    (scratch / WINDOW_FILE).write_text(json.dumps(asdict(window)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

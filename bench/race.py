@@ -1,0 +1,68 @@
+"""Runs contenders over one corpus, one after the other, each in a fresh process tree and an empty scratch directory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.contenders.base import Contender, Window
+from bench.corpus import Corpus
+from bench.measure import measure_command, read_cpu_s
+from bench.supervise import Usage
+from bench.target import Target
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one contender did."""
+
+    title: str
+    note: str
+    window: Window
+    usage: Usage
+    server_cpu_s: float
+    """What the server itself spent meanwhile, mostly on sending the log. Not in the contender's account."""
+
+    @property
+    def rate(self) -> float:
+        return self.window.changes / self.window.wall_s
+
+    @property
+    def cpu_rate(self) -> float:
+        return self.window.changes / self.window.cpu_s
+
+    @property
+    def start_up_s(self) -> float:
+        """Wall time of the run outside of the window."""
+        return self.usage.wall_s - self.window.wall_s
+
+
+def run_contender(contender: Contender, corpus: Corpus) -> Result:
+    """The contender's median run by CPU seconds."""
+    with _suitable_target(contender, corpus) as target:
+        runs = sorted((_run_once(contender, target) for _ in range(contender.repeats)), key=lambda result: result.window.cpu_s)
+    return runs[len(runs) // 2]
+
+
+def _suitable_target(contender: Contender, corpus: Corpus) -> AbstractContextManager[Target]:
+    return corpus.disguised() if contender.mysql_only else nullcontext(corpus.target())
+
+
+def _run_once(contender: Contender, target: Target) -> Result:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        scratch = Path(directory)
+        command = contender.command(target, scratch)
+        server_before = read_cpu_s(target.pid)
+        usage = measure_command(command.argv, directory=scratch, environment={**python_environment(), **command.environment})
+        server_cpu_s = read_cpu_s(target.pid) - server_before
+        return Result(contender.title, contender.note, contender.window(target, scratch, usage), usage, server_cpu_s)
+
+
+def python_environment() -> dict[str, str]:
+    """Lets a fresh interpreter in another directory find this package."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))}

@@ -1,0 +1,87 @@
+"""The one table, for eyes (rich), for a file (plain text) and for programs (JSON); all three from the same results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.corpus import Manifest
+from bench.machine import Machine
+from bench.race import Result
+from bench.target import Target
+
+TEXT_WIDTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything one run found out."""
+
+    machine: Machine
+    target: Target
+    manifest: Manifest
+    results: Mapping[str, Result]
+
+    def print_to(self, console: Console) -> None:
+        console.print(self._headline())
+        console.print(_readers_table(self.results, self.target.changes))
+        for key, result in self.results.items():
+            console.print(f"  {key}: {result.note}", highlight=False)
+
+    def save(self, path: Path) -> None:
+        """JSON at `path`, plain text beside it."""
+        path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        with path.with_suffix(".txt").open("w") as file:
+            self.print_to(Console(file=file, width=TEXT_WIDTH, no_color=True))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "machine": asdict(self.machine),
+            "server": {"flavour": self.target.flavour, "version": self.target.version, "log_bytes": self.target.log_bytes},
+            "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
+            "readers": {key: _result_json(result) for key, result in self.results.items()},
+        }
+
+    def _headline(self) -> str:
+        machine, target = self.machine, self.target
+        return (
+            f"{target.changes:,} changes, {target.log_bytes / 1e6:.1f} MB of {target.flavour} {target.version} log; {machine.cores} cores "
+            f"({machine.cpu}), {machine.memory_gb:.0f} GB, load before {machine.load_before:.1f}"
+        )
+
+
+def _readers_table(results: Mapping[str, Result], changes: int) -> Table:
+    table = Table(title="Reading the log")
+    table.add_column("reader")
+    for heading in ("wall s", "changes/s", "CPU s", "changes/CPU s", "peak MB", "of floor", "x Debezium", "start-up s", "server CPU s"):
+        table.add_column(heading, justify="right")
+    for result in results.values():
+        scaled = "~" if result.window.total_changes < changes else ""
+        table.add_row(
+            result.title,
+            f"{scaled}{changes / result.rate:.2f}",
+            f"{result.rate:,.0f}",
+            f"{scaled}{changes / result.cpu_rate:.2f}",
+            f"{result.cpu_rate:,.0f}",
+            f"{result.usage.peak_bytes / 1e6:,.0f}",
+            _ratio(result, results.get("floor"), "{:.1%}"),
+            _ratio(result, results.get("debezium"), "{:.2f}"),
+            f"{max(result.start_up_s, 0):.1f}",
+            "-" if scaled else f"{result.server_cpu_s:.2f}",
+        )
+    return table
+
+
+def _ratio(result: Result, other: Result | None, form: str) -> str:
+    return form.format(result.rate / other.rate) if other else "-"
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    derived = {"changes_per_s": result.rate, "changes_per_cpu_s": result.cpu_rate, "start_up_s": result.start_up_s}
+    return {**asdict(result), **derived}

@@ -1,0 +1,160 @@
+"""Runs one command and says what it cost: `python -m bench.supervise`, request on stdin, usage on stdout.
+
+Nothing the command starts escapes the account. This process is made the reaper of its orphans, so the kernel hands it the CPU time of
+every descendant, even of one that outlived its parent; and it starts nothing else, so everything it reaps belongs to the command.
+Memory is the sum of the proportional set sizes of the tree, sampled: pages shared by forked workers count once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SHORTEST_PAUSE_S = 0.05
+PAUSE_PER_SAMPLE = 20
+"""A sample may cost this share of one core at most: 1/20."""
+ORPHAN_GRACE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a command and all its descendants used."""
+
+    exit_code: int
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    killed: int
+    """Descendants that still ran when the command had ended, and had to be killed."""
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    usage = supervise(request["argv"], request["environment"], request["directory"], request["log"], request["timeout_s"])
+    json.dump(asdict(usage), sys.stdout)
+
+
+def supervise(argv: list[str], environment: dict[str, str], directory: str, log: str, timeout_s: float) -> Usage:
+    """Run `argv` to its end; its stdout goes to nowhere, its stderr to `log`."""
+    _set_process_option(PR_SET_CHILD_SUBREAPER, 1)
+    _die_with_parent()
+    sampler = _Sampler()
+    with Path(log).open("wb") as errors:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | environment, cwd=directory
+        )
+        watchdog = threading.Timer(timeout_s, child.kill)
+        watchdog.start()
+        sampler.start()
+        _, status, spent = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - start
+    watchdog.cancel()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    cpu_s, killed = _reap_orphans()
+    sampler.stop()
+    return Usage(child.returncode, wall_s, cpu_s + spent.ru_utime + spent.ru_stime, sampler.peak_bytes, killed)
+
+
+def _set_process_option(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def _die_with_parent() -> None:
+    """An interrupted benchmark leaves nothing running: its end, or a Ctrl-C, ends the command too."""
+    signal.signal(signal.SIGTERM, _abandon)
+    signal.signal(signal.SIGINT, _abandon)
+    _set_process_option(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _abandon(number: int, frame: object) -> None:  # noqa: ARG001
+    for pid in descendants(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    os._exit(128 + number)
+
+
+def _reap_orphans() -> tuple[float, int]:
+    """CPU seconds of what outlived the command, and how many of those had to be killed."""
+    cpu_s, killed = 0.0, 0
+    deadline = time.monotonic() + ORPHAN_GRACE_S
+    while True:
+        try:
+            pid, _, spent = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return cpu_s, killed
+        cpu_s += spent.ru_utime + spent.ru_stime if pid else 0.0
+        if pid == 0 and time.monotonic() > deadline:
+            for orphan in descendants(os.getpid()):
+                os.kill(orphan, signal.SIGKILL)
+                killed += 1
+            deadline = time.monotonic() + ORPHAN_GRACE_S
+        if pid == 0:
+            time.sleep(0.01)
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = _read(f"{entry}/stat")
+            if stat:
+                # The command's name may hold spaces and brackets; what follows the last bracket is plain.
+                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found: list[int] = []
+    frontier = [root]
+    while frontier:
+        children = parents.get(frontier.pop(), [])
+        found.extend(children)
+        frontier.extend(children)
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    """The process's proportional set size; 0 when it is gone."""
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _read(path: str) -> str:
+    """A file of /proc, empty when its process has ended meanwhile."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class _Sampler(threading.Thread):
+    """Keeps the largest sum of memory seen."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            start = time.perf_counter()
+            self.peak_bytes = max(self.peak_bytes, sum(proportional_bytes(pid) for pid in descendants(os.getpid())))
+            self._stopped.wait(max(SHORTEST_PAUSE_S, PAUSE_PER_SAMPLE * (time.perf_counter() - start)))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+if __name__ == "__main__":
+    main()
