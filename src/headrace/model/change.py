@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.model.schema import TableSchema
 
@@ -45,5 +46,5 @@ class ChangeBlock:
     @property
     def changes(self) -> int:
         """How many changes the images make up: a before image belongs to the update after it."""
-        before = pa.compute.sum(pa.compute.equal(self.op, pa.scalar(Op.BEFORE, pa.uint8()))).as_py() or 0
+        before = pc.sum(pc.equal(self.op, pa.scalar(Op.BEFORE, pa.uint8()))).as_py() or 0
         return self.rows - int(before)

@@ -1,0 +1,112 @@
+"""The memory that decoders fill: one allocation per block, laid out as Arrow buffers.
+
+For every output column the arena holds a validity bitmap and either a fixed-width value buffer or int32 offsets and a data region. The
+compiled decoders write through four views of the same bytes (1, 2, 4 and 8 wide); `to_arrays` wraps the filled parts as Arrow arrays
+without copying. A block is bounded: `rows` images and `data_bytes` per variable-width column; a decoder stops before the image that does
+not fit and is called again with a fresh arena, so memory never depends on the size of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.model.schema import Column, Kind
+
+VALIDITY, VALUES, DATA, DATA_END = range(4)
+"""The columns of `Arena.layout`: byte offsets of each buffer."""
+
+_WIDTHS = {
+    Kind.INT8: 1,
+    Kind.UINT8: 1,
+    Kind.INT16: 2,
+    Kind.UINT16: 2,
+    Kind.YEAR: 2,
+    Kind.INT32: 4,
+    Kind.UINT32: 4,
+    Kind.FLOAT32: 4,
+    Kind.DATE: 4,
+    Kind.INT64: 8,
+    Kind.UINT64: 8,
+    Kind.FLOAT64: 8,
+    Kind.DATETIME: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.TIME: 8,
+    Kind.BIT: 8,
+}
+_VARIABLE = (Kind.STRING, Kind.BYTES, Kind.JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """How one column's values lie in the arena, before they become the column's Arrow type."""
+
+    width: int
+    """Bytes per value; 0 for variable width."""
+    carrier: pa.DataType
+    """The Arrow type of the bytes as the decoder wrote them."""
+
+
+def slot_for(column: Column, *, names_as_text: bool) -> Slot:
+    """The slot of a column; ENUM and SET are numbers in the binary log and text in query results."""
+    if column.kind in _VARIABLE:
+        return Slot(0, column.arrow_type)
+    if column.kind in (Kind.ENUM, Kind.SET):
+        if names_as_text:
+            return Slot(0, pa.string())
+        return Slot(4, pa.int32()) if column.kind is Kind.ENUM else Slot(8, pa.uint64())
+    if column.kind is Kind.DECIMAL:
+        return Slot(32 if column.precision > 38 else 16, column.arrow_type)
+    return Slot(_WIDTHS[column.kind], column.arrow_type)
+
+
+class Arena:
+    """One block's worth of output buffers."""
+
+    def __init__(self, slots: Sequence[Slot], rows: int, data_bytes: int) -> None:
+        self.rows = rows
+        self.slots = slots
+        layout = np.zeros((max(len(slots), 1), 4), dtype=np.int64)
+        at = 0
+        for i, _ in enumerate(slots):
+            layout[i, VALIDITY] = at
+            at += _aligned((rows + 7) // 8)
+        bitmaps = at
+        for i, slot in enumerate(slots):
+            layout[i, VALUES] = at
+            at += _aligned((rows + 1) * 4 if slot.width == 0 else rows * slot.width)
+        for i, slot in enumerate(slots):
+            if slot.width == 0:
+                layout[i, DATA], layout[i, DATA_END] = at, at + data_bytes
+                at += _aligned(data_bytes)
+        self.layout = layout
+        self.a1: npt.NDArray[np.uint8] = np.empty(_aligned(max(at, 1)), dtype=np.uint8)
+        self.a1[:bitmaps] = 0
+        self.a2 = self.a1.view(np.int16)
+        self.a4 = self.a1.view(np.int32)
+        self.a8 = self.a1.view(np.int64)
+        for i, slot in enumerate(slots):
+            if slot.width == 0:
+                self.a4[layout[i, VALUES] // 4] = 0
+
+    def to_arrays(self, rows: int) -> list[pa.Array]:
+        """The first `rows` values of every slot as Arrow arrays over the arena's own memory."""
+        memory = pa.py_buffer(self.a1)
+        arrays = []
+        for slot, (validity, values, data, _) in zip(self.slots, self.layout.tolist(), strict=False):
+            bitmap = memory.slice(validity, (rows + 7) // 8)
+            if slot.width == 0:
+                end = int(self.a4[values // 4 + rows])
+                buffers = [bitmap, memory.slice(values, (rows + 1) * 4), memory.slice(data, end)]
+            else:
+                buffers = [bitmap, memory.slice(values, rows * slot.width)]
+            arrays.append(pa.Array.from_buffers(slot.carrier, rows, buffers))
+        return arrays
+
+
+def _aligned(size: int) -> int:
+    return (size + 63) // 64 * 64

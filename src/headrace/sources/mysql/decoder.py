@@ -1,0 +1,233 @@
+"""A table's decoder: built once from its schema and table map, then run over row events.
+
+The decoder's description (small arrays for the kernel) is made per distinct table map; running it yields change blocks of bounded size.
+Decoding the same bytes again gives equal blocks, versions included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sources.mysql import images, tablemap
+from headrace.sources.mysql.arena import Arena, slot_for
+from headrace.sources.mysql.events import truncated
+from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
+
+MAX_BLOCK_ROWS: Final = 65_536
+_MAX_DATA_BYTES: Final = 8 << 20
+
+_INTEGERS: Final = {
+    Kind.INT8: (tablemap.TINY, 1, 1),
+    Kind.INT16: (tablemap.SHORT, 2, 2),
+    Kind.INT32: (tablemap.LONG, 4, 4),
+    Kind.INT64: (tablemap.LONGLONG, 8, 8),
+    Kind.UINT8: (tablemap.TINY, 1, 1),
+    Kind.UINT16: (tablemap.SHORT, 2, 2),
+    Kind.UINT32: (tablemap.LONG, 4, 4),
+    Kind.UINT64: (tablemap.LONGLONG, 8, 8),
+}
+_TEMPORAL: Final = {
+    Kind.DATETIME: (tablemap.DATETIME2, images.DATETIME2),
+    Kind.TIMESTAMP: (tablemap.TIMESTAMP2, images.TIMESTAMP2),
+    Kind.TIME: (tablemap.TIME2, images.TIME2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader of row images may choose."""
+
+    every_before: bool = False
+    """Emit the before image of every update, not only of those that move a row to another key."""
+    zero_dates_as_null: bool = False
+    """Read a date that no calendar has as NULL instead of stopping."""
+
+
+class RowDecoder:
+    """Turns row events of one table map into blocks of one schema."""
+
+    def __init__(self, schema: TableSchema, table_map: TableMap, key_columns: tuple[str, ...], options: ReadOptions, place: str) -> None:
+        self.schema = schema
+        self._options = options
+        order = _column_order(schema, table_map, place)
+        columns = [schema.columns[i] for i in order]
+        self._names = [column.name for column in columns]
+        description = np.zeros((6, len(columns)), dtype=np.int32)
+        for c, column in enumerate(columns):
+            encoding, a, b, words = _encode(column, table_map.types[c], table_map.metadata[c], schema, place)
+            description[:, c] = encoding, a, b, order[c], column.name in key_columns, words
+        self._table = description
+        self._keys = len(key_columns)
+        self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
+        self._slots = [slot_for(column, names_as_text=False) for column in schema.columns]
+
+    def count(self, buf: npt.NDArray[np.uint8], start: int, end: int, change: int) -> int:
+        """How many changes one row event holds."""
+        return int(images.count_changes(buf, start, end, change, self._table))
+
+    def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
+        """Blocks of the given row events (lines of an index, in log order)."""
+        cursor = np.zeros(7, dtype=np.int64)
+        volume = int((events[:, 1] - events[:, 0]).sum())
+        data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
+        rows = min(max(volume // 4, 16), MAX_BLOCK_ROWS)
+        while cursor[images.EVENT] < len(events):
+            arena = Arena(self._slots, rows, data_bytes)
+            op = np.empty(rows, dtype=np.uint8)
+            version = np.empty(rows, dtype=np.uint64)
+            commit_ts = np.empty(rows, dtype=np.int64)
+            images.decode_images(
+                buf,
+                events,
+                self._table,
+                self._keys,
+                self._key_span,
+                np.uint64(version_base),
+                self._options.every_before,
+                self._options.zero_dates_as_null,
+                arena.a1,
+                arena.a2,
+                arena.a4,
+                arena.a8,
+                arena.layout,
+                rows,
+                op,
+                version,
+                commit_ts,
+                cursor,
+            )
+            status, done = int(cursor[images.STATUS]), int(cursor[images.ROWS])
+            if status > images.FULL:
+                raise self._error(status, int(cursor[images.ERROR_COLUMN]), f"{place}:{int(events[cursor[images.ERROR_AT], 4])}")
+            if done == 0 and status == images.FULL:
+                # A single change larger than the arena: the largest row any server can send fits in the end.
+                data_bytes *= 4
+                rows = max(rows, 16)
+                continue
+            if done:
+                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done])
+
+    def _block(
+        self, arena: Arena, rows: int, op: npt.NDArray[np.uint8], version: npt.NDArray[np.uint64], commit_ts: npt.NDArray[np.int64]
+    ) -> ChangeBlock:
+        arrays = [
+            _named(column, array, self.schema) if column.kind in (Kind.ENUM, Kind.SET) else array
+            for column, array in zip(self.schema.columns, arena.to_arrays(rows), strict=True)
+        ]
+        return ChangeBlock(
+            self.schema,
+            pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
+            pa.array(op),
+            pa.array(version),
+            pa.array(commit_ts),
+        )
+
+    def _error(self, status: int, column: int, place: str) -> DefiniteError:
+        where = f"{place}, table {self.schema.name}"
+        if status == images.ZERO_DATE:
+            name = self._names[column]
+            return DefiniteError(
+                f"column {name} of {self.schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
+                place=f"{where}, column {name}",
+                hint="correct the value in the source, or run with --zero-dates null to replicate such dates as NULL",
+            )
+        if status == images.PARTIAL_IMAGE:
+            return DefiniteError(
+                f"a row event of {self.schema.name} does not hold all columns",
+                place=where,
+                hint="SET GLOBAL binlog_row_image = FULL on the source, for its sessions too",
+            )
+        if status == images.WRONG_WIDTH:
+            return DefiniteError(f"a row event of {self.schema.name} has another number of columns than its table map", place=where)
+        if status == images.BAD_JSON:
+            return DefiniteError(f"column {self._names[column]} of {self.schema.name} holds damaged JSON", place=where)
+        return truncated("row", where)
+
+
+def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[int]:
+    """For each column of the event, its index in the schema: by name if the server gave names, else by place."""
+    mine = [column.name for column in schema.columns]
+    if table_map.names is None:
+        if len(table_map.types) != len(mine):
+            raise _drifted(schema, f"it had {len(table_map.types)} columns then and has {len(mine)} now", place)
+        return list(range(len(mine)))
+    if sorted(table_map.names) != sorted(mine):
+        differing = ", ".join(sorted(set(table_map.names) ^ set(mine)))
+        raise _drifted(schema, f"columns {differing} are not in both", place)
+    return [mine.index(name) for name in table_map.names]
+
+
+def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"table {schema.name} in the log differs from the schema it is replicated with: {what}",
+        place=place,
+        hint="schema changes are not followed yet: remove the state directory and the target table, then replicate again",
+    )
+
+
+def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:  # noqa: PLR0911, PLR0912
+    """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
+    kind = column.kind
+    if kind in _INTEGERS:
+        expected, size, width = _INTEGERS[kind]
+        encoding = images.UINT if kind.value.startswith("u") else images.INT
+        if stored == expected:
+            return encoding, size, 0, width
+        if stored == tablemap.INT24 and width == 4:
+            return encoding, 3, 0, width
+    elif kind is Kind.FLOAT32 and stored == tablemap.FLOAT:
+        return images.UINT, 4, 0, 4
+    elif kind is Kind.FLOAT64 and stored == tablemap.DOUBLE:
+        return images.UINT, 8, 0, 8
+    elif kind is Kind.DECIMAL and stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale):
+        return images.DECIMAL, column.precision, column.scale, 4 if column.precision > 38 else 2
+    elif kind in (Kind.STRING, Kind.BYTES, Kind.JSON):
+        if stored in (tablemap.VARCHAR, tablemap.VAR_STRING):
+            return images.VAR, 1 if metadata < 256 else 2, 0, 0
+        if stored == tablemap.STRING:
+            return images.VAR, 1 if metadata < 256 else 2, metadata if kind is Kind.BYTES else 0, 0
+        if stored == tablemap.BLOB and 1 <= metadata <= 4:
+            return images.VAR, metadata, 0, 0
+        if kind is Kind.JSON and stored == tablemap.JSON and 1 <= metadata <= 4:
+            return images.JSON, metadata, 0, 0
+    elif kind is Kind.DATE and stored == tablemap.DATE:
+        return images.DATE, 0, 0, 4
+    elif kind in _TEMPORAL and stored == _TEMPORAL[kind][0] and metadata == column.precision:
+        return _TEMPORAL[kind][1], metadata, 0, 8
+    elif kind is Kind.YEAR and stored == tablemap.YEAR:
+        return images.YEAR, 0, 0, 2
+    elif kind is Kind.ENUM and stored == tablemap.ENUM and metadata in (1, 2):
+        return images.ENUM, metadata, 0, 4
+    elif kind is Kind.SET and stored == tablemap.SET and 1 <= metadata <= 8:
+        return images.MASK, metadata, 0, 8
+    elif kind is Kind.BIT and stored == tablemap.BIT and 1 <= metadata <= 64:
+        return images.BITS, (metadata + 7) // 8, 0, 8
+    stored_name = TYPE_NAMES.get(stored, str(stored))
+    raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
+
+
+def _named(column: Column, numbers: pa.Array, schema: TableSchema) -> pa.DictionaryArray:
+    """ENUM indexes and SET masks as names."""
+    if column.kind is Kind.ENUM:
+        names = ["", *column.members]
+        highest = pc.max(numbers).as_py()
+        if highest is not None and highest >= len(names):
+            raise DefiniteError(f"column {column.name} of {schema.name} holds enum member {highest}, the table knows {len(column.members)}")
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
+    encoded = numbers.dictionary_encode()
+    labels = []
+    for mask in encoded.dictionary.to_pylist():
+        if mask >> len(column.members):
+            raise DefiniteError(f"column {column.name} of {schema.name} holds set members beyond the {len(column.members)} the table knows")
+        labels.append(",".join(name for bit, name in enumerate(column.members) if mask >> bit & 1))
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(labels, pa.string()))

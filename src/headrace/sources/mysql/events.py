@@ -1,0 +1,133 @@
+"""The binary log's events as the server names them, and Python parsers for the rare ones.
+
+Frequent events (rows, table maps, transaction bounds) are read by the compiled kernels; what is here runs once per file, statement or
+table, never per row.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+MAGIC: Final = b"\xfebin"
+HEADER_SIZE: Final = 19
+CHECKSUM_SIZE: Final = 4
+
+QUERY_EVENT: Final = 2
+STOP_EVENT: Final = 3
+ROTATE_EVENT: Final = 4
+FORMAT_DESCRIPTION_EVENT: Final = 15
+XID_EVENT: Final = 16
+TABLE_MAP_EVENT: Final = 19
+WRITE_ROWS_EVENT_V1: Final = 23
+UPDATE_ROWS_EVENT_V1: Final = 24
+DELETE_ROWS_EVENT_V1: Final = 25
+INCIDENT_EVENT: Final = 26
+HEARTBEAT_EVENT: Final = 27
+IGNORABLE_EVENT: Final = 28
+ROWS_QUERY_EVENT: Final = 29
+WRITE_ROWS_EVENT: Final = 30
+UPDATE_ROWS_EVENT: Final = 31
+DELETE_ROWS_EVENT: Final = 32
+GTID_EVENT: Final = 33
+ANONYMOUS_GTID_EVENT: Final = 34
+PREVIOUS_GTIDS_EVENT: Final = 35
+TRANSACTION_CONTEXT_EVENT: Final = 36
+VIEW_CHANGE_EVENT: Final = 37
+XA_PREPARE_EVENT: Final = 38
+PARTIAL_UPDATE_ROWS_EVENT: Final = 39
+TRANSACTION_PAYLOAD_EVENT: Final = 40
+HEARTBEAT_EVENT_V2: Final = 41
+GTID_TAGGED_EVENT: Final = 42
+ANNOTATE_ROWS_EVENT: Final = 160
+BINLOG_CHECKPOINT_EVENT: Final = 161
+MARIADB_GTID_EVENT: Final = 162
+MARIADB_GTID_LIST_EVENT: Final = 163
+
+ARTIFICIAL_FLAG: Final = 0x20
+IGNORABLE_FLAG: Final = 0x80
+
+EVENT_NAMES: Final = {
+    value: name.removesuffix("_EVENT") for name, value in list(globals().items()) if name.isupper() and "_EVENT" in name
+} | {5: "INTVAR", 13: "RAND", 14: "USER_VAR", 164: "START_ENCRYPTION", 165: "QUERY_COMPRESSED"}
+
+UNSUPPORTED: Final = {
+    INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
+    XA_PREPARE_EVENT: "XA transactions are not read yet; let the source commit without XA",
+    PARTIAL_UPDATE_ROWS_EVENT: "SET GLOBAL binlog_row_value_options = '' on the source",
+    TRANSACTION_PAYLOAD_EVENT: "SET GLOBAL binlog_transaction_compression = OFF on the source",
+    GTID_TAGGED_EVENT: "tagged GTIDs are not read yet; use untagged ones (gtid_next = AUTOMATIC)",
+    5: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
+    13: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
+    14: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
+    164: "the binary log is encrypted at rest and was read from files; read it through the server",
+} | dict.fromkeys(range(165, 172), "SET GLOBAL log_bin_compress = OFF on the source")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A QUERY_EVENT: a statement and the database it ran in."""
+
+    database: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormatDescription:
+    """A FORMAT_DESCRIPTION_EVENT: who wrote the file and whether its events end in a checksum."""
+
+    server_version: str
+    checksum: bool
+
+
+def parse_query(body: bytes, place: str) -> Query:
+    """The body of a QUERY_EVENT, without header and checksum."""
+    if len(body) < 13:
+        raise truncated("QUERY", place)
+    database_size = body[8]
+    status_size = struct.unpack_from("<H", body, 11)[0]
+    start = 13 + status_size
+    if start + database_size + 1 > len(body):
+        raise truncated("QUERY", place)
+    database = body[start : start + database_size].decode("utf8", "surrogateescape")
+    return Query(database, body[start + database_size + 1 :].decode("utf8", "replace"))
+
+
+def parse_format_description(body: bytes, place: str) -> FormatDescription:
+    """The body of a FORMAT_DESCRIPTION_EVENT *with* its trailing checksum bytes, if any."""
+    if len(body) < 57:
+        raise truncated("FORMAT_DESCRIPTION", place)
+    version = struct.unpack_from("<H", body)[0]
+    if version != 4:
+        raise DefiniteError(f"binary log format version {version}, only 4 (MySQL 5.0 and later) can be read", place=place)
+    lengths = body[57:]
+    expected = {TABLE_MAP_EVENT: 8, WRITE_ROWS_EVENT_V1: 8, UPDATE_ROWS_EVENT_V1: 8, DELETE_ROWS_EVENT_V1: 8}
+    for event, size in expected.items():
+        if len(lengths) < event or lengths[event - 1] != size:
+            raise DefiniteError(f"unknown layout of {EVENT_NAMES[event]} events in the binary log", place=place)
+    # The byte before the (always present) checksum names the algorithm: 0 none, 1 CRC32.
+    return FormatDescription(body[2:52].rstrip(b"\0").decode("ascii", "replace"), checksum=body[-5] == 1)
+
+
+def parse_rotate(body: bytes, place: str) -> tuple[str, int]:
+    """The next file's name and first position, from a ROTATE_EVENT's body without checksum."""
+    if len(body) < 9:
+        raise truncated("ROTATE", place)
+    return body[8:].decode("utf8"), struct.unpack_from("<Q", body)[0]
+
+
+def truncated(event: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"{event} event is cut short or damaged",
+        place=place,
+        hint="check the source's binary log with mysqlbinlog --verify-binlog-checksum; if it is damaged, take a new snapshot",
+    )
+
+
+def unsupported_event(event_type: int, place: str) -> DefiniteError:
+    name = EVENT_NAMES.get(event_type, f"of type {event_type}")
+    hint = UNSUPPORTED.get(event_type, "this version of Headrace does not know the event; please report it with the server's version")
+    return DefiniteError(f"cannot read a binary log event {name}", place=place, hint=hint)

@@ -1,0 +1,57 @@
+"""A place in a server's binary log: Spark's offset, and what versions are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.version import pack_version
+
+
+def file_number(name: str) -> int:
+    """The number in a log file's name, `binlog.000042` -> 42."""
+    digits = name.rpartition(".")[2]
+    if not digits.isdigit():
+        raise DefiniteError(f"binary log file {name!r} has no number in its name")
+    return int(digits)
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class BinlogPosition:
+    """`offset` in `file`, after the transactions in `gtid`; ordered within one server's log (one epoch)."""
+
+    file: str
+    offset: int
+    gtid: str = ""
+    epoch: int = 0
+
+    @property
+    def version(self) -> int:
+        """The version of what was read when the log stood here: below that of every later event."""
+        return pack_version(self.epoch, file_number(self.file), self.offset)
+
+    @property
+    def _order(self) -> tuple[int, int, int]:
+        return self.epoch, file_number(self.file), self.offset
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BinlogPosition) and self._order == other._order
+
+    def __lt__(self, other: BinlogPosition) -> bool:
+        return self._order < other._order
+
+    def __hash__(self) -> int:
+        return hash(self._order)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"file": self.file, "pos": self.offset, "gtid": self.gtid, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> BinlogPosition:
+        return cls(str(raw["file"]), int(raw["pos"]), str(raw.get("gtid", "")), int(raw.get("epoch", 0)))

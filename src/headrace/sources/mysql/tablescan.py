@@ -1,0 +1,228 @@
+"""Rows of a table as change-block columns: a prepared SELECT, its result decoded by the compiled kernel as it arrives.
+
+Used by snapshots and by verification. The result streams: memory is one receive buffer and one block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pymysql.connections import Connection, MysqlPacket
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sources.mysql import resultset
+from headrace.sources.mysql.arena import Arena, slot_for
+from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
+from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
+
+_STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
+_RECEIVE_BYTES: Final = 1 << 20
+_DATA_BYTES: Final = 8 << 20
+_SPLIT_SIZE: Final = 0xFFFFFF
+
+_FIXED: Final = {
+    Kind.INT8: 1,
+    Kind.UINT8: 1,
+    Kind.INT16: 2,
+    Kind.UINT16: 2,
+    Kind.YEAR: 2,
+    Kind.INT32: 4,
+    Kind.UINT32: 4,
+    Kind.FLOAT32: 4,
+    Kind.INT64: 8,
+    Kind.UINT64: 8,
+    Kind.FLOAT64: 8,
+}
+_TEMPORAL: Final = {
+    Kind.DATE: (resultset.DATE, 4),
+    Kind.DATETIME: (resultset.DATETIME, 8),
+    Kind.TIMESTAMP: (resultset.DATETIME, 8),
+    Kind.TIME: (resultset.TIME, 8),
+}
+
+
+def scan_table(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    schema: TableSchema,
+    where: str = "",
+    *,
+    zero_dates_as_null: bool = False,
+    block_rows: int = MAX_BLOCK_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The table's rows that satisfy `where` (SQL), in the server's order, as batches of `schema.arrow_schema`."""
+    columns = ", ".join(quote_name(column.name) for column in schema.columns)
+    table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
+    sql = f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
+    with server_errors(address):
+        yield from _Result(connection, address, schema, zero_dates_as_null, block_rows).batches(sql)
+
+
+class _Result:
+    """One running prepared statement."""
+
+    def __init__(self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, zero_null: bool, block_rows: int) -> None:
+        self._connection: Any = connection
+        self._address = address
+        self._schema = schema
+        self._zero_null = zero_null
+        self._block_rows = block_rows
+        self._slots = [slot_for(column, names_as_text=True) for column in schema.columns]
+        self._table = _describe(schema.columns)
+        self._data_bytes = _DATA_BYTES
+        self._raw = np.empty(2 * _RECEIVE_BYTES, dtype=np.uint8)
+        self._end = 0
+        self._buffered = True
+        self._state = np.zeros(4, dtype=np.int64)
+
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        connection = self._connection
+        connection._execute_command(_STMT_PREPARE, sql)
+        statement, columns, parameters = struct.unpack_from("<IHH", connection._read_packet().get_all_data(), 1)
+        self._skip_definitions(parameters)
+        self._skip_definitions(columns)
+        connection._execute_command(_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
+        connection._read_packet()
+        self._skip_definitions(columns)
+        yield from self._rows()
+        connection._execute_command(_STMT_CLOSE, struct.pack("<I", statement))
+
+    def _skip_definitions(self, count: int) -> None:
+        if count:
+            for _ in range(count + 1):
+                self._connection._read_packet()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        state = self._state
+        arena = self._new_arena()
+        while True:
+            resultset.decode_rows(
+                self._raw, self._end, self._table, arena.rows, arena.a1, arena.a2, arena.a4, arena.a8, arena.layout, self._zero_null, state
+            )
+            status = int(state[resultset.STATUS])
+            if status == resultset.SPLIT:
+                status = self._decode_split(arena)
+            if status == resultset.MORE:
+                self._receive()
+            elif status == resultset.FULL:
+                if state[resultset.ROWS]:
+                    yield self._batch(arena)
+                else:
+                    self._data_bytes *= 4
+                arena = self._new_arena()
+            elif status == resultset.NOT_A_ROW:
+                self._check_end()
+                if state[resultset.ROWS]:
+                    yield self._batch(arena)
+                return
+            elif status != resultset.SPLIT:
+                raise self._error(status)
+
+    def _new_arena(self) -> Arena:
+        self._state[resultset.ROWS] = 0
+        return Arena(self._slots, self._block_rows, self._data_bytes)
+
+    def _batch(self, arena: Arena) -> pa.RecordBatch:
+        arrays = [
+            array.dictionary_encode() if column.kind in (Kind.ENUM, Kind.SET) else array
+            for column, array in zip(self._schema.columns, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
+
+    def _receive(self) -> None:
+        """Take in more bytes, making room by dropping what was decoded."""
+        at = int(self._state[resultset.AT])
+        if at and (at == self._end or len(self._raw) - self._end < _RECEIVE_BYTES):
+            self._raw[: self._end - at] = self._raw[at : self._end].copy()
+            self._end -= at
+            self._state[resultset.AT] = 0
+        if len(self._raw) - self._end < _RECEIVE_BYTES:
+            self._raw = np.concatenate((self._raw[: self._end], np.empty(max(len(self._raw), _RECEIVE_BYTES), dtype=np.uint8)))
+        room = memoryview(self._raw)[self._end :]
+        if self._buffered:
+            # What the driver read ahead comes first; from then on its buffer is empty and passed by.
+            ahead = self._connection._rfile.read1(_RECEIVE_BYTES)
+            room[: len(ahead)] = ahead
+            received, self._buffered = len(ahead), False
+        else:
+            received = self._connection._rfile.raw.readinto(room)
+        if not received:
+            raise TransientError("the source closed the connection in the middle of a result", place=str(self._address))
+        self._end += received
+
+    def _decode_split(self, arena: Arena) -> int:
+        """Decode a row of 16 MiB or more, which comes in several packets; SPLIT when done, else why not."""
+        state = self._state
+        if state[resultset.ROWS]:
+            return resultset.FULL
+        parts, at = [], int(state[resultset.AT])
+        while True:
+            size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little") if at + 4 <= self._end else _SPLIT_SIZE
+            if at + 4 + size > self._end:
+                return resultset.MORE
+            parts.append(self._raw[at + 4 : at + 4 + size])
+            at += 4 + size
+            if size < _SPLIT_SIZE:
+                break
+        payload = np.concatenate(parts)
+        limbs, scratch = np.empty(8, dtype=np.uint64), np.zeros(1, dtype=np.int64)
+        done = resultset.decode_row(
+            payload,
+            0,
+            len(payload),
+            self._table,
+            0,
+            arena.a1,
+            arena.a2,
+            arena.a4,
+            arena.a8,
+            arena.layout,
+            limbs,
+            scratch,
+            self._zero_null,
+            state,
+        )
+        if done < 0:
+            return int(-done)
+        state[resultset.ROWS], state[resultset.AT] = 1, at
+        return resultset.SPLIT
+
+    def _check_end(self) -> None:
+        at = int(self._state[resultset.AT])
+        size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
+        packet = MysqlPacket(self._raw[at + 4 : at + 4 + size].tobytes(), "utf8mb4")
+        packet.check_error()
+        if not packet.is_eof_packet():
+            raise DefiniteError("the source sent a result that cannot be read", place=str(self._schema.name))
+
+    def _error(self, status: int) -> DefiniteError:
+        column = self._schema.columns[int(self._state[resultset.ERROR_COLUMN])]
+        if status == resultset.ZERO_DATE:
+            return DefiniteError(
+                f"column {column.name} of {self._schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
+                place=f"snapshot of {self._schema.name}, column {column.name}",
+                hint="correct the value in the source, or run with --zero-dates null to replicate such dates as NULL",
+            )
+        return DefiniteError(f"column {column.name} of {self._schema.name} ({column.source_type}) cannot be read", place=str(self._schema.name))
+
+
+def _describe(columns: Sequence[Column]) -> Any:
+    table = np.zeros((3, len(columns)), dtype=np.int32)
+    for c, column in enumerate(columns):
+        if column.kind in _FIXED:
+            table[:, c] = resultset.FIXED, _FIXED[column.kind], _FIXED[column.kind]
+        elif column.kind is Kind.DECIMAL:
+            table[:, c] = resultset.DECIMAL, column.scale, 4 if column.precision > 38 else 2
+        elif column.kind is Kind.BIT:
+            table[:, c] = resultset.BITS, 0, 8
+        elif column.kind in _TEMPORAL:
+            encoding, width = _TEMPORAL[column.kind]
+            table[:, c] = encoding, 0, width
+        else:
+            table[:, c] = resultset.TEXT, 0, 0
+    return table
