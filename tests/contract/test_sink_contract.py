@@ -9,6 +9,7 @@ import pickle
 import random
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -167,6 +168,16 @@ def test_one_writer_serves_several_tables_alternately(subject: Subject) -> None:
     writer.close()
     assert {row[0] for row in subject.show(one)} == {2, 4, 6}
     assert {row[0] for row in subject.show(two)} == {1, 3, 5}
+
+
+def test_tasks_that_write_at_the_same_time_do_not_disturb_each_other(subject: Subject) -> None:
+    schema = new_table(subject)
+    blocks = [block(schema, *((100 * step + key, Op.UPDATE, (key, "a", str(step))) for key in range(50))) for step in range(1, 13)]
+    with ThreadPoolExecutor(4) as pool:
+        # Every block twice, the older ones last.
+        for done in [pool.submit(write, subject, one) for one in reversed(blocks + blocks)]:
+            done.result()
+    assert subject.show(schema) == {(key, "a", "12") for key in range(50)}
 
 
 def test_a_copied_sink_is_the_same_sink(subject: Subject) -> None:

@@ -183,6 +183,13 @@ def test_a_query_for_people(sink: ClickHouseSink) -> None:
         reader.query("SELEC 1")
 
 
+def test_a_proxy_in_the_environment_is_not_asked_for_this_machine(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert sink.reader().query("SELECT 1")[1] == [[1]]
+
+
 def test_a_wrong_password_is_definite(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", user="writer", password="hunter2") as server:
         good = ClickHouseTarget("127.0.0.1", server.port, "writer", "hunter2")

@@ -48,7 +48,10 @@ def test_adds_sign_and_version_and_changes_nothing_else() -> None:
 def test_encoding_is_repeatable() -> None:
     block = block_of(Column("s", Kind.STRING), pa.array(["a", None]))
     encoder = BlockEncoder(block.schema, WIDE)
-    assert encoder.encode(block) == encoder.encode(block)
+    first = bytes(encoder.encode(block))
+    encoder.encode(block_of(Column("s", Kind.STRING), pa.array(["longer" * 99_999])))
+    assert bytes(encoder.encode(block)) == first
+    assert bytes(encoder.encode(block, b"INSERT")) == b"INSERT" + first
 
 
 def test_a_null_in_a_column_without_nulls_names_the_row() -> None:

@@ -24,6 +24,7 @@ from headrace.sinks.clickhouse.values import render_value
 
 Check = Callable[["pa.Array[Any]", ChangeBlock], None]
 _SIGN_OF = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
+_LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
 _NOT_STORED = "correct the value in the source, or leave the table out with --tables"
 
 
@@ -38,24 +39,55 @@ class BlockEncoder:
         self._checks = [_checks(schema, c, limits) for c in schema.columns]
         self._recoded = [c.kind in (Kind.ENUM, Kind.SET) for c in schema.columns]
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._compressed = compression is not None
+        self._buffer: Any = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self._arrow_schema.names)
 
-    def encode(self, block: ChangeBlock) -> bytes:
-        """The block as an Arrow stream of one batch."""
+    def encode(self, block: ChangeBlock, prefix: bytes = b"") -> memoryview:
+        """The prefix, then the block as an Arrow stream of one batch; valid until the next call."""
+        batch = self._checked(block)
+        if self._compressed:
+            # Measuring it first would compress it twice.
+            grown = pa.BufferOutputStream()
+            grown.write(prefix)
+            self._write(batch, grown)
+            return memoryview(grown.getvalue())
+        length = len(prefix) + self._measure(batch)
+        buffer = self._reserve(length)
+        out = pa.FixedSizeBufferWriter(buffer)
+        out.write(prefix)
+        self._write(batch, out)
+        out.close()
+        return memoryview(buffer)[:length]
+
+    def _checked(self, block: ChangeBlock) -> pa.RecordBatch:
         self._check_shape(block)
         arrays: list[Any] = []
         for array, checks, recoded in zip(block.images.columns, self._checks, self._recoded, strict=True):
             for check in checks:
                 check(array, block)
             arrays.append(_distinct_dictionary(array) if recoded else array)
-        batch = pa.record_batch([*arrays, _signs(block), block.version], schema=self._arrow_schema)
-        out = pa.BufferOutputStream()
+        return pa.record_batch([*arrays, _signs(block), block.version], schema=self._arrow_schema)
+
+    def _measure(self, batch: pa.RecordBatch) -> int:
+        counted = pa.MockOutputStream()
+        self._write(batch, counted)
+        return int(counted.size())
+
+    def _write(self, batch: pa.RecordBatch, out: Any) -> None:
         with pa.ipc.new_stream(out, self._arrow_schema, options=self._options) as stream:
             stream.write_batch(batch)
-        return bytes(out.getvalue().to_pybytes())
+
+    def _reserve(self, length: int) -> Any:
+        """A buffer of at least that length: the last one again where it is large enough, because fresh memory costs more than the copy."""
+        if self._buffer is not None and self._buffer.size >= length:
+            return self._buffer
+        buffer = pa.allocate_buffer(max(length, _LEAST_BUFFER))
+        self._buffer = buffer if length <= _MOST_KEPT_BUFFER else None
+        return buffer
 
     def _check_shape(self, block: ChangeBlock) -> None:
         names = [c.name for c in self._schema.columns]

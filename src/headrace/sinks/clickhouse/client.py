@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.httputil import get_pool_manager
 
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_limits
@@ -24,6 +25,8 @@ CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
 INSERT_SETTINGS = {
     "async_insert": "0",
     "insert_deduplicate": "0",
+    # Merging a block before it is stored costs as much again as storing it; FINAL and the background merges do it anyway.
+    "optimize_on_insert": "0",
     "input_format_null_as_default": "0",
     "input_format_defaults_for_omitted_fields": "0",
     "input_format_force_null_for_omitted_fields": "0",
@@ -70,6 +73,7 @@ def disconnect(target: ClickHouseTarget) -> None:
     with _lock:
         found = _connections.pop((os.getpid(), target), None)
     if found is not None:
+        found.client.close_connections()
         found.client.close()
 
 
@@ -87,11 +91,14 @@ def _open(target: ClickHouseTarget) -> Connection:
             client_name="headrace",
             autogenerate_session_id=False,
             query_retries=0,
-            dedicated_pool=True,
+            # A pool of its own keeps the driver from sending loopback traffic to a proxy that the environment names.
+            pool_mgr=get_pool_manager() if target.is_loopback else None,
+            dedicated_pool=not target.is_loopback,
         )
         try:
             limits = parse_limits(client.query(limits_query()).result_rows[0])
         except BaseException:
+            client.close_connections()
             client.close()
             raise
     return Connection(client, limits)

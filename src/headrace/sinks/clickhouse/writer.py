@@ -24,7 +24,7 @@ class ClickHouseWriter:
         self._target = target
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
-        self._encoders: dict[TableSchema, BlockEncoder] = {}
+        self._routes: dict[TableSchema, tuple[bytes, BlockEncoder]] = {}
         self._closed = False
 
     def write(self, block: ChangeBlock) -> None:
@@ -34,22 +34,16 @@ class ClickHouseWriter:
         if not block.rows:
             return
         connection = self._connected()
-        encoder = self._encoder(block.schema, connection)
-        payload = encoder.encode(block)
+        statement, encoder = self._route(block.schema, connection)
+        body = encoder.encode(block, statement)
         with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
-            connection.client.raw_insert(
-                qualified_name(block.schema, self._target),
-                # The driver would take a name that begins and ends with a backtick for a quoted one, so they go in quoted.
-                [quote_name(name) for name in encoder.columns],
-                payload,
-                settings=self._settings,
-                fmt="ArrowStream",
-            )
+            # Without a table name the driver sends the body as it is, which saves a copy of it.
+            connection.client.raw_insert("", None, body, settings=self._settings)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End the task's writing. The connection stays with the process for the next task."""
         self._closed = True
-        self._encoders.clear()
+        self._routes.clear()
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -57,9 +51,13 @@ class ClickHouseWriter:
             self._settings = self._connection.known(INSERT_SETTINGS)
         return self._connection
 
-    def _encoder(self, schema: TableSchema, connection: Connection) -> BlockEncoder:
-        encoder = self._encoders.get(schema)
-        if encoder is None:
+    def _route(self, schema: TableSchema, connection: Connection) -> tuple[bytes, BlockEncoder]:
+        """The table's INSERT statement and the encoder of its blocks, made once."""
+        route = self._routes.get(schema)
+        if route is None:
             compression = None if self._target.is_loopback else "lz4"
-            encoder = self._encoders[schema] = BlockEncoder(schema, connection.limits, compression=compression)
-        return encoder
+            encoder = BlockEncoder(schema, connection.limits, compression=compression)
+            columns = ", ".join(quote_name(name) for name in encoder.columns)
+            statement = f"INSERT INTO {qualified_name(schema, self._target)} ({columns}) FORMAT ArrowStream\n"
+            route = self._routes[schema] = (statement.encode(), encoder)
+        return route
