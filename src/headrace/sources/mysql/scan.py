@@ -28,6 +28,9 @@ DATA, STATEMENT, FILE_END = range(3)
 # Why a scan stopped.
 OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, ROLLED_BACK_ROWS, BAD_POSITION = range(7)
 
+# Values of state[IN_GROUP]: a GTID has announced a group; its transaction is open.
+_ANNOUNCED, _OPEN = 1, 2
+
 # What a query event's text says, as far as grouping goes.
 _BEGIN, _END, _ROLLBACK, _INERT, _OTHER = range(5)
 
@@ -112,7 +115,7 @@ def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  
         elif kind == 2:
             query = _query_kind(buf, body, stop)
             if query == _BEGIN:
-                state[IN_GROUP] = 1
+                state[IN_GROUP] = _OPEN
             elif query == _END:
                 ends = STATEMENT if state[HAS_QUERY] else DATA
             elif query == _ROLLBACK:
@@ -121,11 +124,12 @@ def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  
                 ends = STATEMENT if state[HAS_QUERY] else DATA
             elif query == _OTHER:
                 state[HAS_QUERY] = 1
-                if not state[IN_GROUP]:
+                if state[IN_GROUP] != _OPEN:
                     ends = STATEMENT
         elif kind == 33 or kind == 34:
             if size < 19 + 25 + tail:
                 return BAD_SIZE
+            state[IN_GROUP] = _ANNOUNCED
             if kind == 33:
                 state[G0], state[G1], state[G2] = read_be(buf, body + 1, 8), read_be(buf, body + 9, 8), read_le(buf, body + 17, 8)
         elif kind == 162:
@@ -133,7 +137,7 @@ def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  
                 return BAD_SIZE
             state[G0], state[G1], state[G2] = read_le(buf, body + 8, 4), read_le(buf, pos + 5, 4), read_le(buf, body, 8)
             # A group that is not standalone starts here: MariaDB writes no BEGIN of its own.
-            state[IN_GROUP] = 0 if buf[body + 12] & 1 else 1
+            state[IN_GROUP] = _ANNOUNCED if buf[body + 12] & 1 else _OPEN
         elif kind == 4 or kind == 3:
             ends = FILE_END
         elif not (kind == 15 or kind == 35 or kind == 36 or kind == 37 or kind == 28 or kind == 161 or kind == 163):
