@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import secrets
+import signal
+import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,10 +170,31 @@ def test_buckets_of_a_text_key_are_those_of_mysql_s_crc32(sink: ClickHouseSink) 
     ids = [f"kéy {i}" for i in range(50)]
     sink.prepare([schema])
     sink.writer().write(block_of(schema, *ids))
-    assert orders_by_bytes(schema)
+    assert [orders_by_bytes(column) for column in schema.columns] == [True, False]
     for bucket in range(3):
-        read = sink.reader().read_bucket(schema, bucket, 3).column("id").to_pylist()
+        read = sink.reader().read_bucket(schema, "id", bucket, 3).column("id").to_pylist()
         assert sorted(read) == sorted(i for i in ids if zlib.crc32(i.encode()) % 3 == bucket)
+
+
+def test_an_enum_key_has_buckets_too(sink: ClickHouseSink) -> None:
+    schema = TableSchema(TableName("shop", "t"), (Column("e", Kind.ENUM, nullable=False),), ("e",))
+    images = pa.record_batch([pa.array(["", "a", "漢"]).dictionary_encode()], schema=schema.arrow_schema)
+    sink.prepare([schema])
+    sink.writer().write(replace(block_of(schema_of(), "1", "2", "3"), schema=schema, images=images))
+    expected = [word for word in ("", "a", "漢") if zlib.crc32(word.encode()) % 2 == 0]
+    assert sorted(sink.reader().read_bucket(schema, "e", 0, 2).column("e").to_pylist()) == expected
+
+
+def test_merges_keep_deletions_for_what_comes_late(sink: ClickHouseSink) -> None:
+    schema = schema_of()
+    sink.prepare([schema])
+    table = f"{sink.target.database}.t"
+    gone = replace(block_of(schema, "a", "b", version=9), op=pa.array([Op.DELETE, Op.UPDATE], pa.uint8()))
+    for block in (block_of(schema, "a", "b", version=3), gone, block_of(schema, "a", "b", version=5)):
+        sink.writer().write(block)
+        sink.reader().query(f"OPTIMIZE TABLE {table} FINAL")
+    assert sink.reader().read_range(schema).column("id").to_pylist() == ["b"]
+    assert sink.reader().query(f"SELECT id, _sign, _version, _deleted FROM {table} ORDER BY id")[1] == [["a", -1, 9, 1], ["b", 1, 9, 0]]
 
 
 def test_a_query_for_people(sink: ClickHouseSink) -> None:
@@ -228,3 +255,30 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
         disconnect(sink.target)
         for server in servers:
             server.stop()
+
+
+def test_a_server_killed_while_blocks_arrive_loses_none_that_was_acknowledged(tmp_path: Path) -> None:
+    schema = schema_of()
+    first = EmbeddedServer(tmp_path / "data").start()
+    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", first.port, database="killed"))
+    sink.prepare([schema])
+    writer, acknowledged = sink.writer(), 0
+    killer = threading.Timer(0.4, os.kill, (first.pid, signal.SIGKILL))
+    killer.start()
+    try:
+        for number in itertools.count():
+            with contextlib.suppress(TransientError):
+                writer.write(block_of(schema, *(f"{number}-{i}" for i in range(2000))))
+                acknowledged = number + 1
+            if acknowledged <= number:
+                break
+    finally:
+        killer.cancel()
+        first.stop()
+    with EmbeddedServer(tmp_path / "data", port=first.port):
+        shown = sink.reader().read_range(schema).column("id").to_pylist()
+        blocks = Counter(int(key.split("-")[0]) for key in shown)
+        # The block in flight is there whole or not at all.
+        assert blocks in (Counter(dict.fromkeys(range(n), 2000)) for n in (acknowledged, acknowledged + 1))
+        assert acknowledged > 0
+        disconnect(sink.target)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.verify import compare
@@ -340,3 +341,8 @@ def test_ranges_of_a_key_of_several_columns_are_lexicographic(sink: ClickHouseSi
             upper = None if high in (-1, len(keys)) else keys[high]
             last = len(keys) if upper is None else high + 1
             assert sorted(read(schema, lower, upper).column("v").to_pylist()) == list(range(low + 1, last)), (lower, upper)
+    assert sorted(read(schema, (1,), (2,)).column("v").to_pylist()) == [4, 5, 6, 7]
+    assert sorted(read(schema, (1, b""), (2, b"")).column("v").to_pylist()) == [2, 3, 4, 5]
+    assert sorted(read(schema, None, (1,)).column("v").to_pylist()) == [0, 1, 2, 3]
+    with pytest.raises(DefiniteError, match="a bound of 4 values for a key of 3"):
+        read(schema, (1, b"", date(2000, 1, 1), 1), None)

@@ -4,7 +4,8 @@ Invariant: a table read here has exactly `schema.arrow_schema`'s types, so that 
 All reads are `FINAL`: one row per primary key, none where the last image is a deletion.
 
 Ranges are by ClickHouse's order of the key: numbers and times by value, strings, enums and sets by bytes. A source that orders its keys by
-a collation (or an enum by its members' places) cuts other ranges; `orders_by_bytes` says for which schemas that matters.
+a collation (or an enum by its members' places) cuts other ranges there; `orders_by_bytes` says for which columns that matters. What is cut
+alike on both sides: ranges of the key's first columns up to the first such column, and CRC32 buckets of that column (MySQL's is the same).
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class ClickHouseReader:
         self._target = target
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
-        """The rows with lower < primary key <= upper (None: no bound), in no order."""
+        """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
         return self._read(schema, _range_condition(schema, lower, upper))
 
-    def read_bucket(self, schema: TableSchema, bucket: int, buckets: int) -> pa.Table:
-        """The rows whose first key column, a text or binary one, has CRC32 % buckets = bucket (MySQL's CRC32 is the same)."""
-        return self._read(schema, f"CRC32({quote_name(schema.primary_key[0])}) % {buckets} = {bucket}")
+    def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
+        """The rows with CRC32 of the column % buckets = bucket: a cut of text and binary keys on which every collation agrees."""
+        return self._read(schema, f"CRC32({quote_name(column)}) % {buckets} = {bucket}")
 
     def count(self, schema: TableSchema) -> int:
         """How many rows the table shows."""
@@ -83,9 +84,9 @@ class ClickHouseReader:
         return pa.table(arrays, schema=schema.arrow_schema)
 
 
-def orders_by_bytes(schema: TableSchema) -> bool:
-    """Whether the key has a column whose order in ClickHouse is that of bytes while a source may order it otherwise."""
-    return any(schema.column(name).kind in _TEXT for name in schema.primary_key)
+def orders_by_bytes(column: Column) -> bool:
+    """Whether ClickHouse orders the column by its bytes while a source may order it otherwise."""
+    return column.kind in _TEXT
 
 
 def _readable(raw: bytes) -> str:
@@ -131,9 +132,9 @@ def _beyond(schema: TableSchema, bound: tuple[Any, ...] | None, strict: str, las
     """The key compared with the bound column by column, with a plain condition on the first that the sort index can use."""
     if bound is None:
         return ""
-    if len(bound) != len(schema.primary_key):
+    if not 1 <= len(bound) <= len(schema.primary_key):
         raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(schema.primary_key)}", place=f"table {schema.name}")
-    pairs = [(quote_name(name), literal(schema.column(name), value)) for name, value in zip(schema.primary_key, bound, strict=True)]
+    pairs = [(quote_name(name), literal(schema.column(name), value)) for name, value in zip(schema.primary_key, bound, strict=False)]
     condition = f"{pairs[-1][0]} {last} {pairs[-1][1]}"
     for name, value in reversed(pairs[:-1]):
         condition = f"{name} {strict} {value} OR {name} = {value} AND ({condition})"
