@@ -8,15 +8,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.contenders import CONTENDERS
+from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
 from bench.machine import describe_machine
 from bench.race import Result, run_contender
-from bench.report import Report
+from bench.report import TEXT_WIDTH, Report
 from bench.workload import Workload
 from headrace.errors import HeadraceError
 
 FULL_CHANGES, QUICK_CHANGES = 1_000_000, 100_000
+EVERYONE = (*LOG_READERS, *TABLE_COPIERS)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -26,7 +27,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     scale.add_argument("--changes", type=int, default=FULL_CHANGES, help="row changes in the workload (default: %(default)s)")
     scale.add_argument("--quick", dest="changes", action="store_const", const=QUICK_CHANGES, help=f"the same as --changes {QUICK_CHANGES}")
     parser.add_argument("--server", choices=("mysql", "mariadb"), default="mysql", help="whose log (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=tuple(CONTENDERS), metavar="READER", help=f"some of: {', '.join(CONTENDERS)}")
+    parser.add_argument("--only", nargs="+", choices=EVERYONE, metavar="NAME", help=f"some of: {', '.join(EVERYONE)}")
     parser.add_argument(
         "--output", type=Path, default=LAST_RUN, help="where the figures go, as JSON and as text (default: bench/last.json)"
     )
@@ -35,7 +36,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
-    console = Console()
+    # A pipe has no width of its own, and 80 columns would fold the table.
+    console = Console() if sys.stdout.isatty() else Console(width=TEXT_WIDTH)
     try:
         run(options, console)
     except HeadraceError as error:
@@ -49,9 +51,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"workload: {options.changes:,} changes on {options.server} (generated on the first run, then kept in {default_cache()})")
     with open_corpus(options.server, Workload(options.changes), default_cache()) as corpus:
         results: dict[str, Result] = {}
-        for key in options.only or CONTENDERS:
-            results[key] = run_contender(CONTENDERS[key], corpus)
-            console.print(f"  {key}: {results[key].rate:,.0f} changes/s, {results[key].cpu_rate:,.0f} per CPU second", highlight=False)
+        for name in options.only or EVERYONE:
+            results[name] = run_contender(load_contender(name), corpus)
+            console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
         report = Report(machine, corpus.target(), corpus.manifest, results)
     report.print_to(console)
     report.save(options.output)

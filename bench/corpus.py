@@ -75,6 +75,7 @@ class Corpus:
             port=self.server.port,
             pid=self.server.pid,
             changes=self.manifest.changes,
+            rows=sum(self.manifest.rows.values()),
             files=self.manifest.files,
             start_file=self.manifest.start_file,
             start_position=self.manifest.start_position,

@@ -29,6 +29,6 @@ def measure_command(argv: list[str], *, directory: Path, environment: dict[str, 
 
 
 def read_cpu_s(pid: int) -> float:
-    """CPU seconds a running process has used so far."""
+    """CPU seconds another process, without its children, has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
 from bench.machine import Machine
 from bench.race import Result
@@ -30,9 +31,14 @@ class Report:
 
     def print_to(self, console: Console) -> None:
         console.print(self._headline())
-        console.print(_readers_table(self.results, self.target.changes))
-        for key, result in self.results.items():
-            console.print(f"  {key}: {result.note}", highlight=False)
+        for table in (_readers_table(self._pick(LOG_READERS), self.target.changes), _copiers_table(self._pick(TABLE_COPIERS))):
+            if table.row_count:
+                console.print(table)
+        for name, result in self.results.items():
+            console.print(f"  {name}: {result.note}", highlight=False)
+
+    def _pick(self, names: Iterable[str]) -> dict[str, Result]:
+        return {name: self.results[name] for name in names if name in self.results}
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -45,7 +51,8 @@ class Report:
             "machine": asdict(self.machine),
             "server": {"flavour": self.target.flavour, "version": self.target.version, "log_bytes": self.target.log_bytes},
             "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
-            "readers": {key: _result_json(result) for key, result in self.results.items()},
+            "log": {name: _result_json(result) for name, result in self._pick(LOG_READERS).items()},
+            "snapshot": {name: _result_json(result) for name, result in self._pick(TABLE_COPIERS).items()},
         }
 
     def _headline(self) -> str:
@@ -78,10 +85,30 @@ def _readers_table(results: Mapping[str, Result], changes: int) -> Table:
     return table
 
 
+def _copiers_table(results: Mapping[str, Result]) -> Table:
+    table = Table(title="Copying the tables as they stand")
+    table.add_column("how")
+    for heading in ("wall s", "rows/s", "CPU s", "rows/CPU s", "peak MB", "x mysql()", "start-up s", "server CPU s"):
+        table.add_column(heading, justify="right")
+    for result in results.values():
+        table.add_row(
+            result.title,
+            f"{result.window.wall_s:.2f}",
+            f"{result.rate:,.0f}",
+            f"{result.window.cpu_s:.2f}",
+            f"{result.cpu_rate:,.0f}",
+            f"{result.usage.peak_bytes / 1e6:,.0f}",
+            _ratio(result, results.get("clickhouse-own"), "{:.2f}"),
+            f"{result.start_up_s:.1f}",
+            f"{result.server_cpu_s:.2f}",
+        )
+    return table
+
+
 def _ratio(result: Result, other: Result | None, form: str) -> str:
     return form.format(result.rate / other.rate) if other else "-"
 
 
 def _result_json(result: Result) -> dict[str, Any]:
-    derived = {"changes_per_s": result.rate, "changes_per_cpu_s": result.cpu_rate, "start_up_s": result.start_up_s}
+    derived = {"per_s": result.rate, "per_cpu_s": result.cpu_rate, "start_up_s": result.start_up_s}
     return {**asdict(result), **derived}

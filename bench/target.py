@@ -30,6 +30,8 @@ class Target:
     port: int
     pid: int
     changes: int
+    rows: int
+    """How many rows the tables hold in the end."""
     files: tuple[LogFile, ...]
     start_file: str
     start_position: int

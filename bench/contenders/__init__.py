@@ -1,11 +1,27 @@
-"""Who reads the log, in the order of the table."""
+"""Who takes part, in the order of the tables.
+
+Contenders are named here and imported when they run: a contender's process must not carry what only another one needs.
+"""
 
 from __future__ import annotations
 
-from bench.contenders.base import Contender, Reader
-from bench.contenders.debezium import Debezium
-from bench.contenders.mysql_replication import MysqlReplication
-from bench.contenders.mysqlbinlog import DecodeToText, RawCopy
+from importlib import import_module
 
-READERS: dict[str, Reader] = {"mysql-replication": MysqlReplication(), "debezium": Debezium()}
-CONTENDERS: dict[str, Contender] = {"floor": RawCopy(), "mysqlbinlog": DecodeToText(), **READERS}
+from bench.contenders.base import Contender
+
+LOG_READERS = {
+    "floor": "mysqlbinlog:RawCopy",
+    "mysqlbinlog": "mysqlbinlog:DecodeToText",
+    "mysql-replication": "mysql_replication:MysqlReplication",
+    "debezium": "debezium:Debezium",
+    "headrace-decode": "headrace_decode:HeadraceDecode",
+}
+TABLE_COPIERS = {
+    "clickhouse-own": "clickhouse_own:ClickHouseOwn",
+}
+
+
+def load_contender(name: str) -> Contender:
+    module, _, kind = {**LOG_READERS, **TABLE_COPIERS}[name].partition(":")
+    contender: Contender = getattr(import_module(f"bench.contenders.{module}"), kind)()
+    return contender

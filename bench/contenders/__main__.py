@@ -6,14 +6,16 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
-from bench.contenders import READERS
-from bench.contenders.base import TARGET_FILE, WINDOW_FILE
+from bench.contenders import load_contender
+from bench.contenders.base import TARGET_FILE, WINDOW_FILE, Reader
 from bench.target import Target
 
 
 def main(name: str, scratch: Path) -> None:
-    window = READERS[name].read(Target.load(scratch / TARGET_FILE))
+    reader = cast(Reader, load_contender(name))
+    window = reader.read(Target.load(scratch / TARGET_FILE))
     (scratch / WINDOW_FILE).write_text(json.dumps(asdict(window)))
 
 

@@ -8,14 +8,13 @@ first and its last batch. Rates are taken over the window, the start-up is shown
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench.supervise import Usage
+from bench.supervise import Usage, tree_cpu_s
 from bench.target import Target
 
 TARGET_FILE, WINDOW_FILE = "target.json", "window.json"
@@ -75,16 +74,12 @@ class Reader(Contender, Protocol):
 
 
 class Stopwatch:
-    """Wall and CPU time of this process since it was made."""
+    """Wall and CPU time since it was made, of this process alone or with everything it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole_tree: bool = False) -> None:
+        self._read_cpu_s = tree_cpu_s if whole_tree else time.process_time
         self._wall = time.perf_counter()
-        self._cpu = _process_cpu_s()
+        self._cpu = self._read_cpu_s()
 
     def read(self) -> tuple[float, float]:
-        return time.perf_counter() - self._wall, _process_cpu_s() - self._cpu
-
-
-def _process_cpu_s() -> float:
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    return spent.ru_utime + spent.ru_stime
+        return time.perf_counter() - self._wall, self._read_cpu_s() - self._cpu

@@ -1,0 +1,61 @@
+"""ClickHouse's own way to copy a MySQL table, `INSERT ... SELECT FROM mysql(...)`: what a snapshot must not be slower than.
+
+It runs in the same embedded engine and fills tables that the Headrace sink itself created, so engine, types and sort keys are the same;
+only the reading differs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
+from bench.schemas import capture_tables
+from bench.supervise import Usage
+from bench.target import Target
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.client import connect as connect_sink
+from headrace.sinks.clickhouse.tables import prepare_tables
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+
+class ClickHouseOwn:
+    """The `mysql()` table function, one table after the other."""
+
+    title = "INSERT ... SELECT FROM mysql()"
+    note = "ClickHouse's own, through the same embedded engine into identical tables"
+    repeats = 1
+    mysql_only = False
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("clickhouse-own", target, scratch)
+
+    def window(self, target: Target, scratch: Path, usage: Usage) -> Window:  # noqa: ARG002
+        window = read_window(scratch)
+        if window.total_changes != target.rows:
+            raise DefiniteError(f"ClickHouse copied {window.total_changes} rows of {target.rows}", place=f"port {target.port}")
+        return window
+
+    def read(self, target: Target) -> Window:
+        return copy_tables(target)
+
+
+def copy_tables(target: Target) -> Window:
+    schemas = capture_tables(target)
+    with EmbeddedServer(Path.cwd() / "clickhouse") as server:
+        place = ClickHouseTarget(server.host, server.port)
+        connection = connect_sink(place)
+        prepare_tables(connection, place, tuple(schemas))
+        watch = Stopwatch(whole_tree=True)
+        for schema in schemas:
+            connection.client.command(_copy_sql(schema, target))
+        elapsed = watch.read()
+        rows = sum(int(str(connection.client.command(f"SELECT count() FROM {schema.name}"))) for schema in schemas)
+    return Window(rows, *elapsed, rows)
+
+
+def _copy_sql(schema: TableSchema, target: Target) -> str:
+    columns = ", ".join(f"`{column.name}`" for column in schema.columns)
+    source = f"mysql('{target.host}:{target.port}', '{target.database}', '{schema.name.table}', '{target.user}', '{target.password}')"
+    return f"INSERT INTO {schema.name} ({columns}, _sign, _version) SELECT {columns}, 1, 1 FROM {source}"

@@ -1,0 +1,51 @@
+"""Headrace's decoder alone: the log's files from disk to change blocks, in one process, the blocks dropped as they come.
+
+What a task of the pipeline does before it writes. The window opens when the kernels are loaded (compiling them is set-up, as `make setup`
+does) and closes with the last block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
+from bench.schemas import capture_tables
+from bench.supervise import Usage
+from bench.target import Target
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.compile import compile_kernels
+from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+
+
+class HeadraceDecode:
+    """The segment reader over whole files."""
+
+    title = "Headrace, decode alone"
+    note = "local log files to Arrow blocks in one process, checksums not counted in (the relay checks them)"
+    repeats = 3
+    mysql_only = False
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("headrace-decode", target, scratch)
+
+    def window(self, target: Target, scratch: Path, usage: Usage) -> Window:  # noqa: ARG002
+        window = read_window(scratch)
+        if window.total_changes != target.changes:
+            raise DefiniteError(f"the decoder gave {window.total_changes} changes of {target.changes}", place=target.start_file)
+        return window
+
+    def read(self, target: Target) -> Window:
+        schemas = {schema.name: schema for schema in capture_tables(target)}
+        keys = {name: schema.primary_key for name, schema in schemas.items()}
+        catalog = Catalog(schemas, keys, lambda name: name.database == target.database)
+        compile_kernels()
+        watch = Stopwatch()
+        changes = sum(block.changes for segment in _segments(target) for block in read_segment(segment, catalog))
+        return Window(changes, *watch.read(), changes)
+
+
+def _segments(target: Target) -> Iterator[Segment]:
+    for file in target.files:
+        start = target.start_position if file.name == target.start_file else 4
+        yield Segment(str(Path(target.binlog_directory) / file.name), file.name, start, file.size, epoch=0, checksum=True)
