@@ -61,6 +61,15 @@ class Claim:
         os.pwrite(self._fd, text.ljust(_RECORD_BYTES), 0)
 
 
+def make_directory(path: Path) -> None:
+    """Create the directory, private to its owner, if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        hint = "choose a directory that you may write to"
+        raise DefiniteError(f"the directory cannot be created: {error.strerror}", place=str(path), hint=hint) from error
+
+
 def read_holder(path: Path) -> Holder | None:
     """The running server of the directory; None if there is none."""
     try:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from headrace.embedded.failures import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, refuse
 from headrace.embedded.wire import Readable
 
-# Our order of preference (cheap first), with the engine's name for each.
-_ENGINE_METHODS: Final = {"lz4": "lz4", "zstd": "zstd", "gzip": "gzip", "deflate": "deflate", "br": "br", "xz": "xz", "bz2": "bz2"}
+# What this engine can write (bz2 it only reads), cheap first; its names for them are HTTP's.
+_ANSWER_CODINGS: Final = ("lz4", "zstd", "gzip", "deflate", "br", "xz")
 _ARROW_CODECS: Final = {"gzip": "gzip", "x-gzip": "gzip", "br": "brotli", "lz4": "lz4", "zstd": "zstd", "bz2": "bz2"}
 
 
@@ -27,11 +27,7 @@ def choose_coding(accept_encoding: str) -> str:
         name, _, weight = part.partition(";")
         if weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
             accepted.add(name.strip())
-    return next((name for name in _ENGINE_METHODS if name in accepted), "")
-
-
-def engine_method(coding: str) -> str:
-    return _ENGINE_METHODS[coding]
+    return next((name for name in _ANSWER_CODINGS if name in accepted), "")
 
 
 def decode(body: Readable, coding: str) -> Readable:

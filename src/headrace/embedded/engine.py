@@ -8,6 +8,7 @@ format passes in constant memory. Rows enter through chDB's inserter, which comm
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -24,6 +25,7 @@ from headrace.embedded.statement import Statement
 from headrace.errors import DefiniteError
 
 _PIPE_BYTES: Final = 1 << 20
+_CANCEL_SECONDS: Final = 0.2
 # async_insert would make every small insert wait for a flush timer; implicit_select would make typing errors valid queries.
 _HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
 
@@ -69,7 +71,12 @@ class Engine:
         self.version, self.timezone, self.display_name = row.rstrip("\n").split("\t")
 
     def connect(self) -> Handle:
-        return Handle(chdb.connect(self._place))
+        return Handle(chdb.connect(self._place), self)
+
+    def cancel(self, marker: str = "") -> None:
+        """Tell the running statements that contain `marker` to end; they do so within moments."""
+        with contextlib.closing(self.connect()) as handle:
+            handle.execute(f"KILL QUERY WHERE position(query, {quote_text(marker)}) > 0 ASYNC".encode())
 
     def close(self) -> None:
         self._anchor.close()
@@ -78,8 +85,9 @@ class Engine:
 class Handle:
     """One chDB connection; runs one statement at a time."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, engine: Engine) -> None:
         self._connection = connection
+        self._engine = engine
 
     def close(self) -> None:
         self._connection.close()
@@ -142,17 +150,20 @@ class Handle:
         return Stats(written_rows=result.rows_written, written_bytes=result.bytes_written, elapsed_ns=int(result.elapsed * 1e9))
 
     def output(self, statement: Statement, default_format: str, compression: str = "") -> OutputPipe:
-        return OutputPipe(self, statement, statement.format or default_format, compression)
+        return OutputPipe(self._engine, self, statement, statement.format or default_format, compression)
 
 
 class OutputPipe:
     """A running query's formatted result. Read it to its end, then ask `finish` how the query ended."""
 
-    def __init__(self, handle: Handle, statement: Statement, output_format: str, compression: str) -> None:
+    def __init__(self, engine: Engine, handle: Handle, statement: Statement, output_format: str, compression: str) -> None:
+        self._engine = engine
         self._reader, self._writer = os.pipe()
         _widen(self._reader)
         coding = f" COMPRESSION {quote_text(compression)}" if compression else ""
-        into = f"\nINTO OUTFILE '/proc/self/fd/{self._writer}' TRUNCATE{coding} FORMAT {output_format}"
+        # The path is this query's alone while it runs, so it also serves to find the query.
+        self._target = f"INTO OUTFILE '/proc/self/fd/{self._writer}'"
+        into = f"\n{self._target} TRUNCATE{coding} FORMAT {output_format}"
         self._sql = statement.head + into.encode() + statement.tail
         self._handle = handle
         self._stats = Stats()
@@ -179,9 +190,11 @@ class OutputPipe:
         return self._stats
 
     def close(self) -> None:
-        """Give up the rest of the result: the engine's next write fails and ends the query."""
+        """Give up the rest of the result. The engine goes on computing when its writes fail, so it has to be told."""
         os.close(self._reader)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._engine.cancel(self._target)
+            self._thread.join(_CANCEL_SECONDS)
 
 
 def wait_for_directory(path: Path, deadline: float) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from headrace.embedded.codecs import choose_coding, decode, engine_method
+from headrace.embedded.codecs import choose_coding, decode
 from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
 from headrace.embedded.failures import READONLY, SYNTAX_ERROR, QueryFailure, refuse
 from headrace.embedded.forms import ExternalTable, read_form
@@ -41,6 +41,10 @@ class Handler:
         self._scratch = scratch
         self._sessions = Sessions(engine)
         self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
+
+    def cancel(self) -> None:
+        """Tell all running statements to end."""
+        self._engine.cancel()
 
     def close(self) -> None:
         self._sessions.close()
@@ -130,7 +134,7 @@ class Handler:
         coding = ""
         if options.http_compression and not options.native_output:
             coding = choose_coding(exchange.request.headers.get("accept-encoding", ""))
-        pipe = handle.output(statement, options.default_format, engine_method(coding) if coding else "")
+        pipe = handle.output(statement, options.default_format, coding)
         try:
             source: Readable = FrameWriter(pipe) if options.native_output else pipe
             if options.wait_end:
@@ -227,7 +231,7 @@ def read_statement(options: Options, body: Readable) -> tuple[Statement, Iterato
     while len(text) <= room and (piece := body.read(min(PIECE, room + 1 - len(text)))):
         text += piece
     whole = len(text) <= room
-    if leading_word(text[:4096]) == b"INSERT":
+    if leading_word(text) == b"INSERT":
         statement = parse_insert(text)
         if statement is not None and statement.data_start >= 0:
             return statement, _rows(text[statement.data_start :], body)

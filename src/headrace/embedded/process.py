@@ -18,12 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from headrace.embedded.claim import DirectoryInUse, Holder, in_use, read_holder
+from headrace.embedded.claim import DirectoryInUse, Holder, in_use, make_directory, read_holder
 from headrace.errors import DefiniteError, TransientError
 
 PASSWORD_VARIABLE: Final = "HEADRACE_SERVE_PASSWORD"
 _LOG_NAME: Final = "headrace-server.log"
 _LOG_TAIL_BYTES: Final = 2000
+_PACKAGES: Final = Path(__file__).resolve().parents[2]
 
 
 class EmbeddedServer:
@@ -81,9 +82,14 @@ class EmbeddedServer:
         """The child's process id; 0 if the server was found running."""
         return self._child.pid if self._child is not None else 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether the server answers now."""
+        return ping(self.host, self.port)
+
     def start(self) -> Self:
         """Start the child and wait until it answers."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(self.path)
         lifeline_reader, self._lifeline = os.pipe()
         ready, ready_writer = os.pipe()
         try:
@@ -128,7 +134,9 @@ class EmbeddedServer:
         # -P: a module of the working directory must not take the place of one of ours.
         command = [sys.executable, "-P", "-m", "headrace.embedded", str(self.path), "--host", self.host, "--port", str(self.port)]
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(lifeline), "--ready-fd", str(ready)]
-        environment = {**os.environ, PASSWORD_VARIABLE: self.password}
+        # The child finds this very package, however this process came to it.
+        found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, PASSWORD_VARIABLE: self.password, "PYTHONPATH": found}
         with os.fdopen(os.open(self.path / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
             self._child = subprocess.Popen(
                 command,

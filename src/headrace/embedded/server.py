@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TypeAlias
 
-from headrace.embedded.claim import Claim, in_use, read_holder
+from headrace.embedded.claim import Claim, in_use, make_directory, read_holder
 from headrace.embedded.engine import Engine, wait_for_directory
 from headrace.embedded.failures import QueryFailure
 from headrace.embedded.handler import Handler
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS: Final = 60
 _IO_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 30
+_HURRY_SECONDS: Final = 5
 _BACKLOG: Final = 128
 _READ_BUFFER: Final = 1 << 18
 _Stream: TypeAlias = "io.BufferedReader[socket.SocketIO]"
@@ -53,7 +54,7 @@ def serve(
     root = path.resolve()
     if "?" in str(root):
         raise DefiniteError("the directory's name contains a question mark", place=str(root), hint="choose another name")
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(root)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
         deadline = time.monotonic() + lock_wait_seconds
@@ -168,8 +169,10 @@ class _Server:
                 connections = list(self._connections)
             for connection in connections:
                 connection.stop(hurry)
+            if hurry and connections:
+                self._handler.cancel()
             for connection in connections:
-                connection.thread.join(max(0.0, deadline - time.monotonic()) if not hurry else 2.0)
+                connection.thread.join(max(0.0, deadline - time.monotonic()) if not hurry else _HURRY_SECONDS)
 
 
 class _Connection:
@@ -182,12 +185,15 @@ class _Connection:
         self._lock = threading.Lock()
         self._busy = False
         self._stopping = False
+        self._response: Response | None = None
         self.thread = threading.Thread(target=self._serve, name="client", daemon=True)
 
     def stop(self, hurry: bool) -> None:
         """Close when idle, or after the request under way; in a hurry, now."""
         with self._lock:
             self._stopping = True
+            if self._response is not None:
+                self._response.keep_alive = False
             if hurry or not self._busy:
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)
@@ -223,7 +229,8 @@ class _Connection:
         response = Response(self._sock, "", keep_alive=False)
         try:
             request = read_request(stream, self._sock)
-            response = Response(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
+            with self._lock:
+                response = self._response = Response(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
             return self._answer(request, response)
         except BadRequest as error:
             if not response.started:

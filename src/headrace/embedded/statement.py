@@ -29,6 +29,8 @@ _TOKEN = re.compile(
 )
 _DATA_LEAD = re.compile(rb"[ \t\f]*\r?\n?")
 _OUTPUT_VERBS = frozenset({b"SELECT", b"WITH", b"SHOW", b"DESCRIBE", b"DESC", b"EXPLAIN", b"EXISTS", b"CHECK", b"FROM"})
+# Their SETTINGS clause must follow the FORMAT clause; a SELECT's may also precede it.
+_PLAIN_VERBS = frozenset({b"SHOW", b"DESCRIBE", b"DESC", b"EXISTS", b"CHECK"})
 _SESSION_VERBS = frozenset({b"SET", b"USE", b"BEGIN", b"START", b"COMMIT", b"ROLLBACK"})
 
 
@@ -120,6 +122,10 @@ def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> Stat
         after = outer[at + 2] if at + 2 < len(outer) else None
         if token.upper == b"FORMAT" and name.kind == "word" and (after is None or after.upper == b"SETTINGS"):
             return Statement(Kind.OUTPUT, text[start : token.start], text[name.end : end], name.value.decode())
+    if outer[0].upper in _PLAIN_VERBS:
+        for at in range(1, len(outer) - 2):
+            if outer[at].upper == b"SETTINGS" and outer[at + 2].value == b"=":
+                return Statement(Kind.OUTPUT, text[start : outer[at].start], b" " + text[outer[at].start : end])
     return Statement(Kind.OUTPUT, text[start:end])
 
 
