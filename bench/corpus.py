@@ -21,8 +21,8 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.constants.CLIENT import MULTI_STATEMENTS
 
-from bench.target import PASSWORD, USER, LogFile, Target
-from bench.workload import DATABASE, REVISION, SCHEMA, TABLES, Workload, generate_transactions
+from bench.target import DATABASE, PASSWORD, USER, LogFile, Target
+from bench.workload import REVISION, SCHEMA, TABLES, Workload, generate_transactions
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import DefiniteError
 from testkit.cache import cache_dir

@@ -64,5 +64,6 @@ def _run_once(contender: Contender, target: Target) -> Result:
 
 
 def python_environment() -> dict[str, str]:
-    """Lets a fresh interpreter in another directory find this package."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))}
+    """Lets a fresh interpreter in another directory find what this one finds."""
+    inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), *(str(Path(entry).resolve()) for entry in inherited)))}

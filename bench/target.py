@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.workload import DATABASE
-
+DATABASE = "bench"
 USER = "bench"
 PASSWORD = "bench"  # of a private server on loopback that holds generated rows
 

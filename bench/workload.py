@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.target import DATABASE
 from headrace.errors import DefiniteError
 
-DATABASE = "bench"
 REVISION = 1
 """Raise it when the statements change: cached servers of another revision are not used."""
 
