@@ -1,7 +1,7 @@
 """Headrace's decoder alone: the log's files from disk to change blocks, in one process, the blocks dropped as they come.
 
-What a task of the pipeline does before it writes. The window opens when the kernels are loaded (compiling them is set-up, as `make setup`
-does) and closes with the last block.
+What a task of the pipeline does before it writes. The window opens when the kernel modules are imported (compiling them is set-up,
+as `make setup` does) and closes with the last block; what the first calls cost beyond later ones is inside it.
 """
 
 from __future__ import annotations
