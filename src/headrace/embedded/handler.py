@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, cast
 
 from headrace.embedded.codecs import choose_coding, decode
 from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
-from headrace.embedded.failures import READONLY, SYNTAX_ERROR, QueryFailure, refuse
+from headrace.embedded.failures import AUTHENTICATION_FAILED, READONLY, SYNTAX_ERROR, QueryFailure, refuse
 from headrace.embedded.forms import ExternalTable, read_form
 from headrace.embedded.frames import FrameReader, FrameWriter
 from headrace.embedded.options import Account, Options, authenticate, read_fields, read_options
@@ -75,6 +75,9 @@ class Handler:
         if request.method != "POST" and not fields and request.body.ended:
             exchange.response.send(200, _TEXT, b"Ok.\n")
             return
+        if not self._account.password and request.headers.get("sec-fetch-site") == "cross-site":
+            # Without a password any web page in a browser of this machine could send statements here.
+            raise refuse(AUTHENTICATION_FAILED, "A page of another site may not query a server without a password")
         authenticate(self._account, fields, request.headers)
         tables: list[ExternalTable] = []
         body: Readable = request.body

@@ -26,7 +26,7 @@ from headrace.embedded.engine import Engine, wait_for_directory
 from headrace.embedded.failures import QueryFailure
 from headrace.embedded.handler import Handler
 from headrace.embedded.options import Account
-from headrace.embedded.tuning import render_config
+from headrace.embedded.tuning import raise_file_limit, render_config
 from headrace.embedded.wire import BadRequest, Request, Response, read_request
 from headrace.errors import DefiniteError
 
@@ -69,6 +69,7 @@ def serve(
         config.write_text(render_config())
         # The engine reads a config.xml of the working directory unasked; there is none in ours.
         os.chdir(scratch)
+        raise_file_limit()
         engine = Engine(root, config)
         stack.callback(engine.close)
         handler = Handler(engine, Account(user, password), scratch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import Final
 
 _MIB: Final = 1 << 20
@@ -22,7 +23,14 @@ _SERVER: Final = {
     "text_index_header_cache_size": 16 * _MIB,
     "text_index_postings_cache_size": 16 * _MIB,
     "unique_key_index_cache_size_bytes": 16 * _MIB,
+    "max_thread_pool_free_size": 32,
 }
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system grants: a wide table of many parts needs thousands."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def render_config() -> str:
