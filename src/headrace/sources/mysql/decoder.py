@@ -65,11 +65,13 @@ class RowDecoder:
         description = np.zeros((6, len(columns)), dtype=np.int32)
         for c, column in enumerate(columns):
             encoding, a, b, words = _encode(column, table_map.types[c], table_map.metadata[c], schema, place)
+            _check_sign(column, table_map.unsigned[c] if table_map.unsigned else None, schema, place)
             description[:, c] = encoding, a, b, order[c], column.name in key_columns, words
         self._table = description
         self._keys = len(key_columns)
         self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
         self._slots = [slot_for(column, names_as_text=False) for column in schema.columns]
+        self._members = {column.name: _exact_members(column, table_map.members[c], schema, place) for c, column in enumerate(columns)}
 
     def count(self, buf: npt.NDArray[np.uint8], start: int, end: int, change: int) -> int:
         """How many changes one row event holds."""
@@ -121,7 +123,7 @@ class RowDecoder:
         self, arena: Arena, rows: int, op: npt.NDArray[np.uint8], version: npt.NDArray[np.uint64], commit_ts: npt.NDArray[np.int64]
     ) -> ChangeBlock:
         arrays = [
-            _named(column, array, self.schema) if column.kind in (Kind.ENUM, Kind.SET) else array
+            _named(column, array, self._members[column.name], self.schema) if column.kind in (Kind.ENUM, Kind.SET) else array
             for column, array in zip(self.schema.columns, arena.to_arrays(rows), strict=True)
         ]
         return ChangeBlock(
@@ -175,7 +177,7 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
     )
 
 
-def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:  # noqa: PLR0911, PLR0912
+def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
     """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
     kind = column.kind
     if kind in _INTEGERS:
@@ -216,18 +218,56 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
     raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
 
 
-def _named(column: Column, numbers: pa.Array, schema: TableSchema) -> pa.DictionaryArray:
+def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:
+    if column.kind in _INTEGERS and unsigned is not None and unsigned != column.kind.value.startswith("u"):
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place)
+
+
+def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: TableSchema, place: str) -> tuple[str, ...]:
+    """The member names of an ENUM or SET, checked against those in the log.
+
+    A server describes its tables in three-byte UTF-8: a character beyond that is a question mark in the schema and whole only in the log.
+    """
+    if column.kind not in (Kind.ENUM, Kind.SET):
+        return ()
+    if stored is None:
+        doubtful = next((member for member in column.members if "?" in member), None)
+        if doubtful is not None:
+            raise DefiniteError(
+                f"column {column.name} of {schema.name} has a member {doubtful!r}, which may stand for another character that the"
+                " server cannot show",
+                place=place,
+                hint="SET GLOBAL binlog_row_metadata = FULL on the source, then remove the state directory and replicate again",
+            )
+        return column.members
+    if len(stored) != len(column.members):
+        raise _drifted(schema, f"column {column.name} had {len(stored)} members then and has {len(column.members)} now", place)
+    return tuple(_exact_member(column, *pair, schema, place) for pair in zip(column.members, stored, strict=True))
+
+
+def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchema, place: str) -> str:
+    """One member's name: as the schema has it, or from the log where the schema's may have lost characters."""
+    name = stored.decode("utf8", "replace")
+    if "".join("?" if ord(char) > 0xFFFF else char for char in name) == member:
+        return name
+    # Bytes in another character set than UTF-8 cannot be compared, and the server shows those names whole.
+    if "?" in member or (stored.isascii() and b"\0" not in stored):
+        raise _drifted(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
+    return member
+
+
+def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], schema: TableSchema) -> pa.DictionaryArray:
     """ENUM indexes and SET masks as names."""
     if column.kind is Kind.ENUM:
-        names = ["", *column.members]
+        names = ["", *members]
         highest = pc.max(numbers).as_py()
         if highest is not None and highest >= len(names):
-            raise DefiniteError(f"column {column.name} of {schema.name} holds enum member {highest}, the table knows {len(column.members)}")
+            raise DefiniteError(f"column {column.name} of {schema.name} holds enum member {highest}, the table knows {len(members)}")
         return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
     encoded = numbers.dictionary_encode()
     labels = []
     for mask in encoded.dictionary.to_pylist():
-        if mask >> len(column.members):
-            raise DefiniteError(f"column {column.name} of {schema.name} holds set members beyond the {len(column.members)} the table knows")
-        labels.append(",".join(name for bit, name in enumerate(column.members) if mask >> bit & 1))
+        if mask >> len(members):
+            raise DefiniteError(f"column {column.name} of {schema.name} holds set members beyond the {len(members)} the table knows")
+        labels.append(",".join(name for bit, name in enumerate(members) if mask >> bit & 1))
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(labels, pa.string()))

@@ -7,8 +7,9 @@ it again gives equal blocks. The range is mapped, not loaded, and walked in wind
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from headrace.sources.mysql import scan
 from headrace.sources.mysql.decoder import ReadOptions, RowDecoder
 from headrace.sources.mysql.events import truncated
 from headrace.sources.mysql.position import file_number
-from headrace.sources.mysql.tablemap import TableMap, parse_table_map
+from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
 _WINDOW_EVENTS: Final = 16_384
 _MAX_MAPS: Final = 4_096
@@ -56,14 +57,19 @@ class Catalog:
     schemas: Mapping[TableName, TableSchema]
     keys: Mapping[TableName, tuple[str, ...]]
     wanted: Callable[[TableName], bool]
-    options: ReadOptions = ReadOptions()
+    options: ReadOptions = field(default_factory=ReadOptions)
 
 
 def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
     """The blocks of a segment, table by table within each window."""
+    if segment.start == segment.end:
+        return
     page = mmap.ALLOCATIONGRANULARITY
     base = segment.start // page * page
     with Path(segment.path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if segment.end > size:
+            raise truncated("binary log", f"{segment.file}:{size}")
         # A private mapping is writable for numpy's sake; nothing writes to it.
         mapped = mmap.mmap(file.fileno(), segment.end - base, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=base)
     buf = np.frombuffer(mapped, dtype=np.uint8)
@@ -108,9 +114,11 @@ class _Walk:
     def _decoder(self, m: int) -> RowDecoder | None:
         start, size = self._maps[m].tolist()
         place = f"{self._segment.file}:{self._base + start}"
-        table_map = parse_table_map(self._buf[start : start + size].tobytes(), place)
-        if not self._catalog.wanted(table_map.name):
+        body = self._buf[start : start + size].tobytes()
+        # A table nobody wants may have columns nobody can read.
+        if not self._catalog.wanted(parse_table_name(body, place)):
             return None
+        table_map = parse_table_map(body, place)
         if table_map in self._by_map:
             return self._by_map[table_map]
         schema = self._catalog.schemas.get(table_map.name)

@@ -1,11 +1,12 @@
 """TABLE_MAP events: how a table's columns lie in the row events that follow.
 
 Parsed once per distinct map. The mandatory part gives storage types and their metadata; the optional part (`binlog_row_metadata=FULL`)
-also gives names, which then decide which column is which.
+also gives names, which then decide which column is which, and the exact names of enum and set members.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +40,7 @@ _METADATA_SIZE: Final = {
     SET: 2,
 }
 
-_SIGNEDNESS_FIELD, _NAMES_FIELD = 1, 4
+_SIGNEDNESS_FIELD, _NAMES_FIELD, _SET_MEMBERS_FIELD, _ENUM_MEMBERS_FIELD = 1, 4, 5, 6
 _NUMERIC: Final = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR})
 
 
@@ -56,12 +57,23 @@ class TableMap:
     """Column names, when the server wrote full metadata."""
     unsigned: tuple[bool, ...] | None
     """Per column, when the server wrote any optional metadata."""
+    members: tuple[tuple[bytes, ...] | None, ...]
+    """Per column, the member names of an ENUM or SET in the column's own character set, when the server wrote full metadata."""
 
 
 def parse_table_map(body: bytes, place: str) -> TableMap:
     """A TABLE_MAP event's body after table id and flags, without checksum."""
     try:
         return _parse(body)
+    except (IndexError, UnicodeDecodeError, ValueError) as error:
+        raise truncated("TABLE_MAP", place) from error
+
+
+def parse_table_name(body: bytes, place: str) -> TableName:
+    """Only the name in a TABLE_MAP event's body: whether a table matters is known before its columns are."""
+    try:
+        database, at = _short_string(body, 0)
+        return TableName(database, _short_string(body, at)[0])
     except (IndexError, UnicodeDecodeError, ValueError) as error:
         raise truncated("TABLE_MAP", place) from error
 
@@ -86,8 +98,15 @@ def _parse(body: bytes) -> TableMap:
     if len(types) != count or at != metadata_end:
         raise ValueError("columns")
     at += (count + 7) // 8
-    names, unsigned = _optional(body, at, tuple(types))
-    return TableMap(TableName(database, table), tuple(types), tuple(metadata), names, unsigned)
+    fields = _optional(body, at)
+    return TableMap(
+        TableName(database, table),
+        tuple(types),
+        tuple(metadata),
+        _names(fields[_NAMES_FIELD], count) if _NAMES_FIELD in fields else None,
+        _signedness(fields[_SIGNEDNESS_FIELD], types) if _SIGNEDNESS_FIELD in fields else None,
+        _members(fields, types),
+    )
 
 
 def _resolve(raw_type: int, metadata: bytes) -> tuple[int, int]:
@@ -104,32 +123,47 @@ def _resolve(raw_type: int, metadata: bytes) -> tuple[int, int]:
     return raw_type, int.from_bytes(metadata, "little")
 
 
-def _optional(body: bytes, at: int, types: tuple[int, ...]) -> tuple[tuple[str, ...] | None, tuple[bool, ...] | None]:
-    names: tuple[str, ...] | None = None
-    unsigned: tuple[bool, ...] | None = None
+def _optional(body: bytes, at: int) -> dict[int, bytes]:
+    """The fields of the optional metadata by number."""
+    fields = {}
     while at < len(body):
         field = body[at]
-        size, at = _length(body, at + 1)
-        end = at + size
-        if end > len(body):
-            raise ValueError("optional metadata")
-        if field == _SIGNEDNESS_FIELD:
-            unsigned = _signedness(body[at:end], types)
-        elif field == _NAMES_FIELD:
-            found = []
-            cursor = at
-            while cursor < end:
-                length, cursor = _length(body, cursor)
-                found.append(body[cursor : cursor + length].decode("utf8"))
-                cursor += length
-            if len(found) != len(types):
-                raise ValueError("names")
-            names = tuple(found)
-        at = end
-    return names, unsigned
+        fields[field], at = _counted(body, at + 1)
+    return fields
 
 
-def _signedness(bits: bytes, types: tuple[int, ...]) -> tuple[bool, ...]:
+def _names(field: bytes, count: int) -> tuple[str, ...]:
+    names = []
+    at = 0
+    while at < len(field):
+        name, at = _counted(field, at)
+        names.append(name.decode("utf8"))
+    if len(names) != count:
+        raise ValueError("names")
+    return tuple(names)
+
+
+def _members(fields: dict[int, bytes], types: list[int]) -> tuple[tuple[bytes, ...] | None, ...]:
+    per_kind = {
+        ENUM: _member_lists(fields.get(_ENUM_MEMBERS_FIELD, b"")),
+        SET: _member_lists(fields.get(_SET_MEMBERS_FIELD, b"")),
+    }
+    return tuple(next(per_kind[kind], None) if kind in per_kind else None for kind in types)
+
+
+def _member_lists(field: bytes) -> Iterator[tuple[bytes, ...]]:
+    """One list of members per ENUM (or SET) column, in column order."""
+    at = 0
+    while at < len(field):
+        count, at = _length(field, at)
+        members = []
+        for _ in range(count):
+            member, at = _counted(field, at)
+            members.append(member)
+        yield tuple(members)
+
+
+def _signedness(bits: bytes, types: list[int]) -> tuple[bool, ...]:
     flags = []
     numeric = 0
     for kind in types:
@@ -139,6 +173,14 @@ def _signedness(bits: bytes, types: tuple[int, ...]) -> tuple[bool, ...]:
         else:
             flags.append(False)
     return tuple(flags)
+
+
+def _counted(body: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes behind their length, and the place after them."""
+    size, at = _length(body, at)
+    if at + size > len(body):
+        raise ValueError("length")
+    return body[at : at + size], at + size
 
 
 def _short_string(body: bytes, at: int) -> tuple[str, int]:

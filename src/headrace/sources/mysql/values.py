@@ -93,10 +93,9 @@ def read_datetime2(buf, pos, digits):  # type: ignore[no-untyped-def]
 
 @njit("i8(u1[::1], i8, i8)", cache=True)
 def read_timestamp2(buf, pos, digits):  # type: ignore[no-untyped-def]
-    seconds = read_be(buf, pos, 4)
-    if seconds == 0:
-        return NO_DATE
-    return seconds * 1_000_000 + read_fraction(buf, pos + 4, digits)
+    micros = read_be(buf, pos, 4) * 1_000_000 + read_fraction(buf, pos + 4, digits)
+    # MariaDB takes the fractions of the epoch's first second; only the epoch itself is the zero date.
+    return NO_DATE if micros == 0 else micros
 
 
 @njit("i8(u1[::1], i8, i8)", cache=True)
