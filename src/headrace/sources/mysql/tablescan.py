@@ -89,7 +89,12 @@ class _Result:
         connection._execute_command(_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
         connection._read_packet()
         self._skip_definitions(columns)
-        yield from self._rows()
+        try:
+            yield from self._rows()
+        except BaseException:
+            # What is left of the result must not be read as the answer to the next query.
+            connection._force_close()
+            raise
         connection._execute_command(_STMT_CLOSE, struct.pack("<I", statement))
 
     def _skip_definitions(self, count: int) -> None:
@@ -208,7 +213,8 @@ class _Result:
                 place=f"snapshot of {self._schema.name}, column {column.name}",
                 hint="correct the value in the source, or run with --zero-dates null to replicate such dates as NULL",
             )
-        return DefiniteError(f"column {column.name} of {self._schema.name} ({column.source_type}) cannot be read", place=str(self._schema.name))
+        what = f"column {column.name} of {self._schema.name} ({column.source_type})"
+        return DefiniteError(f"{what} cannot be read", place=str(self._schema.name))
 
 
 def _describe(columns: Sequence[Column]) -> Any:
