@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pipes: configuration, wiring and state. What joins a source to a sink and remembers how far it got."""

@@ -133,6 +133,10 @@ def query(connection: Connection[Any], address: MySQLAddress, sql: str, argument
         return list(cursor.fetchall())
 
 
+def is_mariadb(connection: Connection[Any]) -> bool:
+    return "MariaDB" in connection.get_server_info()
+
+
 def quote_name(name: str) -> str:
     """An identifier, quoted for MySQL."""
     return "`" + name.replace("`", "``") + "`"

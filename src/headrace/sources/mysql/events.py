@@ -54,6 +54,12 @@ EVENT_NAMES: Final = {
     value: name.removesuffix("_EVENT") for name, value in list(globals().items()) if name.isupper() and "_EVENT" in name
 } | {5: "INTVAR", 13: "RAND", 14: "USER_VAR", 164: "START_ENCRYPTION", 165: "QUERY_COMPRESSED"}
 
+_POST_HEADER_SIZES: Final = {
+    TABLE_MAP_EVENT: 8,
+    **dict.fromkeys((WRITE_ROWS_EVENT_V1, UPDATE_ROWS_EVENT_V1, DELETE_ROWS_EVENT_V1), 8),
+    **dict.fromkeys((WRITE_ROWS_EVENT, UPDATE_ROWS_EVENT, DELETE_ROWS_EVENT), 10),
+}
+
 UNSUPPORTED: Final = {
     INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
     XA_PREPARE_EVENT: "XA transactions are not read yet; let the source commit without XA",
@@ -104,9 +110,9 @@ def parse_format_description(body: bytes, place: str) -> FormatDescription:
     if version != 4:
         raise DefiniteError(f"binary log format version {version}, only 4 (MySQL 5.0 and later) can be read", place=place)
     lengths = body[57:]
-    expected = {TABLE_MAP_EVENT: 8, WRITE_ROWS_EVENT_V1: 8, UPDATE_ROWS_EVENT_V1: 8, DELETE_ROWS_EVENT_V1: 8}
-    for event, size in expected.items():
-        if len(lengths) < event or lengths[event - 1] != size:
+    for event, size in _POST_HEADER_SIZES.items():
+        # 0: this server never writes the event (version 1 rows in new MySQL, version 2 rows in MariaDB).
+        if len(lengths) < event or lengths[event - 1] not in (0, size):
             raise DefiniteError(f"unknown layout of {EVENT_NAMES[event]} events in the binary log", place=place)
     # The byte before the (always present) checksum names the algorithm: 0 none, 1 CRC32.
     return FormatDescription(body[2:52].rstrip(b"\0").decode("ascii", "replace"), checksum=body[-5] == 1)

@@ -1,0 +1,240 @@
+"""The command line: one function per verb."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace import __version__
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.pipes.endpoints import open_sink
+from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.sources.mysql.connection import MySQLAddress, parse_mysql_url
+
+OK, DIFFERENT, FAILED = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; 0 well, 1 differences found, 2 an error that is explained."""
+    if argv is None:
+        _hide_passwords()
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    _set_up_log(arguments.verbose)
+    try:
+        return int(arguments.run(arguments))
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def replicate(arguments: argparse.Namespace) -> int:
+    """Snapshot, then follow the changes."""
+    from headrace.pipes.pipe import Pipe, PipeSettings  # noqa: PLC0415  (Spark and numba load only when they are needed)
+    from headrace.pipes.progress import choose_view  # noqa: PLC0415
+    from headrace.sources.mysql.planner import Limits  # noqa: PLC0415
+
+    address = parse_mysql_url(arguments.source)
+    settings = PipeSettings(
+        patterns=_patterns(arguments.tables, address),
+        state=Path(arguments.state),
+        once=arguments.once,
+        start_at=arguments.start_at,
+        limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
+        relay_bytes=arguments.relay_bytes,
+        chunk_rows=arguments.chunk_rows,
+        zero_dates_as_null=arguments.zero_dates == "null",
+        master=arguments.master,
+        spark_log=arguments.spark_log,
+    )
+    with open_sink(arguments.sink) as named:
+        pipe = Pipe(address, named.sink, named.name, settings, choose_view())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: pipe.stop())
+        pipe.run()
+    return OK
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare every table, by chunk and by value."""
+    from headrace.pipes.verification import verify_tables  # noqa: PLC0415
+
+    address = parse_mysql_url(arguments.source)
+    patterns = _patterns(arguments.tables, address)
+    different = rows = tables = 0
+    with open_sink(arguments.sink) as named:
+        for result in verify_tables(address, named.sink.reader(), patterns):
+            found = result.comparison
+            tables, rows, different = tables + 1, rows + found.rows, different + found.total
+            print(f"{result.schema.name}: {found.rows} rows, {found.total} differences", flush=True)
+            for difference in found.differences:
+                print(f"  {difference}")
+            if found.total > len(found.differences):
+                print(f"  … and {found.total - len(found.differences)} more")
+    print(f"verify: {tables} tables, {rows} rows, {different} differences")
+    return DIFFERENT if different else OK
+
+
+def sql(arguments: argparse.Namespace) -> int:
+    """Print a query's result as a table."""
+    with open_sink(arguments.sink) as named:
+        names, rows = named.sink.reader().query(arguments.query)
+    if not names:
+        return OK
+    table = Table(*names)
+    for row in rows:
+        table.add_row(*("NULL" if value is None else str(value) for value in row))
+    # Piped output is not cut to a terminal's width.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
+    return OK
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Own an embedded ClickHouse and speak its HTTP interface."""
+    from headrace.embedded.process import PASSWORD_VARIABLE  # noqa: PLC0415
+    from headrace.embedded.server import serve as run_server  # noqa: PLC0415
+
+    def ready(port: int) -> None:
+        print(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}", flush=True)
+
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready)
+    return OK
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """A live database, replicated and verified."""
+    from headrace.demo.run import run_demo  # noqa: PLC0415
+
+    return run_demo(live=arguments.live, seconds=arguments.seconds, directory=arguments.directory)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace", description="Replicate operational data, continuously and exactly, into analytics.")
+    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
+    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    command = _command(verbs, "replicate", replicate, "copy tables and then follow their changes")
+    _add_source(command)
+    _add_sink(command)
+    _add_tables(command)
+    command.add_argument("--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)")
+    command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
+    command.add_argument("--start-at", default="", metavar="FILE:OFFSET", help="follow the log from there on, without a snapshot")
+    command.add_argument("--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)")
+    command.add_argument("--flush-bytes", type=_size, default=64 << 20, metavar="N", help="cut a batch after this much log (64M)")
+    command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
+    command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
+    command.add_argument("--relay-bytes", type=_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
+    command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
+    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
+    command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
+
+    command = _command(verbs, "verify", verify, "compare every table with its copy; exit 1 if any row differs")
+    _add_source(command)
+    _add_sink(command)
+    _add_tables(command)
+
+    command = _command(verbs, "sql", sql, "run a query on a sink and print the result")
+    _add_sink(command)
+    command.add_argument("query", help="the query, in ClickHouse's SQL")
+
+    command = _command(verbs, "serve", serve, "run an embedded ClickHouse on a directory, over HTTP")
+    command.add_argument("path", metavar="PATH", help="the directory; made if missing")
+    command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    command.add_argument("--user", default="default", help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD")
+
+    command = _command(verbs, "demo", demo, "replicate a live private database into an embedded ClickHouse and verify it")
+    command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
+    command.add_argument("--seconds", type=float, default=20.0, help="how long the workload runs (%(default)s)")
+    command.add_argument("--directory", default="", help="where to put the demo's files (a temporary folder, removed at the end)")
+    return parser
+
+
+def _command(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str) -> argparse.ArgumentParser:
+    command = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_source(command: argparse.ArgumentParser) -> None:
+    text = f"mysql://user:password@host:port/db (password also from {SOURCE_PASSWORD})"
+    command.add_argument("source", metavar="SOURCE", help=text)
+
+
+def _add_sink(command: argparse.ArgumentParser) -> None:
+    text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
+    command.add_argument("sink", metavar="SINK", help=text)
+
+
+def _add_tables(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tables", action="append", default=[], metavar="GLOB", help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)"
+    )
+
+
+def _patterns(globs: list[str], address: MySQLAddress) -> tuple[str, ...]:
+    """Globs over `database.table`; one without a dot is meant within the address's database."""
+    if not globs and not address.database:
+        raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
+    if any("." not in glob for glob in globs) and not address.database:
+        raise DefiniteError("a table glob without a database needs one in the source's address", hint="write --tables 'db.table'")
+    return tuple(glob if "." in glob else f"{address.database}.{glob}" for glob in globs or ["*"])
+
+
+def _size(text: str) -> int:
+    """A number of bytes: 64M, 1G, 500000."""
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1:].upper(), 0)
+    return int(text[:-1] if shift else text) << shift
+
+
+def _set_up_log(verbose: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("headrace")
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)
+    root.propagate = False
+
+
+def _hide_passwords() -> None:
+    """Start over with passwords moved from the command line, which every user of the machine can read, to the environment."""
+    cleaned, environment = [], dict(os.environ)
+    for argument in sys.argv[1:]:
+        password, without = _without_password(argument)
+        if password is not None:
+            variable = SOURCE_PASSWORD if argument.startswith(("mysql", "mariadb")) else SINK_PASSWORD
+            environment[variable] = password
+        cleaned.append(without)
+    if cleaned != sys.argv[1:]:
+        os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], environment)
+
+
+def _without_password(argument: str) -> tuple[str | None, str]:
+    if not argument.startswith(("mysql://", "mariadb://", "clickhouse://", "clickhouses://")):
+        return None, argument
+    parts = urlsplit(argument)
+    user, found, password = parts.netloc.rpartition("@")[0].partition(":")
+    if not found:
+        return None, argument
+    host = parts.netloc.rpartition("@")[2]
+    return unquote(password), urlunsplit(parts._replace(netloc=f"{user}@{host}"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

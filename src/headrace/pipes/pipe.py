@@ -1,0 +1,334 @@
+"""A pipe from a MySQL server to a sink: checks, snapshot, stream, and going on where it stopped.
+
+The order of things makes every crash harmless. The start position is saved before anything is read; a table's schema is saved before its
+first row is written; a chunk counts as done after its rows are in the sink; a batch counts after Spark has checkpointed it. Whatever was
+done but not yet noted is done again, and the sink's merge makes the second time a no-op.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.sinks.clickhouse.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.capture import capture_schemas
+from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.planner import UNKNOWN_GTID, Limits
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import ServerIdentity, check_position, check_server
+from headrace.sources.mysql.snapshot import CHUNK_ROWS, Chunk, plan_chunks
+from headrace.sources.mysql.source import MySQLReader, MySQLSource, Selection
+from headrace.sources.mysql.statements import Effect, assess
+from headrace.sources.mysql.watermark import log_end, note_position
+from headrace.spark.checkpoint import committed_offset
+from headrace.spark.session import java_pid, start_session
+from headrace.spark.stream import ChangeStream, run_works
+from headrace.spark.tasks import Report, Task
+
+log = logging.getLogger("headrace")
+
+_START_PATIENCE_S = 30.0
+_DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+
+
+@dataclass(frozen=True, slots=True)
+class PipeSettings:
+    """What the user chose."""
+
+    patterns: tuple[str, ...]
+    state: Path
+    once: bool = False
+    start_at: str = ""
+    """`FILE:OFFSET`: replicate from there, without a snapshot."""
+    limits: Limits = Limits()
+    relay_bytes: int = 1 << 30
+    chunk_rows: int = CHUNK_ROWS
+    zero_dates_as_null: bool = False
+    master: str = "local[2]"
+    spark_log: bool = False
+
+
+class Pipe:
+    """One replication, from its checks to its end."""
+
+    def __init__(self, address: MySQLAddress, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        self._address, self._sink, self._sink_name, self._settings, self._view = address, sink, sink_name, settings, view
+        self._selection = Selection(settings.patterns)
+        self._options = ReadOptions(zero_dates_as_null=settings.zero_dates_as_null)
+        self._stop = threading.Event()
+        self._reached: BinlogPosition | None = None
+
+    def stop(self) -> None:
+        """Ask the pipe to end after what it is doing; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Replicate until caught up (`once`) or asked to stop."""
+        directory = StateDirectory(self._settings.state).acquire()
+        try:
+            self._run(directory)
+        finally:
+            directory.release()
+
+    def _run(self, directory: StateDirectory) -> None:
+        connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S, on_wait=_say_waiting)
+        try:
+            server = check_server(connection, self._address)
+            state, target = self._open_state(connection, directory, server)
+            snapshot = self._plan_snapshot(connection, directory, state)
+        finally:
+            connection.close()
+        self._view.note(f"replicating {len(state.tables)} tables from {self._address} ({server.flavour} {server.version})")
+        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log)
+        try:
+            directory.note_helper(java_pid(session))
+            self._take_snapshot(session, state, snapshot)
+            self._stream(session, directory, state, server, target)
+        finally:
+            self._view.close()
+            session.stop()
+
+    # -- beginning
+
+    def _open_state(
+        self, connection: Connection[Any], directory: StateDirectory, server: ServerIdentity
+    ) -> tuple[PipeState, BinlogPosition]:
+        """The state to go on with, or a new one; and where the log stands now. Checks all before it creates or writes anything."""
+        state = directory.load()
+        if state is None:
+            state = self._new_state(connection, server)
+        else:
+            self._check_state(state, server)
+            position = committed_offset(directory.checkpoint) or state.start
+            check_position(connection, self._address, BinlogPosition.from_json(position))
+        end = log_end(connection, self._address, state.epoch)
+        for schema in self._capture(connection):
+            state.tables.setdefault(schema.name, TableState(schema, end.to_json()))
+        if not state.tables:
+            raise DefiniteError(
+                f"no table matches {', '.join(self._settings.patterns)}", place=str(self._address), hint="check --tables and the user's rights"
+            )
+        retrying(
+            lambda: self._sink.prepare([table.schema for table in state.tables.values()]), deadline_s=_START_PATIENCE_S, on_wait=_say_waiting
+        )
+        directory.save(state)
+        return state, end
+
+    def _new_state(self, connection: Connection[Any], server: ServerIdentity) -> PipeState:
+        if self._settings.start_at:
+            start = _parse_start(self._settings.start_at)
+            check_position(connection, self._address, start)
+        else:
+            start = note_position(connection, self._address, epoch=0)
+            connection.commit()
+        options = {"zero_dates_as_null": self._settings.zero_dates_as_null}
+        return PipeState(
+            str(self._address), server.identity, self._sink_name, self._settings.patterns, start.to_json(), start.epoch, options
+        )
+
+    def _check_state(self, state: PipeState, server: ServerIdentity) -> None:
+        place = str(self._settings.state)
+        if state.identity != server.identity:
+            raise DefiniteError(
+                "the state belongs to another source server", place=place, hint="use the state directory of this source, or a new one"
+            )
+        if state.sink != self._sink_name:
+            raise DefiniteError(
+                f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
+            )
+        if tuple(state.patterns) != self._settings.patterns:
+            raise DefiniteError(
+                f"the state was made with --tables {' '.join(state.patterns)}", place=place, hint="give the same --tables, or use a new state"
+            )
+        if state.options.get("zero_dates_as_null") != self._settings.zero_dates_as_null:
+            raise DefiniteError("the state was made with another --zero-dates", place=place, hint="give the same one, or use a new state")
+
+    def _capture(self, connection: Connection[Any], only: TableName | None = None) -> list[TableSchema]:
+        wanted: Callable[[TableName], bool] = self._selection if only is None else (lambda name: name == only)
+        schemas = capture_schemas(connection, self._address, wanted)
+        return [_with_nullable_dates(schema) for schema in schemas] if self._settings.zero_dates_as_null else schemas
+
+    # -- snapshot
+
+    def _plan_snapshot(self, connection: Connection[Any], directory: StateDirectory, state: PipeState) -> SnapshotLog:
+        snapshot = SnapshotLog(directory)
+        for name, table in state.tables.items():
+            if str(name) not in snapshot.planned:
+                chunks = [] if self._settings.start_at else plan_chunks(connection, self._address, table.schema, self._settings.chunk_rows)
+                snapshot.plan(name, [chunk.to_json() for chunk in chunks])
+        return snapshot
+
+    def _take_snapshot(self, session: Any, state: PipeState, snapshot: SnapshotLog) -> None:
+        pending = [Chunk.from_json(raw) for raw in snapshot.pending()]
+        if not pending:
+            return
+        left = Counter(str(chunk.name) for chunk in pending)
+        estimates = {table: sum(chunk["estimate"] for chunk in snapshot.planned[table]) for table in left}
+        done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
+        self._view.snapshot_begins(estimates, done)
+        started, total = time.monotonic(), 0
+
+        def on_done(work: dict[str, Any], reports: list[Report]) -> None:
+            nonlocal total
+            name = TableName(work["database"], work["table"])
+            rows = sum(report.changes for report in reports)
+            total += rows
+            snapshot.finish(name, work["number"], rows)
+            left[str(name)] -= 1
+            self._view.snapshot_rows(str(name), rows, finished=not left[str(name)])
+            if self._stop.is_set():
+                raise _Stopped
+
+        works = [{"kind": "chunk", **chunk.to_json()} for chunk in pending]
+        try:
+            run_works(session, self._task(state), works, _slots(self._settings.master), on_done)
+        except _Stopped:
+            self._view.note("stopped during the snapshot; run again to go on")
+            return
+        self._view.snapshot_ends(total, time.monotonic() - started)
+
+    # -- stream
+
+    def _stream(
+        self, session: Any, directory: StateDirectory, state: PipeState, server: ServerIdentity, target: BinlogPosition
+    ) -> None:
+        self._reached = BinlogPosition.from_json(committed_offset(directory.checkpoint) or state.start)
+        if self._stop.is_set() or self._is_finished(target):
+            return
+        source = MySQLSource(
+            self._address,
+            BinlogPosition.from_json(state.start),
+            directory.relay,
+            self._settings.relay_bytes,
+            replace(self._settings.limits, parallelism=_slots(self._settings.master)),
+            server.mariadb,
+        )
+        on_batch = functools.partial(self._on_batch, directory, state)
+        stream = ChangeStream(session, source, directory.checkpoint, lambda: self._task(state), on_batch)
+        try:
+            while not stream.wait(0.1):
+                if self._stop.is_set() or self._is_finished(target):
+                    break
+        finally:
+            stream.stop()
+        self._view.note(f"stopped at {self._reached}")
+
+    def _is_finished(self, target: BinlogPosition) -> bool:
+        return self._settings.once and self._reached is not None and self._reached >= target
+
+    def _task(self, state: PipeState) -> Task:
+        schemas = {name: table.schema for name, table in state.tables.items()}
+        keys = {name: self._sink.key_columns(schema) for name, schema in schemas.items()}
+        reader = MySQLReader(self._address, schemas, keys, self._selection, self._options, state.epoch)
+        return Task(reader, self._sink, retry_write)
+
+    def _on_batch(self, directory: StateDirectory, state: PipeState, reports: list[Report]) -> None:
+        for report in reports:
+            if report.kind == "statement":
+                self._follow_statement(directory, state, json.loads(report.detail))
+        ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
+        newest = max((report.commit_ts for report in reports), default=0)
+        lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
+        if ends:
+            self._reached = max(ends)
+        self._view.batch(sum(report.changes for report in reports), lag_s, str(self._reached))
+
+    def _follow_statement(self, directory: StateDirectory, state: PipeState, work: dict[str, Any]) -> None:
+        query = Query(work["database"], work["statement"])
+        position = BinlogPosition.from_json(work["offset"])
+        found = assess(query, self._selection)
+        if found.effect is Effect.NONE:
+            log.debug("passing over a statement at %s: %s", position, query.statement)
+            return
+        for name in found.tables:
+            known = [table for known, table in state.tables.items() if known == name or (name.table == "*" and known.database == name.database)]
+            if not known:
+                if found.effect is Effect.CREATED:
+                    self._add_table(directory, state, name)
+            elif any(position > BinlogPosition.from_json(table.captured_at) for table in known):
+                self._check_unchanged(found.effect, known[0].schema, query, position)
+
+    def _add_table(self, directory: StateDirectory, state: PipeState, name: TableName) -> None:
+        """A new table: it was empty when it was made, so its changes in the log are all of it."""
+        connection = connect(self._address)
+        try:
+            captured_at = log_end(connection, self._address, state.epoch)
+            schemas = self._capture(connection, name)
+        finally:
+            connection.close()
+        for schema in schemas:
+            self._sink.prepare([schema])
+            state.tables[name] = TableState(schema, captured_at.to_json())
+            directory.save(state)
+            SnapshotLog(directory).plan(name, [])
+            self._view.note(f"new table {name}")
+
+    def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
+        if effect is not Effect.DESTRUCTIVE:
+            connection = connect(self._address)
+            try:
+                now = self._capture(connection, schema.name)
+            finally:
+                connection.close()
+            if now == [schema]:
+                return
+        raise DefiniteError(
+            f"table {schema.name} was changed by a statement that is not followed yet: {query.statement}",
+            place=str(position),
+            hint="to start over with the table as it is now, remove the state directory and the target tables, then replicate again",
+        )
+
+
+class _Stopped(Exception):
+    """The user asked to stop during the snapshot."""
+
+
+def retry_write(call: Callable[[], None]) -> None:
+    """Run a write until the sink takes it; a task's way to sit out a sink that is away."""
+    retrying(call, on_wait=_say_waiting)
+
+
+def _say_waiting(error: TransientError, attempt: int, wait_s: float) -> None:
+    log.warning("%s; try %d, waiting %.1f s", error.message, attempt, wait_s)
+
+
+def _slots(master: str) -> int:
+    """How many tasks run at once; on a cluster, a guess that Spark corrects."""
+    inside = master.partition("[")[2].rstrip("]")
+    if inside == "*":
+        return os.cpu_count() or 2
+    return int(inside.split(",")[0]) if inside.split(",")[0].isdigit() else 8
+
+
+def _parse_start(text: str) -> BinlogPosition:
+    file, _, offset = text.rpartition(":")
+    if not file or not offset.isdigit():
+        raise DefiniteError(f"{text!r} is not a log position", hint="write --start-at FILE:OFFSET, such as binlog.000042:157")
+    return BinlogPosition(file, int(offset), UNKNOWN_GTID)
+
+
+def _with_nullable_dates(schema: TableSchema) -> TableSchema:
+    """Dates that do not exist become NULL, so their columns must take it; a key cannot."""
+    columns = [
+        replace(column, nullable=True) if column.kind in _DATES and column.name not in schema.primary_key else column
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))

@@ -1,0 +1,139 @@
+"""What a running pipe tells its user: bars and one live line on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+log = logging.getLogger("headrace")
+
+_RATE_WINDOW_S = 3.0
+_LINE_EVERY_S = 5.0
+
+
+class ProgressView(Protocol):
+    """What a pipe reports to."""
+
+    def note(self, message: str) -> None: ...
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        """Rows expected per table, and rows already there from an earlier run."""
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None: ...
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None: ...
+
+    def batch(self, changes: int, lag_s: float, position: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def choose_view() -> ProgressView:
+    return TerminalView() if sys.stderr.isatty() else LogView()
+
+
+class _Rate:
+    """Changes per second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]
+
+    def add(self, changes: int) -> float:
+        now = time.monotonic()
+        self.total += changes
+        self._samples.append((now, self.total))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _RATE_WINDOW_S:
+            self._samples.pop(0)
+        then, before = self._samples[0]
+        return (self.total - before) / max(now - then, 1e-3)
+
+
+class LogView:
+    """Plain lines."""
+
+    def __init__(self) -> None:
+        self._rate = _Rate()
+        self._last_line = 0.0
+
+    def note(self, message: str) -> None:
+        log.info(message)
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        if estimates:
+            log.info("snapshot: %d tables, about %d rows, %d there already", len(estimates), sum(estimates.values()), sum(done.values()))
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
+        log.info("snapshot: %s %d rows%s", table, rows, ", table complete" if finished else "")
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None:
+        log.info("snapshot: complete, %d rows in %.1f s (%d rows/s)", rows, seconds, rows / max(seconds, 1e-3))
+
+    def batch(self, changes: int, lag_s: float, position: str) -> None:
+        rate = self._rate.add(changes)
+        now = time.monotonic()
+        if now - self._last_line >= _LINE_EVERY_S:
+            self._last_line = now
+            log.info("stream: %d changes, %.0f/s, lag %.1f s, at %s", self._rate.total, rate, lag_s, position)
+
+    def close(self) -> None:
+        log.info("stream: ended after %d changes", self._rate.total)
+
+
+class TerminalView:
+    """A bar per table during the snapshot, then one line that is rewritten."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._line: Live | None = None
+        self._rate = _Rate()
+
+    def note(self, message: str) -> None:
+        self._console.print(message, highlight=False)
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        if not estimates:
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=self._console)
+        self._bars.start()
+        for table, rows in estimates.items():
+            self._tasks[table] = self._bars.add_task(table, total=max(rows, 1), completed=done.get(table, 0))
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
+        if self._bars is None:
+            return
+        task = self._tasks[table]
+        self._bars.advance(task, rows)
+        if finished:
+            # The total was the server's guess; now it is known.
+            completed = max(int(next(t.completed for t in self._bars.tasks if t.id == task)), 1)
+            self._bars.update(task, total=completed, completed=completed)
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+        self.note(f"snapshot complete: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 1e-3):,.0f} rows/s)")
+
+    def batch(self, changes: int, lag_s: float, position: str) -> None:
+        rate = self._rate.add(changes)
+        if self._line is None:
+            self._line = Live(console=self._console, refresh_per_second=4)
+            self._line.start()
+        self._line.update(Text(f"{self._rate.total:,} changes · {rate:,.0f}/s · lag {lag_s:.1f} s · {position}"))
+
+    def close(self) -> None:
+        for part in (self._bars, self._line):
+            if part is not None:
+                part.stop()

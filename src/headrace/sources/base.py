@@ -1,0 +1,46 @@
+"""The source's port.
+
+A source is a small picklable description. In one long-lived process it plans: given where the last batch ended, where the next one ends,
+and which pieces of work lie between. In tasks it reads: a piece of work to change blocks. Offsets and works are JSON-able, because they go
+through Spark; bulk data never does. Planning the same range again gives works that cover the same changes with the same versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from headrace.model.change import ChangeBlock
+
+Offset = dict[str, Any]
+Work = dict[str, Any]
+"""What a task is told to do: `kind` is "rows" (read and write; `until` is the batch's end), or "statement" (for the driver, with `statement`, `database`, `offset`)."""
+
+
+class Planner(Protocol):
+    """The planning side; lives in one process, may hold connections and threads."""
+
+    def initial(self) -> Offset: ...
+
+    def plan(self, start: Offset) -> Offset:
+        """Where the next batch ends. Waits a little for changes; `start` if none came."""
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        """What lies between two offsets, as pieces for tasks; waits until all of it is at hand."""
+
+    def commit(self, end: Offset) -> None:
+        """Everything before `end` is safe in the sink."""
+
+    def stop(self) -> None: ...
+
+
+class Source(Protocol):
+    """Where changes come from. Picklable."""
+
+    def planner(self) -> Planner: ...
+
+
+class Reader(Protocol):
+    """The reading side; belongs to a task. Picklable."""
+
+    def read(self, work: Work) -> Iterator[ChangeBlock]: ...

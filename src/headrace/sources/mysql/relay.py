@@ -1,0 +1,296 @@
+"""The relay: a byte-for-byte mirror of the server's log from the checkpoint on, and an index of its transaction bounds.
+
+One thread follows the replication stream and appends events verbatim to local files that have the server's own names and offsets (what lies
+before the start is a hole). A group (transaction, or statement outside one) is published only when all of it is on disk and every
+checksum was right, so a reader never sees half of one. After a broken connection the thread goes on at the last whole group: what came
+of an unfinished one is dropped. Nothing here is needed after a crash: the checkpoint names a position and the server has the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.mysql import scan
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.events import (
+    FORMAT_DESCRIPTION_EVENT,
+    HEADER_SIZE,
+    MAGIC,
+    parse_format_description,
+    truncated,
+    unsupported_event,
+)
+from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
+
+SPLIT_BYTES: Final = 4 << 20
+_GROUPS_PER_SCAN: Final = 8_192
+_GIVE_UP_S: Final = 600.0
+_LONGEST_PAUSE_S: Final = 10.0
+_PUNCH_HOLE_KEEP_SIZE: Final = 3
+
+
+@dataclass(slots=True)
+class MirrorFile:
+    """One mirrored log file and what is known of it."""
+
+    name: str
+    path: Path
+    start: int
+    """Offset from which on the mirror holds bytes."""
+    checksum: bool = False
+    groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.GROUP_COLUMNS), dtype=np.int64))
+    splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    safe_end: int = 0
+    """Up to here no group is open: the end of the last group and of the harmless events after it."""
+
+
+class Relay:
+    """Follows a server's log into a directory. `files`, `failure` and `received` are read under `changed`."""
+
+    def __init__(
+        self, address: MySQLAddress, directory: Path, limit_bytes: int, warn: Callable[[str], None], give_up_s: float = _GIVE_UP_S
+    ) -> None:
+        self.changed = threading.Condition()
+        self.files: list[MirrorFile] = []
+        self.failure: HeadraceError | None = None
+        self._address, self._directory, self._limit = address, directory, limit_bytes
+        self._warn, self._give_up_s = warn, give_up_s
+        self._stopping = False
+        self.epoch = 0
+        self._committed = 0
+        self._received = 0
+        self._thread: threading.Thread | None = None
+        self._stream: ReplicationStream | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
+    def start(self, position: BinlogPosition) -> None:
+        """Mirror the log from `position` on, in the background."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, mode=0o700)
+        self.epoch = position.epoch
+        self._open(position.file, position.offset)
+        self._thread = threading.Thread(target=self._run, name="headrace-relay", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self.changed:
+            self._stopping = True
+            self.changed.notify_all()
+        if self._stream is not None:
+            self._stream.close()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def commit(self, position: BinlogPosition) -> None:
+        """Forget and free what lies before `position`."""
+        with self.changed:
+            number = file_number(position.file)
+            for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
+                self._free(mirror, int(mirror.safe_end))
+                self.files.remove(mirror)
+                mirror.path.unlink(missing_ok=True)
+            if self.files and self.files[0].name == position.file:
+                mirror = self.files[0]
+                mirror.groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], position.offset, side="right") :]
+                mirror.splits = mirror.splits[np.searchsorted(mirror.splits, position.offset, side="right") :]
+                self._free(mirror, position.offset)
+            self.changed.notify_all()
+
+    def _free(self, mirror: MirrorFile, offset: int) -> None:
+        if offset > mirror.start:
+            _punch_hole(mirror.path, mirror.start, offset)
+            self._committed += offset - mirror.start
+            mirror.start = offset
+
+    def _run(self) -> None:
+        pause_s, failing_since = 0.1, 0.0
+        while not self._stopping:
+            progress = self._received
+            try:
+                self._follow()
+            except DefiniteError as error:
+                self._fail(error)
+                return
+            except TransientError as error:
+                if self._stopping:
+                    return
+                if self._received > progress or not failing_since:
+                    pause_s, failing_since = 0.1, time.monotonic()
+                elif time.monotonic() - failing_since > self._give_up_s:
+                    self._fail(error)
+                    return
+                self._warn(f"{error.message}; trying again in {pause_s:.1f} s")
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
+            except Exception as error:
+                self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self._address)))
+                raise
+
+    def _fail(self, error: HeadraceError) -> None:
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    def _follow(self) -> None:
+        """Follow one connection until it breaks or we stop."""
+        mirror = self.files[-1]
+        resume = BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self.epoch)
+        stream = self._stream = ReplicationStream(self._address, resume)
+        appender: _Appender | None = None
+        checksum = mirror.checksum
+        try:
+            for piece in stream.pieces():
+                if self._stopping:
+                    return
+                if isinstance(piece, NewFormat):
+                    checksum = piece.checksum
+                    if appender is not None:
+                        appender.mirror.checksum = checksum
+                elif isinstance(piece, NewFile):
+                    if appender is not None:
+                        appender.close()
+                    appender = _Appender(self._file(piece, resume), checksum)
+                elif piece is not None and appender is not None:
+                    self._append(appender, piece)
+        finally:
+            stream.close()
+            if appender is not None:
+                appender.close()
+
+    def _file(self, news: NewFile, resume: BinlogPosition) -> MirrorFile:
+        current = self.files[-1]
+        if news.name == current.name:
+            return current
+        if news.name != resume.file and file_number(news.name) <= file_number(current.name):
+            raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self._address))
+        return self._open(news.name, news.offset)
+
+    def _open(self, name: str, offset: int) -> MirrorFile:
+        mirror = MirrorFile(name, self._directory / os.path.basename(name), offset)
+        mirror.path.touch(mode=0o600)
+        with self.changed:
+            self.files.append(mirror)
+            self.changed.notify_all()
+        return mirror
+
+    def _append(self, appender: _Appender, piece: npt.NDArray[np.uint8]) -> None:
+        for groups, splits in appender.append(piece):
+            with self.changed:
+                mirror = appender.mirror
+                before = max(mirror.safe_end, mirror.start)
+                if len(groups):
+                    mirror.groups = np.concatenate((mirror.groups, groups))
+                if len(splits):
+                    mirror.splits = np.concatenate((mirror.splits, splits))
+                mirror.safe_end = max(mirror.safe_end, int(groups[-1, scan.END]) if len(groups) else appender.safe_end)
+                self._received += mirror.safe_end - before
+                self.changed.notify_all()
+                # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
+                while self._received - self._committed > self._limit and not self._stopping:
+                    self.changed.wait(1.0)
+        if appender.fault is not None:
+            raise appender.fault
+
+
+class _Appender:
+    """Appends a connection's bytes to one mirror file and scans them."""
+
+    def __init__(self, mirror: MirrorFile, checksum: bool) -> None:
+        self.mirror = mirror
+        mirror.checksum = checksum
+        self._file = mirror.path.open("r+b", buffering=0)
+        self._offset = max(mirror.safe_end, mirror.start)
+        """Log offset of the first byte of `_rest`."""
+        self.safe_end = self._offset
+        self.fault: DefiniteError | None = None
+        self._rest: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
+        if self._offset == len(MAGIC):
+            os.pwrite(self._file.fileno(), MAGIC, 0)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def append(self, piece: npt.NDArray[np.uint8]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Write whole events to the mirror; the groups and splits found, in order. What stopped it, if anything, is in `fault`."""
+        data = np.concatenate((self._rest, piece)) if len(self._rest) else piece
+        if self._offset == len(MAGIC) and len(data) > HEADER_SIZE:
+            self._read_format(data)
+        found = []
+        state = self._state
+        state[scan.POS] = 0
+        while True:
+            state[scan.GROUPS] = state[scan.SPLITS] = 0
+            groups = np.empty((_GROUPS_PER_SCAN, scan.GROUP_COLUMNS), dtype=np.int64)
+            splits = np.empty(_GROUPS_PER_SCAN, dtype=np.int64)
+            status = scan.scan_groups(data, len(data), self._offset, self.mirror.checksum, SPLIT_BYTES, groups, splits, state)
+            found.append((groups[: state[scan.GROUPS]], splits[: state[scan.SPLITS]]))
+            if status != scan.NO_ROOM:
+                break
+        if status != scan.OK:
+            self.fault = self._error(status, data)
+        done = int(state[scan.POS])
+        _write_all(self._file.fileno(), data[:done], self._offset)
+        self._offset += done
+        self._rest = data[done:].copy()
+        if not state[scan.IN_GROUP]:
+            self.safe_end = self._offset
+        elif any(len(groups) for groups, _ in found):
+            self.safe_end = max(int(groups[-1, scan.END]) for groups, _ in found if len(groups))
+        return found
+
+    def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
+        size = int.from_bytes(data[9:13].tobytes(), "little")
+        if data[4] == FORMAT_DESCRIPTION_EVENT and len(data) >= size:
+            body = data[HEADER_SIZE:size].tobytes()
+            self.mirror.checksum = parse_format_description(body, f"{self.mirror.name}:{self._offset}").checksum
+
+    def _error(self, status: int, data: npt.NDArray[np.uint8]) -> DefiniteError:
+        offset = int(self._state[scan.ERROR_AT])
+        place = f"{self.mirror.name}:{offset}"
+        if status == scan.BAD_CHECKSUM:
+            return DefiniteError(
+                "a binary log event is damaged: its checksum is wrong",
+                place=place,
+                hint="check the source's disk; if the log is lost, take a new snapshot: remove the state directory and the target tables",
+            )
+        if status == scan.UNKNOWN_EVENT:
+            return unsupported_event(int(data[offset - self._offset + 4]), place)
+        if status == scan.ROLLED_BACK_ROWS:
+            return DefiniteError("a logged transaction with rows ends in ROLLBACK", place=place, hint="do not mix engines in one transaction")
+        if status == scan.BAD_POSITION:
+            return DefiniteError("a binary log event is not where it says it is", place=place, hint="please report it with the server's version")
+        return truncated("binary log", place)
+
+
+def _write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _punch_hole(path: Path, start: int, end: int) -> None:
+    """Give the disk space of a committed range back; a file system that cannot keeps it until the file is removed."""
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))

@@ -1,0 +1,106 @@
+"""The MySQL source behind the source's port: a relay and a planner on one side, a segment reader on the other."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.planner import Limits, Planner
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.relay import Relay
+from headrace.sources.mysql.snapshot import Chunk, read_chunk
+
+log = logging.getLogger("headrace.mysql")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tables are replicated: globs over `database.table`."""
+
+    patterns: tuple[str, ...]
+
+    def __call__(self, name: TableName) -> bool:
+        return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLSource:
+    """A server's log from a position on, mirrored under `relay_dir`."""
+
+    address: MySQLAddress
+    start: BinlogPosition
+    relay_dir: Path
+    relay_bytes: int
+    limits: Limits
+    mariadb: bool
+
+    def planner(self) -> MySQLPlanner:
+        return MySQLPlanner(self)
+
+
+class MySQLPlanner:
+    """The planning side: owns the relay and its thread."""
+
+    def __init__(self, source: MySQLSource) -> None:
+        self._start = source.start
+        # A directory of our own: a predecessor that is still dying cannot touch it.
+        self._relay = Relay(source.address, source.relay_dir / f"{os.getpid()}", source.relay_bytes, log.warning)
+        self._planner = Planner(self._relay, source.limits, mariadb=source.mariadb)
+
+    def initial(self) -> Offset:
+        return self._start.to_json()
+
+    def plan(self, start: Offset) -> Offset:
+        return self._planner.plan(self._follow(start)).to_json()
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        begin, stop = self._follow(start), BinlogPosition.from_json(end)
+        self._planner.await_end(stop)
+        works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in self._planner.segments(begin, stop)]
+        for found in self._planner.statements(begin, stop):
+            query = found.query
+            works.append(
+                {"kind": "statement", "statement": query.statement, "database": query.database, "offset": found.position.to_json()}
+            )
+        return works
+
+    def commit(self, end: Offset) -> None:
+        self._relay.commit(BinlogPosition.from_json(end))
+
+    def stop(self) -> None:
+        self._relay.stop()
+
+    def _follow(self, start: Offset) -> BinlogPosition:
+        position = BinlogPosition.from_json(start)
+        if not self._relay.started:
+            self._relay.start(position)
+        return position
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLReader:
+    """The reading side: log segments and snapshot chunks to blocks."""
+
+    address: MySQLAddress
+    schemas: Mapping[TableName, TableSchema]
+    keys: Mapping[TableName, tuple[str, ...]]
+    selection: Selection
+    options: ReadOptions
+    epoch: int
+
+    def read(self, work: Work) -> Iterator[ChangeBlock]:
+        details = {name: value for name, value in work.items() if name not in ("kind", "until")}
+        if work["kind"] == "chunk":
+            chunk = Chunk.from_json(details)
+            return read_chunk(self.address, self.schemas[chunk.name], chunk, self.epoch, self.options)
+        return read_segment(Segment.from_json(details), Catalog(self.schemas, self.keys, self.selection, self.options))

@@ -1,0 +1,105 @@
+"""The Spark session: quiet, small, and quick in its micro-batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import DefiniteError
+
+_LOG4J = """rootLogger.level = {level}
+rootLogger.appenderRef.err.ref = err
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = spark %p %c{{1}}: %m%n%ex
+"""
+
+
+def start_session(master: str, state_dir: Path, *, spark_log: bool, memory: str = "768m") -> SparkSession:
+    """A session whose scratch files are under `state_dir` and whose log is silent unless asked for."""
+    scratch = state_dir / "spark"
+    scratch.mkdir(parents=True, exist_ok=True)
+    settings = scratch / "log4j2.properties"
+    settings.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
+    os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Workers and the source's process import our package from where we did.
+    package_root = str(Path(__file__).resolve().parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    builder = SparkSession.builder.appName("headrace").master(master)
+    for name, value in _configuration(scratch, settings, memory).items():
+        builder = builder.config(name, value)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        with _silent_launch(spark_log):
+            session = builder.getOrCreate()
+    except RuntimeError as error:
+        raise DefiniteError(
+            f"Spark cannot start: {error}", hint="install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
+        ) from error
+    session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
+    return session
+
+
+def java_pid(session: SparkSession) -> int:
+    """The process id of the session's Java part."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    return int(java.java.lang.ProcessHandle.current().pid())
+
+
+def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
+    java_options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xss1m"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.python.worker.reuse": "true",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "1",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.locality.wait": "0",
+        "spark.task.maxFailures": "1",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.cleaner.periodicGC.interval": "5min",
+        # Renaming in the local file system without a checksum file and without forking `chmod` twice per batch.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+class _silent_launch:
+    """Keeps the JVM's own start-up chatter (warnings about native libraries and the like) off the terminal."""
+
+    def __init__(self, spark_log: bool) -> None:
+        self._spark_log = spark_log
+
+    def __enter__(self) -> None:
+        if self._spark_log:
+            return
+        self._saved = os.dup(2)
+        self._sink = tempfile.TemporaryFile()
+        os.dup2(self._sink.fileno(), 2)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._spark_log:
+            return
+        os.dup2(self._saved, 2)
+        os.close(self._saved)
+        self._sink.close()

@@ -1,0 +1,79 @@
+"""A source of ours as a Spark streaming data source: it emits addresses, never data.
+
+Each row is one piece of work as JSON. Spark checkpoints the offsets; a batch that was planned but not committed is planned again from the
+same offsets after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from headrace.sources.base import Offset, Planner, Source
+from headrace.spark.faults import carried
+
+FORMAT = "headrace_addresses"
+
+
+def address_format(source: Source) -> type[DataSource]:
+    """A data source class bound to `source`; settings travel inside the class, so no password becomes a Spark option."""
+
+    class Addresses(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> str:
+            return "work string"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            del schema
+            return AddressReader(source)
+
+    return Addresses
+
+
+class AddressReader(DataSourceStreamReader):
+    """Spark's reader over our planner. Pickled to tasks for `read`, so the planner is made on first use."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._made: Planner | None = None
+
+    @property
+    def _planner(self) -> Planner:
+        if self._made is None:
+            self._made = self._source.planner()
+        return self._made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_made": None}
+
+    def initialOffset(self) -> Offset:
+        with carried():
+            return self._planner.initial()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        del limit
+        with carried():
+            return self._planner.plan(start)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        with carried():
+            return [InputPartition(json.dumps(work)) for work in self._planner.works(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        yield (partition.value,)
+
+    def commit(self, end: Offset) -> None:
+        with carried():
+            self._planner.commit(end)
+
+    def stop(self) -> None:
+        if self._made is not None:
+            self._made.stop()

@@ -1,0 +1,109 @@
+"""The micro-batch loop: plan (Spark's source), decode and write (tasks), then what the driver does with the reports, then the checkpoint.
+
+A batch counts only when Spark has checkpointed it, and that happens after `on_batch` returned. So a crash or an error at any moment
+before leads to the same batch again, never to a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.sources.base import Source, Work
+from headrace.spark.faults import decode
+from headrace.spark.source import FORMAT, address_format
+from headrace.spark.tasks import REPORT_SCHEMA, Report, Task
+
+
+class _StopRequested(Exception):
+    """Raised at the start of a batch when we are asked to end: the batch is not begun, so it is not lost."""
+
+
+class ChangeStream:
+    """A running replication: one Spark streaming query."""
+
+    def __init__(
+        self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> None:
+        self._task, self._on_batch = task, on_batch
+        self._working = threading.Lock()
+        self._stopping = False
+        self._failure: HeadraceError | None = None
+        session.dataSource.register(address_format(source))
+        addresses = session.readStream.format(FORMAT).load()
+        self._query: StreamingQuery = (
+            addresses.writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the stream; True if it has ended. Raises what ended it."""
+        try:
+            ended = bool(self._query.awaitTermination(timeout_s))
+        except StreamingQueryException as error:
+            if self._stopping:
+                return True
+            raise self._failure or decode(str(error)) or _unexpected(error) from error
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self) -> None:
+        """End after the batch under way."""
+        self._stopping = True
+        with self._working:
+            pass
+        try:
+            self._query.stop()
+            self._query.awaitTermination(30)
+        except (PySparkException, Py4JError):
+            # The query may have ended by the refused batch; either way it has ended.
+            pass
+
+    def _batch(self, addresses: DataFrame, batch_id: int) -> None:
+        del batch_id
+        with self._working:
+            if self._stopping:
+                raise _StopRequested
+            try:
+                self._on_batch(_run(addresses, self._task()))
+            except HeadraceError as error:
+                self._failure = error
+                raise
+
+
+def run_works(session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+    """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
+    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
+        waiting = {pool.submit(_run, session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task): work for work in works}
+        try:
+            for future in as_completed(waiting):
+                on_done(waiting[future], future.result())
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            session.sparkContext.cancelAllJobs()
+            raise
+
+
+def _run(addresses: DataFrame, task: Task) -> list[Report]:
+    try:
+        rows = addresses.mapInArrow(task, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+    except (PySparkException, Py4JError) as error:
+        raise decode(str(error)) or _unexpected(error) from error
+    return [Report(*row) for row in rows]
+
+
+def _unexpected(error: Exception) -> DefiniteError:
+    return DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -1,0 +1,87 @@
+"""What runs in a task: read a piece of work, write its blocks, report what was done.
+
+Nothing but statistics comes back. A failed task fails its batch, and the batch runs again as a whole, which the sink's idempotency allows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.change import ChangeBlock
+from headrace.sinks.base import Sink, Writer
+from headrace.sources.base import Reader, Work
+from headrace.spark.faults import carried
+
+REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
+_ARROW = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("subject", pa.string()),
+        ("changes", pa.int64()),
+        ("bytes", pa.int64()),
+        ("commit_ts", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+
+Retry = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of what a task did: changes written to a table, or a statement passed on to the driver."""
+
+    kind: str
+    subject: str
+    changes: int
+    bytes: int
+    commit_ts: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Picklable; `retry` runs a write again while the sink is away."""
+
+    reader: Reader
+    sink: Sink
+    retry: Retry
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with carried():
+            reports = [report for batch in batches for work in batch.column(0).to_pylist() for report in self._run(json.loads(work))]
+        yield pa.RecordBatch.from_pylist([_as_row(report) for report in reports], schema=_ARROW)
+
+    def _run(self, work: Work) -> list[Report]:
+        if work["kind"] == "statement":
+            return [Report("statement", str(work["database"]), 0, 0, 0, json.dumps(work))]
+        writer = self.sink.writer()
+        try:
+            return self._copy(work, writer)
+        finally:
+            writer.close()
+
+    def _copy(self, work: Work, writer: Writer) -> list[Report]:
+        changes: dict[str, list[int]] = {}
+        for block in self.reader.read(work):
+            self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
+            totals = changes.setdefault(str(block.schema.name), [0, 0, 0])
+            totals[0] += block.changes
+            totals[1] += block.images.nbytes
+            totals[2] = max(totals[2], _newest(block))
+        done = Report("done", "", 0, 0, 0, json.dumps(work.get("until")))
+        return [done, *(Report("changes", table, *totals, "") for table, totals in changes.items())]
+
+
+def _newest(block: ChangeBlock) -> int:
+    return int(pc.max(block.commit_ts).as_py() or 0)
+
+
+def _as_row(report: Report) -> dict[str, Any]:
+    return {name: getattr(report, name) for name in _ARROW.names}
