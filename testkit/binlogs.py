@@ -1,0 +1,270 @@
+"""A database whose changes can be had three ways: as Headrace decodes them, by the server's own SELECT, and from `mysql-replication`.
+
+Rows are compared as the server's own text (`-838:59:59.0`, `1.50`, `0000`), so that a lost digit or a shifted fraction is a difference.
+Nothing here renders through Headrace's code: `as_text` works on the plain integers and bytes of the Arrow arrays.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pymysql import converters
+from pymysql.connections import Connection
+
+from headrace.demo.server import PrivateServer
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sources.mysql import scan
+from headrace.sources.mysql.capture import capture_schemas
+from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.tablescan import scan_table
+
+Value = str | bytes | float | None
+Row = tuple[Value, ...]
+
+_ENCODERS = {key: value for key, value in converters.conversions.items() if not isinstance(key, int)}
+_WITNESS_SERVER_ID = 907_100
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server's binary log stands."""
+
+    file: str
+    offset: int
+
+
+class Logbook:
+    """One database on a server, with the log it leaves behind."""
+
+    def __init__(self, server: PrivateServer, database: str, connection: Connection[Any]) -> None:
+        self.server = server
+        self.database = database
+        self.connection = connection
+        self.address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, database)
+
+    def run(self, *statements: str) -> None:
+        with self.connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def insert(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows given as Python values, in one transaction of multi-row statements."""
+        marks = ", ".join(["%s"] * len(rows[0]))
+        with self.connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            cursor.execute("COMMIT")
+
+    def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        """The server's answer: every value as the server's text, binary ones as bytes."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def place(self) -> Place:
+        status = "SHOW MASTER STATUS" if self.server.flavour == "mariadb" else "SHOW BINARY LOG STATUS"
+        file, offset = self.fetch(status)[0][:2]
+        return Place(file, int(offset))
+
+    def segment(self, start: Place, end: Place | None = None) -> Segment:
+        """The log from `start` to `end` (or to now), as the address of a piece of the server's own file."""
+        stop = end or self.place()
+        assert stop.file == start.file, "the log was rotated during the test"
+        checksum = self.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
+        return Segment(str(self.server.binlog_dir / start.file), start.file, start.offset, stop.offset, 0, checksum)
+
+    def schema(self, table: str) -> TableSchema:
+        with closing(connect(self.address)) as connection:
+            [schema] = capture_schemas(connection, self.address, lambda name: name == TableName(self.database, table))
+        return schema
+
+    def scanned(self, schema: TableSchema, where: str = "", **options: Any) -> list[Row]:
+        """The table as scan_table reads it over the binary protocol."""
+        with closing(connect(self.address)) as connection:
+            batches = list(scan_table(connection, self.address, schema, where, **options))
+        for batch in batches:
+            check_arrays(schema, batch)
+        return rows_of(schema, batches)
+
+    def catalog(self, *tables: str, options: ReadOptions | None = None, keys: tuple[str, ...] | None = None) -> Catalog:
+        schemas = {TableName(self.database, table): self.schema(table) for table in tables}
+        key_columns = {name: schema.primary_key if keys is None else keys for name, schema in schemas.items()}
+        return Catalog(schemas, key_columns, lambda name: name in schemas, options or ReadOptions())
+
+    def read(self, start: Place, *tables: str, options: ReadOptions | None = None) -> list[ChangeBlock]:
+        """What Headrace makes of the log since `start`."""
+        return list(read_segment(self.segment(start), self.catalog(*tables, options=options)))
+
+    def select(self, schema: TableSchema, order: str = "1") -> list[Row]:
+        """The table by the server's own SELECT."""
+        columns = ", ".join(_exact(column) for column in schema.columns)
+        found = self.fetch(f"SELECT {columns} FROM {quoted(schema.name)} ORDER BY {order}")
+        return [tuple(_witnessed(column, value) for column, value in zip(schema.columns, row, strict=True)) for row in found]
+
+    def replicated(self, start: Place, table: str) -> list[tuple[str, dict[str, Any]]]:
+        """The changes since `start` as the mysql-replication package reads them: (kind, values), an update as `before` and `update`."""
+        from pymysqlreplication import BinLogStreamReader
+        from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+        login = {"host": "127.0.0.1", "port": self.server.port, "user": self.server.user, "password": self.server.password}
+        stream = BinLogStreamReader(
+            connection_settings={**login, "ssl_disabled": True},
+            ctl_connection_settings={**login, "ssl_disabled": True},
+            server_id=_WITNESS_SERVER_ID,
+            resume_stream=True,
+            log_file=start.file,
+            log_pos=start.offset,
+            only_schemas=[self.database],
+            only_tables=[table],
+            only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+            enable_logging=False,
+        )
+        found: list[tuple[str, dict[str, Any]]] = []
+        with closing(stream), warnings.catch_warnings():
+            # The package names PyMySQL's parameters in their old way.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for event in stream:
+                for row in event.rows:
+                    if isinstance(event, UpdateRowsEvent):
+                        found += [("before", row["before_values"]), ("update", row["after_values"])]
+                    else:
+                        found.append(("insert" if isinstance(event, WriteRowsEvent) else "delete", row["values"]))
+        return found
+
+    def bytes_of(self, segment: Segment) -> bytes:
+        with open(segment.path, "rb") as file:  # noqa: PTH123
+            file.seek(segment.start)
+            return file.read(segment.end - segment.start)
+
+
+@contextmanager
+def open_logbook(server: PrivateServer, database: str, sql_mode: str = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION") -> Iterator[Logbook]:
+    """A logbook of `database` over a connection in UTC that answers in text."""
+    with server.root_connection(database, conv=_ENCODERS) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION time_zone = '+00:00', sql_mode = '{sql_mode}'")
+        yield Logbook(server, database, connection)
+
+
+def quoted(name: TableName) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in (name.database, name.table))
+
+
+def scan_log(data: bytes, base: int, *, checksum: bool, split_bytes: int = 1 << 40) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """Run scan_groups over whole bytes: status, groups, splits, state."""
+    groups = np.zeros((max(len(data) // 19, 1), scan.GROUP_COLUMNS), dtype=np.int64)
+    splits = np.zeros(max(len(data) // 19, 1), dtype=np.int64)
+    state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
+    status = scan.scan_groups(np.frombuffer(bytearray(data), dtype=np.uint8), len(data), base, checksum, split_bytes, groups, splits, state)
+    return int(status), groups[: state[scan.GROUPS]], splits[: state[scan.SPLITS]], state
+
+
+def parts_of(segment: Segment, cuts: Sequence[int]) -> list[Segment]:
+    """The segment cut at the given log offsets."""
+    bounds = [segment.start, *cuts, segment.end]
+    return [replace(segment, start=start, end=end) for start, end in pairwise(bounds) if start < end]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One decoded row image, in the order of the log."""
+
+    op: Op
+    version: int
+    commit_ts: int
+    table: TableName
+    row: Row
+
+
+def images_of(blocks: Sequence[ChangeBlock]) -> list[Image]:
+    """Every image of the blocks, in log order."""
+    found = []
+    for block in blocks:
+        check_arrays(block.schema, block.images)
+        heads = zip(block.op.to_pylist(), block.version.to_pylist(), block.commit_ts.to_pylist(), strict=True)
+        for (op, version, commit_ts), row in zip(heads, rows_of(block.schema, [block.images]), strict=True):
+            found.append(Image(Op(op), version, commit_ts, block.schema.name, row))
+    return sorted(found, key=lambda image: image.version)
+
+
+def check_arrays(schema: TableSchema, batch: pa.RecordBatch) -> None:
+    """The batch is of the schema's types, and Arrow itself finds nothing wrong with its buffers."""
+    assert batch.schema == schema.arrow_schema
+    for column, array in zip(schema.columns, batch.columns, strict=True):
+        # A time column carries times that are no time of day, which Arrow's own check refuses.
+        array.validate(full=column.kind is not Kind.TIME)
+        assert column.nullable or array.null_count == 0
+
+
+def rows_of(schema: TableSchema, batches: Sequence[pa.RecordBatch]) -> list[Row]:
+    """The rows of Arrow batches as the server would print them."""
+    found: list[Row] = []
+    for batch in batches:
+        columns = [_texts(column, batch.column(i)) for i, column in enumerate(schema.columns)]
+        found += zip(*columns, strict=True)
+    return found
+
+
+def _texts(column: Column, array: pa.Array) -> list[Value]:
+    if column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):
+        array = array.view(pa.int32()).cast(pa.int64()) if column.kind is Kind.DATE else array.view(pa.int64())
+    return [None if value is None else as_text(column, value) for value in array.to_pylist()]
+
+
+def as_text(column: Column, value: Any) -> Value:
+    """The server's text of a value, from the plain number, string or bytes that the Arrow array holds."""
+    match column.kind:
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return float(value)
+        case Kind.DATE:
+            return str(np.datetime64(value, "D"))
+        case Kind.DATETIME | Kind.TIMESTAMP:
+            whole, micros = divmod(value, 1_000_000)
+            return str(np.datetime64(whole, "s")).replace("T", " ") + fraction_text(micros, column.precision)
+        case Kind.TIME:
+            return time_text(value, column.precision)
+        case Kind.YEAR:
+            return f"{value:04d}"
+        case Kind.DECIMAL:
+            return f"{value:f}"
+        case _:
+            return value if isinstance(value, bytes) else str(value)
+
+
+def fraction_text(micros: int, digits: int) -> str:
+    text = f"{micros:06d}"
+    # Digits the column does not have must be zero: shown if they are not.
+    kept = digits if not text[digits:].strip("0") else 6
+    return f".{text[:kept]}" if kept else ""
+
+
+def time_text(micros: int, digits: int) -> str:
+    seconds, fraction = divmod(abs(micros), 1_000_000)
+    return f"{'-' if micros < 0 else ''}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction_text(fraction, digits)}"
+
+
+def _exact(column: Column) -> str:
+    name = "`" + column.name.replace("`", "``") + "`"
+    # The server rounds what it prints of a FLOAT and a DOUBLE(m,d); cast, it prints all digits of what it stores.
+    return f"CAST({name} AS DOUBLE)" if column.kind in (Kind.FLOAT32, Kind.FLOAT64) else name
+
+
+def _witnessed(column: Column, value: Any) -> Value:
+    if value is None:
+        return None
+    if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
+        return float(value)
+    if column.kind is Kind.BIT:
+        return str(int.from_bytes(value, "big"))
+    if column.kind is Kind.BYTES and isinstance(value, str):
+        return value.encode()
+    return str(value) if not isinstance(value, bytes) else value

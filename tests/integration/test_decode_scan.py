@@ -1,0 +1,96 @@
+"""scan_table, the binary protocol's reader: rows equal the server's own SELECT whatever their number; a failed scan says where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from headrace.demo.server import PrivateServer
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.connection import connect, query
+from headrace.sources.mysql.tablescan import scan_table
+from testkit.binlogs import Logbook, open_logbook
+
+LENGTHS = [0, 1, 249, 250, 251, 252, 253, 255, 256, 65534, 65535, 65536, 65537]
+
+
+@pytest.fixture
+def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    with open_logbook(server, database) as book:
+        yield book
+
+
+def test_an_empty_table_has_no_rows(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, s TEXT)")
+    assert book.scanned(book.schema("t")) == []
+
+
+def test_many_blocks_hold_every_row_once(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, n BIGINT, s VARCHAR(40), d DECIMAL(20,3), e ENUM('a','b'))")
+    digits = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6"
+    digits += " UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+    number = "a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d"
+    crossed = ", ".join(f"{digits} {name}" for name in "abcef")
+    book.run(
+        f"INSERT INTO t SELECT n, -n * 1000003, IF(n % 7, CONCAT('row ', n), NULL), n / 1000, IF(n % 2, 'a', 'b')"
+        f" FROM (SELECT {number} n FROM {crossed}) numbers WHERE n < 70000"
+    )
+    schema = book.schema("t")
+    witness = book.select(schema)
+    assert len(witness) == 70_000
+    assert book.scanned(schema) == witness
+    assert book.scanned(schema, "id < 2500", block_rows=1000) == witness[:2500]
+    assert book.scanned(schema, "id >= 69990 AND id < 80000") == witness[69_990:]
+    with closing(connect(book.address)) as connection:
+        assert [batch.num_rows for batch in scan_table(connection, book.address, schema)] == [65_536, 4_464]
+
+
+def test_texts_of_every_length_form(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, s MEDIUMTEXT, b MEDIUMBLOB)")
+    book.insert("t", [(i, "x" * length, b"\xff" * length) for i, length in enumerate(LENGTHS)])
+    schema = book.schema("t")
+    assert book.scanned(schema) == [(str(i), "x" * length, b"\xff" * length) for i, length in enumerate(LENGTHS)]
+
+
+def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str) -> None:
+    with open_logbook(server, database, sql_mode="") as book:
+        book.run("CREATE TABLE t (id INT PRIMARY KEY, d DATE, dt DATETIME(3), ts TIMESTAMP NULL)")
+        book.run("INSERT INTO t VALUES (1, '2024-01-01', '2024-01-01', '2024-01-01'), (2, '0000-00-00', NULL, NULL)")
+        book.run("INSERT INTO t VALUES (3, '2024-00-10', '0000-00-00', '0000-00-00 00:00:00')")
+        schema = book.schema("t")
+        with pytest.raises(DefiniteError, match=r"column d of .* holds a date that does not exist") as caught:
+            book.scanned(schema)
+        assert caught.value.place.endswith("column d")
+        assert "--zero-dates null" in caught.value.hint
+        for where, column in (("id = 2", "d"), ("id = 3", "d")):
+            with pytest.raises(DefiniteError, match=f"column {column} of"):
+                book.scanned(schema, where)
+        found = book.scanned(schema, zero_dates_as_null=True)
+        assert [row[1:] for row in found[1:]] == [(None, None, None), (None, None, None)]
+
+
+def test_a_connection_survives_a_scan_and_not_a_broken_one(book: Logbook) -> None:
+    """What a scan leaves behind must never be read as the answer to the next query."""
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(100))")
+    book.insert("t", [(i, f"row {i}" * 10) for i in range(20_000)])
+    schema = book.schema("t")
+    with closing(connect(book.address)) as connection:
+        for _ in range(2):
+            assert sum(batch.num_rows for batch in scan_table(connection, book.address, schema)) == 20_000
+            assert query(connection, book.address, "SELECT 41 + 1") == [(42,)]
+        batches = scan_table(connection, book.address, schema, block_rows=100)
+        assert next(batches).num_rows == 100
+        batches.close()
+        assert not connection.open
+
+
+def test_the_server_s_own_error_is_ours(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    schema = book.schema("t")
+    with pytest.raises(DefiniteError, match="error 1054"):
+        book.scanned(schema, "no_such_column = 1")
+    book.run("DROP TABLE t")
+    with pytest.raises(DefiniteError, match="no such table"):
+        book.scanned(schema)
