@@ -85,7 +85,8 @@ class Arena:
                 at += _aligned(data_bytes)
         self.layout = layout
         self.a1: npt.NDArray[np.uint8] = np.empty(_aligned(max(at, 1)), dtype=np.uint8)
-        self.a1[:bitmaps] = 0
+        # Everything is valid until a decoder says otherwise: most values are there.
+        self.a1[:bitmaps] = 0xFF
         self.a2 = self.a1.view(np.int16)
         self.a4 = self.a1.view(np.int32)
         self.a8 = self.a1.view(np.int64)

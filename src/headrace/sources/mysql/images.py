@@ -4,17 +4,33 @@ A table is described by small arrays (how each column is encoded, where its outp
 the images of a list of row events and fills an arena. It never reads past an event's end and never writes past the arena: a malformed
 event ends in an error code with its place. When the arena is full the kernel stops *before* the change that does not fit and says where
 to go on. An update whose key bytes differ yields its before image and then its after image; any other update only the latter.
+
+Per block, description and layout become one plan (`_plan_columns`): a line of numbers per column, so that the loop over columns only
+compares and adds. Values are loaded as whole words and cut; see `words`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 
 from headrace.model.change import Op
 from headrace.sources.mysql import values as v
 from headrace.sources.mysql.arena import DATA, DATA_END, VALIDITY, VALUES
-from headrace.sources.mysql.jsonb import json_to_text
+from headrace.sources.mysql.jsonb import put_json
+from headrace.sources.mysql.pointers import NO_ROOM as JSON_NO_ROOM
+from headrace.sources.mysql.pointers import Bytes, Pointer, as_signed, byte_at, compiled, pointer_to
+from headrace.sources.mysql.words import (
+    Slots,
+    copy_run,
+    load_be,
+    load_int32,
+    load_le,
+    load_word_within,
+    same_bytes,
+    slots_of,
+    store_int32,
+)
 
 # How a column lies in a row image. Parameters a and b follow in the table description.
 (
@@ -46,210 +62,264 @@ DONE, FULL, TRUNCATED, BAD_JSON, ZERO_DATE, PARTIAL_IMAGE, WRONG_WIDTH = range(7
 _OP_INSERT, _OP_UPDATE, _OP_DELETE, _OP_BEFORE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.BEFORE)
 _NO_DATE = v.NO_DATE
 
+# Cells of a column's line in the plan: a size of 0 means that a length of _P_A bytes says it; a width of 0, variable output.
+_P_ENCODING, _P_SIZE, _P_A, _P_B, _P_IS_KEY, _P_WIDTH, _P_VALIDITY, _P_VALUES, _P_DATA, _P_DATA_END = range(10)
+_LINE = 10
+_SKIPPED = 13
+"""The encoding of a column that has no output."""
 
-@njit("i8(i4[:,::1], i8, u1[::1], i8, i8)", cache=True)
-def _size(table, c, buf, pos, end):  # type: ignore[no-untyped-def]
-    """Bytes of the value of column c at buf[pos], or -1 if they are not all there."""
-    encoding = table[ENCODING, c]
-    a = np.int64(table[A, c])
+
+@compiled("int64(int64, int64, int64)")
+def _fixed_size(encoding: int, a: int, b: int) -> int:
+    """Bytes of every value of a column, or 0 if each has its own size."""
     if encoding == VAR or encoding == JSON:
-        if pos + a > end:
+        return 0
+    if encoding == DECIMAL:
+        return v.decimal_size(a, b)
+    if encoding == DATE:
+        return 3
+    if encoding == DATETIME2:
+        return 5 + v.fraction_bytes(a)
+    if encoding == TIMESTAMP2:
+        return 4 + v.fraction_bytes(a)
+    if encoding == TIME2:
+        return 3 + v.fraction_bytes(a)
+    return 1 if encoding == YEAR else a
+
+
+@compiled("int64[::1](int32[:,::1], int64[:,::1])")
+def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """A line per column of the image: the description and the place of the output, with what follows from them."""
+    plan = np.zeros(table.shape[1] * _LINE, dtype=np.int64)
+    for c in range(table.shape[1]):
+        line = plan[c * _LINE : (c + 1) * _LINE]
+        encoding, out = int(table[ENCODING, c]), int(table[OUT, c])
+        line[_P_ENCODING] = encoding
+        line[_P_A], line[_P_B], line[_P_IS_KEY] = table[A, c], table[B, c], table[IS_KEY, c]
+        line[_P_SIZE] = _fixed_size(encoding, int(table[A, c]), int(table[B, c]))
+        if encoding == DECIMAL:
+            line[_P_WIDTH] = 8 * int(table[WORDS, c])
+        elif encoding != VAR and encoding != JSON:
+            line[_P_WIDTH] = table[WORDS, c]
+        if out < 0:
+            line[_P_ENCODING] = _SKIPPED
+        else:
+            line[_P_VALIDITY], line[_P_VALUES] = layout[out, VALIDITY], layout[out, VALUES]
+            line[_P_DATA], line[_P_DATA_END] = layout[out, DATA], layout[out, DATA_END]
+    return plan
+
+
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64)", inlined=True)
+def _value_end(plan: Slots, line: int, buf: Pointer, pos: int, end: int, limit: int) -> int:
+    """Where the value at buf[pos] ends, or -1 if it is not all there."""
+    size = int(plan[line + _P_SIZE])
+    if size == 0:
+        size = int(plan[line + _P_A])
+        if size > end - pos:
             return -1
-        size = a + v.read_le(buf, pos, a)
-    elif encoding == DECIMAL:
-        size = v.decimal_size(a, np.int64(table[B, c]))
-    elif encoding == DATE:
-        size = np.int64(3)
-    elif encoding == DATETIME2:
-        size = 5 + v.fraction_bytes(a)
-    elif encoding == TIMESTAMP2:
-        size = 4 + v.fraction_bytes(a)
-    elif encoding == TIME2:
-        size = 3 + v.fraction_bytes(a)
-    elif encoding == YEAR:
-        size = np.int64(1)
-    else:
-        size = a
-    if size < 0 or pos + size > end:
-        return -1
-    return size
+        size += load_le(buf, pos, size, limit)
+    return pos + size if size <= end - pos else -1
 
 
-@njit("i8(i4[:,::1], i8, i8, u1[::1], i8, i8, i8[:,::1])", cache=True)
-def _walk(table, columns, width, buf, pos, end, key):  # type: ignore[no-untyped-def]
-    """Step over the first `columns` values of an image, noting start and size of the key's; the position after them, or -1."""
+@compiled("boolean(CPointer(uint8), int64, int64)", inlined=True)
+def _is_null(buf: Pointer, nulls: int, c: int) -> bool:
+    return byte_at(buf, nulls + (c >> 3)) >> (c & 7) & 1 != 0
+
+
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(int64))")
+def _walk(plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, key: Slots) -> int:
+    """Step over an image, noting start and size (-1 for NULL) of the key's values; the position after it, or -1."""
     nulls = pos
-    pos += (width + 7) // 8
+    pos += (columns + 7) >> 3
     if pos > end:
         return -1
     k = 0
     for c in range(columns):
-        if buf[nulls + (c >> 3)] >> (c & 7) & 1:
-            size = np.int64(-1)
-        else:
-            size = _size(table, c, buf, pos, end)
-            if size < 0:
+        line = c * _LINE
+        start = pos
+        null = _is_null(buf, nulls, c)
+        if not null:
+            pos = _value_end(plan, line, buf, pos, end, limit)
+            if pos < 0:
                 return -1
-        if table[IS_KEY, c]:
-            key[k, 0], key[k, 1] = pos, size
-            k += 1
-        if size > 0:
-            pos += size
+        if plan[line + _P_IS_KEY]:
+            key[k] = start
+            key[k + 1] = -1 if null else pos - start
+            k += 2
     return pos
 
 
-@njit("b1(u1[::1], i8[:,::1], i8[:,::1])", cache=True)
-def _same_key(buf, before, after):  # type: ignore[no-untyped-def]
-    for k in range(before.shape[0]):
-        size = before[k, 1]
-        if size != after[k, 1]:
-            return False
-        for i in range(size):
-            if buf[before[k, 0] + i] != buf[after[k, 0] + i]:
-                return False
-    return True
+@compiled("int64(CPointer(int64), int64, int64, CPointer(uint8), int64, int64, int64, CPointer(int64))")
+def _compare_key(plan: Slots, columns: int, span: int, buf: Pointer, pos: int, end: int, limit: int, key: Slots) -> int:
+    """Whether the key of the image at `pos`, which lies in its first `span` columns, is the one that `_walk` noted; or -1."""
+    nulls = pos
+    pos += (columns + 7) >> 3
+    if pos > end:
+        return -1
+    k = 0
+    for c in range(span):
+        line = c * _LINE
+        start = pos
+        null = _is_null(buf, nulls, c)
+        if not null:
+            pos = _value_end(plan, line, buf, pos, end, limit)
+            if pos < 0:
+                return -1
+        if plan[line + _P_IS_KEY]:
+            size = -1 if null else pos - start
+            if size != key[k + 1] or (size > 0 and not same_bytes(buf, int(key[k]), start, size, limit)):
+                return 0
+            k += 2
+    return 1
 
 
-@njit("i8(i4[:,::1], i8, u1[::1], i8, i8, i8, u1[::1], i2[::1], i4[::1], i8[::1], i8[:,::1], u8[::1], b1, i8[::1])", cache=True)
-def _write(table, width, buf, pos, end, row, a1, a2, a4, a8, layout, limbs, zero_null, cursor):  # type: ignore[no-untyped-def]  # noqa: PLR0913
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64)", inlined=True)
+def _put_run(plan: Slots, line: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int) -> int:
+    """The value buf[pos:end), length first, as value `row` of a column of variable width; DONE or why not."""
+    offsets, data, data_end = int(plan[line + _P_VALUES]) + 4 * row, int(plan[line + _P_DATA]), int(plan[line + _P_DATA_END])
+    at = data + load_int32(out, offsets)
+    pos += int(plan[line + _P_A])
+    if plan[line + _P_ENCODING] == JSON:
+        at = put_json(buf, pos, end, limit, out, at, data_end)
+        if at < 0:
+            return FULL if at == JSON_NO_ROOM else BAD_JSON
+    else:
+        size = end - pos
+        padded = max(size, int(plan[line + _P_B]))
+        if at + padded > data_end:
+            return FULL
+        copy_run(buf, pos, limit, out, at, data_end, size)
+        for i in range(size, padded):
+            out[at + i] = 0
+        at += padded
+    store_int32(out, offsets + 4, at - data)
+    return DONE
+
+
+@compiled("int64(CPointer(int64), int64, int64, CPointer(uint8), int64, int64, int64)", inlined=True)
+def _read_number(plan: Slots, line: int, encoding: int, buf: Pointer, pos: int, size: int, limit: int) -> int:
+    """The number that stands for a value of fixed width, or NO_DATE."""
+    if encoding == INT:
+        shift = 64 - 8 * size
+        return as_signed(load_word_within(buf, pos, size, limit)) << shift >> shift
+    if encoding == UINT or encoding == ENUM or encoding == MASK:
+        return load_le(buf, pos, size, limit)
+    a = int(plan[line + _P_A])
+    if encoding == DATETIME2:
+        return v.read_datetime2(buf, pos, a, limit)
+    if encoding == TIMESTAMP2:
+        return v.read_timestamp2(buf, pos, a, limit)
+    if encoding == DATE:
+        return v.read_date(buf, pos, limit)
+    if encoding == TIME2:
+        return v.read_time2(buf, pos, a, limit)
+    if encoding == BITS:
+        return load_be(buf, pos, size, limit)
+    year = byte_at(buf, pos)
+    return year + 1900 if year != 0 else 0
+
+
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, boolean, CPointer(int64))")
+def _write(
+    plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_null: bool, cursor: Slots
+) -> int:
     """Write one image as row `row`; the position after it, or minus the status that stopped it."""
     nulls = pos
-    pos += (width + 7) // 8
+    pos += (columns + 7) >> 3
     if pos > end:
         return -TRUNCATED
-    for c in range(width):
-        encoding = table[ENCODING, c]
-        out = table[OUT, c]
-        is_null = buf[nulls + (c >> 3)] >> (c & 7) & 1
-        size = np.int64(0)
-        if not is_null:
-            size = _size(table, c, buf, pos, end)
-            if size < 0:
-                cursor[ERROR_COLUMN] = c
-                return -TRUNCATED
-        if out < 0:
-            pos += size
+    for c in range(columns):
+        line = c * _LINE
+        encoding = int(plan[line + _P_ENCODING])
+        if _is_null(buf, nulls, c):
+            if encoding != _SKIPPED:
+                v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
             continue
-        slot = layout[out, VALUES]
-        number = np.int64(0)
-        out_bytes = np.int64(8)
+        start = pos
+        pos = _value_end(plan, line, buf, start, end, limit)
+        if pos < 0:
+            cursor[ERROR_COLUMN] = c
+            return -TRUNCATED
         if encoding == VAR or encoding == JSON:
-            at = np.int64(a4[(slot >> 2) + row]) + layout[out, DATA]
-            if not is_null:
-                a = np.int64(table[A, c])
-                if encoding == VAR:
-                    length = size - a
-                    padded = max(length, np.int64(table[B, c]))
-                    if at + padded > layout[out, DATA_END]:
-                        return -FULL
-                    a1[at : at + length] = buf[pos + a : pos + size]
-                    if padded > length:
-                        a1[at + length : at + padded] = 0
-                    at += padded
-                else:
-                    at = json_to_text(buf, pos + a, pos + size, a1[: layout[out, DATA_END]], at)
-                    if at == -1:
-                        return -FULL
-                    if at < 0:
-                        cursor[ERROR_COLUMN] = c
-                        return -BAD_JSON
-            a4[(slot >> 2) + row + 1] = np.int32(at - layout[out, DATA])
+            status = _put_run(plan, line, buf, start, pos, limit, out, row)
+            if status != DONE:
+                cursor[ERROR_COLUMN] = c
+                return -status
         elif encoding == DECIMAL:
-            words = np.int64(table[WORDS, c])
-            if is_null:
-                for i in range(words):
-                    a8[(slot >> 3) + row * words + i] = 0
+            width = int(plan[line + _P_WIDTH])
+            at = int(plan[line + _P_VALUES]) + row * width
+            v.store_packed_decimal(buf, start, int(plan[line + _P_A]), int(plan[line + _P_B]), out, at, width >> 3, limit)
+        elif encoding != _SKIPPED:
+            number = _read_number(plan, line, encoding, buf, start, pos - start, limit)
+            if number == _NO_DATE and (encoding == DATE or encoding == DATETIME2 or encoding == TIMESTAMP2):
+                if not zero_null:
+                    cursor[ERROR_COLUMN] = c
+                    return -ZERO_DATE
+                v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
             else:
-                v.store_packed_decimal(buf, pos, np.int64(table[A, c]), np.int64(table[B, c]), limbs, a8, (slot >> 3) + row * words, words)
-        else:
-            if not is_null:
-                if encoding == INT:
-                    number = v.read_le(buf, pos, size)
-                    shift = 64 - 8 * size
-                    number = (number << shift) >> shift
-                elif encoding == UINT or encoding == ENUM or encoding == MASK:
-                    number = v.read_le(buf, pos, size)
-                elif encoding == BITS:
-                    number = v.read_be(buf, pos, size)
-                elif encoding == YEAR:
-                    number = np.int64(buf[pos])
-                    if number != 0:
-                        number += 1900
-                elif encoding == TIME2:
-                    number = v.read_time2(buf, pos, np.int64(table[A, c]))
-                else:
-                    if encoding == DATE:
-                        number = v.read_date(buf, pos)
-                    elif encoding == DATETIME2:
-                        number = v.read_datetime2(buf, pos, np.int64(table[A, c]))
-                    else:
-                        number = v.read_timestamp2(buf, pos, np.int64(table[A, c]))
-                    if number == _NO_DATE:
-                        if not zero_null:
-                            cursor[ERROR_COLUMN] = c
-                            return -ZERO_DATE
-                        is_null = 1
-                        number = np.int64(0)
-            out_bytes = np.int64(table[WORDS, c])
-            if out_bytes == 8:
-                a8[(slot >> 3) + row] = number
-            elif out_bytes == 4:
-                a4[(slot >> 2) + row] = np.int32(number)
-            elif out_bytes == 2:
-                a2[(slot >> 1) + row] = np.int16(number)
-            else:
-                a1[slot + row] = np.uint8(number)
-        if not is_null:
-            a1[layout[out, VALIDITY] + (row >> 3)] |= np.uint8(1 << (row & 7))
-        pos += size
+                v.store(out, int(plan[line + _P_VALUES]), row, int(plan[line + _P_WIDTH]), number)
     return pos
 
 
-@njit("i8(u1[::1], i8, i8, i8, i8)", cache=True)
-def _first_image(buf, pos, end, width, kind):  # type: ignore[no-untyped-def]
+@compiled("int64(CPointer(uint8), int64, int64, int64, int64)")
+def _first_image(buf: Pointer, pos: int, end: int, width: int, kind: int) -> int:
     """Where the images of a row event start, given where its column count starts; or minus a status."""
     if pos >= end:
         return -TRUNCATED
-    count = np.int64(buf[pos])
+    count = byte_at(buf, pos)
     pos += 1
     if count == 252:
         if pos + 2 > end:
             return -TRUNCATED
-        count = v.read_le(buf, pos, 2)
+        count = byte_at(buf, pos) | byte_at(buf, pos + 1) << 8
         pos += 2
     elif count > 250:
         return -WRONG_WIDTH
     if count != width:
         return -WRONG_WIDTH
-    bitmap = (width + 7) // 8
+    bitmap = (width + 7) >> 3
     bitmaps = 2 if kind == UPDATE else 1
     if pos + bitmap * bitmaps > end:
         return -TRUNCATED
     for b in range(bitmaps):
         for c in range(width):
-            if not buf[pos + b * bitmap + (c >> 3)] >> (c & 7) & 1:
+            if not _is_null(buf, pos + b * bitmap, c):
                 return -PARTIAL_IMAGE
     return pos + bitmap * bitmaps
 
 
-@njit(
-    "void(u1[::1], i8[:,::1], i4[:,::1], i8, i8, u8, b1, b1, u1[::1], i2[::1], i4[::1], i8[::1], i8[:,::1], i8,"
-    " u1[::1], u8[::1], i8[::1], i8[::1])",
-    cache=True,
+@compiled(
+    "void(uint8[::1], int64[:,::1], int32[:,::1], int64, int64, uint64, boolean, boolean, uint8[::1], int64[:,::1], int64,"
+    " uint8[::1], uint64[::1], int64[::1], int64[::1])"
 )
-def decode_images(  # type: ignore[no-untyped-def]  # noqa: PLR0913
-    buf, events, table, keys, key_span, version_base, every_before, zero_null, a1, a2, a4, a8, layout, capacity, op, version, commit_ts, cursor
-):
+def decode_images(
+    buf: Bytes,
+    events: npt.NDArray[np.int64],
+    table: npt.NDArray[np.int32],
+    keys: int,
+    key_span: int,
+    version_base: np.uint64,
+    every_before: bool,
+    zero_null: bool,
+    arena: Bytes,
+    layout: npt.NDArray[np.int64],
+    capacity: int,
+    op: Bytes,
+    version: npt.NDArray[np.uint64],
+    commit_ts: npt.NDArray[np.int64],
+    cursor: npt.NDArray[np.int64],
+) -> None:
     """Decode row events from `cursor` on until all are done, the arena is full, or something is wrong.
 
     events: one line each: start of the column count, end of the images, kind, commit time in microseconds, offset of the event in the log.
     keys, key_span: how many key columns there are, and how many leading columns hold them all.
     """
     width = table.shape[1]
-    before_key = np.empty((keys, 2), dtype=np.int64)
-    after_key = np.empty((keys, 2), dtype=np.int64)
-    limbs = np.empty(8, dtype=np.uint64)
-    row = np.int64(0)
+    key_bounds = np.empty(2 * keys + 2, dtype=np.int64)
+    lines = _plan_columns(table, layout)
+    source, out, plan, key, note = pointer_to(buf), pointer_to(arena), slots_of(lines), slots_of(key_bounds), slots_of(cursor)
+    limit = len(buf)
+    row = 0
     cursor[STATUS] = DONE
     while cursor[EVENT] < events.shape[0]:
         event = cursor[EVENT]
@@ -257,7 +327,7 @@ def decode_images(  # type: ignore[no-untyped-def]  # noqa: PLR0913
         kind = events[event, 2]
         pos = cursor[OFFSET]
         if pos == 0:
-            pos = _first_image(buf, events[event, 0], end, width, kind)
+            pos = _first_image(source, events[event, 0], end, width, kind) if end <= limit else -TRUNCATED
             cursor[ORDINAL] = 1
             if pos < 0:
                 cursor[STATUS], cursor[ERROR_AT], cursor[ROWS] = -pos, event, row
@@ -271,22 +341,23 @@ def decode_images(  # type: ignore[no-untyped-def]  # noqa: PLR0913
                 return
             first_row = row
             if kind == UPDATE:
-                after = _walk(table, width, width, buf, pos, end, before_key)
-                if after < 0 or _walk(table, key_span, width, buf, after, end, after_key) < 0:
+                after = _walk(plan, width, source, pos, end, limit, key)
+                same = -1 if after < 0 else _compare_key(plan, width, key_span, source, after, end, limit, key)
+                if same < 0:
                     cursor[STATUS], cursor[ERROR_AT], cursor[ROWS] = TRUNCATED, event, row
                     return
                 done = after
-                if every_before or not _same_key(buf, before_key, after_key):
-                    done = _write(table, width, buf, pos, after, row, a1, a2, a4, a8, layout, limbs, zero_null, cursor)
+                if every_before or same == 0:
+                    done = _write(plan, width, source, pos, after, limit, out, row, zero_null, note)
                     op[row], version[row] = _OP_BEFORE, address + np.uint64(ordinal)
                     commit_ts[row] = events[event, 3]
                     row += 1
                 if done >= 0:
-                    done = _write(table, width, buf, after, end, row, a1, a2, a4, a8, layout, limbs, zero_null, cursor)
+                    done = _write(plan, width, source, after, end, limit, out, row, zero_null, note)
                 op[row], version[row] = _OP_UPDATE, address + np.uint64(ordinal + 1)
                 cursor[ORDINAL] = ordinal + 2
             else:
-                done = _write(table, width, buf, pos, end, row, a1, a2, a4, a8, layout, limbs, zero_null, cursor)
+                done = _write(plan, width, source, pos, end, limit, out, row, zero_null, note)
                 op[row], version[row] = (_OP_INSERT if kind == WRITE else _OP_DELETE), address + np.uint64(ordinal)
                 cursor[ORDINAL] = ordinal + 1
             commit_ts[row] = events[event, 3]
@@ -296,27 +367,28 @@ def decode_images(  # type: ignore[no-untyped-def]  # noqa: PLR0913
                 cursor[STATUS], cursor[ERROR_AT], cursor[ROWS], cursor[ORDINAL] = -done, event, first_row, ordinal
                 return
             pos = done
-        if pos != end:
-            cursor[STATUS], cursor[ERROR_AT], cursor[ROWS] = TRUNCATED, event, row
-            return
         cursor[EVENT] = event + 1
         cursor[OFFSET] = 0
     cursor[ROWS] = row
 
 
-@njit("i8(u1[::1], i8, i8, i8, i4[:,::1])", cache=True)
-def count_changes(buf, pos, end, kind, table):  # type: ignore[no-untyped-def]
+@compiled("int64(uint8[::1], int64, int64, int64, int32[:,::1])")
+def count_changes(buf: Bytes, start: int, end: int, kind: int, table: npt.NDArray[np.int32]) -> int:
     """How many changes a row event holds, or minus a status."""
     width = table.shape[1]
-    none = np.empty((width, 2), dtype=np.int64)
-    pos = _first_image(buf, pos, end, width, kind)
+    if start < 0 or end > len(buf):
+        return -TRUNCATED
+    layout = np.zeros((width + 1, 4), dtype=np.int64)
+    lines, bounds = _plan_columns(table, layout), np.empty(2 * width + 2, dtype=np.int64)
+    source, plan, key, limit = pointer_to(buf), slots_of(lines), slots_of(bounds), len(buf)
+    pos = _first_image(source, start, end, width, kind)
     if pos < 0:
         return pos
-    changes = np.int64(0)
+    changes = 0
     while pos < end:
-        pos = _walk(table, width, width, buf, pos, end, none)
+        pos = _walk(plan, width, source, pos, end, limit, key)
         if pos >= 0 and kind == UPDATE:
-            pos = _walk(table, width, width, buf, pos, end, none)
+            pos = _walk(plan, width, source, pos, end, limit, key)
         if pos < 0:
             return -TRUNCATED
         changes += 1

@@ -116,7 +116,7 @@ def _find_value(buf: Pointer, base: int, outer: int, extent: int, count: int, in
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)")
 def _put_document(buf: Pointer, start: int, end: int, buf_end: int, out: Pointer, pos: int, out_end: int) -> int:
-    """`json_to_text` on pointers, for a document of at least one byte."""
+    """The text of a document of at least one byte; there is `SLACK` in `out`."""
     room = out_end - SLACK
     frames = stack_slots(_FRAMES)
     depth = 0
@@ -180,6 +180,16 @@ def _put_document(buf: Pointer, start: int, end: int, buf_end: int, out: Pointer
         index += 1
 
 
+@compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)", inlined=True)
+def put_json(buf: Pointer, start: int, end: int, buf_end: int, out: Pointer, out_pos: int, out_end: int) -> int:
+    """`json_to_text` on pointers, for kernels that have checked start, end and out_pos against the ends of the memory."""
+    if out_end - out_pos < SLACK:
+        return NO_ROOM
+    if start == end:
+        return put_literal(0, out, out_pos)
+    return _put_document(buf, start, end, buf_end, out, out_pos, out_end)
+
+
 @compiled("int64(uint8[::1], int64, int64, uint8[::1], int64)")
 def json_to_text(buf: Bytes, start: int, end: int, out: Bytes, out_pos: int) -> int:
     """Write the text of the binary document buf[start:end) at out[out_pos] and return the position after it.
@@ -190,8 +200,4 @@ def json_to_text(buf: Bytes, start: int, end: int, out: Bytes, out_pos: int) -> 
     """
     if start < 0 or end < start or end > len(buf) or out_pos < 0:
         return MALFORMED
-    if len(out) - out_pos < SLACK:
-        return NO_ROOM
-    if start == end:
-        return put_literal(0, pointer_to(out), out_pos)
-    return _put_document(pointer_to(buf), start, end, len(buf), pointer_to(out), out_pos, len(out))
+    return put_json(pointer_to(buf), start, end, len(buf), pointer_to(out), out_pos, len(out))

@@ -13,7 +13,19 @@ from typing import Final
 
 import numba
 
-KERNEL_MODULES: Final = ("pointers", "values", "doubles", "jsonb_scalars", "jsonb", "images", "framing", "scan", "resultset")
+KERNEL_MODULES: Final = (
+    "pointers",
+    "words",
+    "values",
+    "doubles",
+    "jsonb_scalars",
+    "jsonb",
+    "images",
+    "checksum",
+    "framing",
+    "scan",
+    "resultset",
+)
 
 
 def kernel_cache_dir() -> Path:
@@ -31,4 +43,4 @@ def kernel_cache_dir() -> Path:
 def use_kernel_cache() -> None:
     """Point numba at our folder, unless the user chose one; must run before the kernels are imported."""
     if not os.environ.get("NUMBA_CACHE_DIR"):
-        numba.config.CACHE_DIR = str(kernel_cache_dir())
+        numba.config.CACHE_DIR = str(kernel_cache_dir())  # type: ignore[attr-defined]

@@ -7,10 +7,12 @@ the arena, or at a packet that is not a row. It checks every length against the 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 
 from headrace.sources.mysql import values as v
 from headrace.sources.mysql.arena import DATA, DATA_END, VALIDITY, VALUES
+from headrace.sources.mysql.pointers import Bytes, Pointer, byte_at, compiled, pointer_to
+from headrace.sources.mysql.words import Slots, copy_run, load_2, load_3, load_4, load_int32, load_le, slots_of, store_int32
 
 # How a column lies in a protocol row.
 (
@@ -31,151 +33,191 @@ AT, ROWS, STATUS, ERROR_COLUMN = range(4)
 MORE, FULL, NOT_A_ROW, SPLIT, MALFORMED, ZERO_DATE = range(6)
 
 
-@njit("i8(u1[::1], i8, i8, i8[::1])", cache=True)
-def _length(raw, pos, end, size):  # type: ignore[no-untyped-def]
-    """Read a length-encoded size into size[0]; the position after it, or -1."""
-    first = np.int64(raw[pos]) if pos < end else np.int64(255)
-    width = np.int64(0)
-    if first < 251:
-        size[0] = first
-    elif first == 252:
-        width = 2
-    elif first == 253:
-        width = 3
-    elif first == 254:
-        width = 8
-    else:
-        return -1
-    if width:
-        if pos + 1 + width > end:
-            return -1
-        size[0] = v.read_le(raw, pos + 1, width)
+# Cells of a column's line in the plan, which joins description and layout.
+_P_ENCODING, _P_A, _P_WIDTH, _P_VALIDITY, _P_VALUES, _P_DATA, _P_DATA_END = range(7)
+_LINE = 7
+
+
+@compiled("int64[::1](int32[:,::1], int64[:,::1])")
+def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    plan = np.zeros(table.shape[1] * _LINE, dtype=np.int64)
+    for c in range(table.shape[1]):
+        line = plan[c * _LINE : (c + 1) * _LINE]
+        line[_P_ENCODING], line[_P_A] = table[ENCODING, c], table[A, c]
+        line[_P_WIDTH] = int(table[B, c]) * (8 if table[ENCODING, c] == DECIMAL else 1)
+        line[_P_VALIDITY], line[_P_VALUES] = layout[c, VALIDITY], layout[c, VALUES]
+        line[_P_DATA], line[_P_DATA_END] = layout[c, DATA], layout[c, DATA_END]
+    return plan
+
+
+@compiled("Tuple((int64, int64))(CPointer(uint8), int64, int64, int64)", inlined=True)
+def _length(raw: Pointer, pos: int, end: int, limit: int) -> tuple[int, int]:
+    """The position after the length-encoded size at `pos`, or -1, and that size, of which all bytes are there."""
+    first = byte_at(raw, pos) if pos < end else 255
+    size, width = first, 0
+    if first >= 251:
+        if first < 252 or first > 254:
+            return -1, 0
+        width = 8 if first == 254 else first - 250
+        if width > end - pos - 1:
+            return -1, 0
+        size = load_le(raw, pos + 1, width, limit)
     pos += 1 + width
-    if size[0] < 0 or pos + size[0] > end:
-        return -1
-    return pos
+    if size < 0 or size > end - pos:
+        return -1, 0
+    return pos, size
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def _datetime(raw, pos, size):  # type: ignore[no-untyped-def]
+@compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
+def _datetime(raw: Pointer, pos: int, size: int) -> int:
     """Microseconds of a date or datetime value of `size` bytes at pos, or NO_DATE."""
     if size < 4:
         return v.NO_DATE
-    hour = minute = second = micros = np.int64(0)
+    hour = minute = second = micros = 0
     if size >= 7:
-        hour, minute, second = np.int64(raw[pos + 4]), np.int64(raw[pos + 5]), np.int64(raw[pos + 6])
+        hour, minute, second = byte_at(raw, pos + 4), byte_at(raw, pos + 5), byte_at(raw, pos + 6)
     if size >= 11:
-        micros = v.read_le(raw, pos + 7, 4)
-    return v.micros_from_civil(v.read_le(raw, pos, 2), np.int64(raw[pos + 2]), np.int64(raw[pos + 3]), hour, minute, second, micros)
+        micros = load_4(raw, pos + 7)
+    return v.micros_from_civil(load_2(raw, pos), byte_at(raw, pos + 2), byte_at(raw, pos + 3), hour, minute, second, micros)
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def _time(raw, pos, size):  # type: ignore[no-untyped-def]
+@compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
+def _time(raw: Pointer, pos: int, size: int) -> int:
     if size < 8:
-        return np.int64(0)
-    hours = v.read_le(raw, pos + 1, 4) * 24 + np.int64(raw[pos + 5])
-    micros = (hours * 3600 + np.int64(raw[pos + 6]) * 60 + np.int64(raw[pos + 7])) * 1_000_000
+        return 0
+    hours = load_4(raw, pos + 1) * 24 + byte_at(raw, pos + 5)
+    micros = (hours * 3600 + byte_at(raw, pos + 6) * 60 + byte_at(raw, pos + 7)) * 1_000_000
     if size >= 12:
-        micros += v.read_le(raw, pos + 8, 4)
-    return -micros if raw[pos] else micros
+        micros += load_4(raw, pos + 8)
+    return -micros if byte_at(raw, pos) else micros
 
 
-@njit("i8(u1[::1], i8, i8, i4[:,::1], i8, u1[::1], i2[::1], i4[::1], i8[::1], i8[:,::1], u8[::1], i8[::1], b1, i8[::1])", cache=True)
-def decode_row(raw, pos, end, table, row, a1, a2, a4, a8, layout, limbs, scratch, zero_null, state):  # type: ignore[no-untyped-def]  # noqa: PLR0913
+@compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
+def _bits(raw: Pointer, pos: int, size: int) -> int:
+    value = 0
+    for i in range(size):
+        value = value << 8 | byte_at(raw, pos + i)
+    return value
+
+
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64)", inlined=True)
+def _put_value(plan: Slots, line: int, raw: Pointer, pos: int, size: int, limit: int, out: Pointer, row: int) -> int:
+    """The value raw[pos:pos+size) as value `row` of its column; 0 or the status that stops it."""
+    encoding, values, width = int(plan[line + _P_ENCODING]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH])
+    if encoding == FIXED:
+        v.store(out, values, row, width, load_le(raw, pos, size, limit))
+    elif encoding == TEXT:
+        offsets, data, data_end = values + 4 * row, int(plan[line + _P_DATA]), int(plan[line + _P_DATA_END])
+        at = data + load_int32(out, offsets)
+        if size > data_end - at:
+            return FULL
+        copy_run(raw, pos, limit, out, at, data_end, size)
+        store_int32(out, offsets + 4, at + size - data)
+    elif encoding == DECIMAL:
+        if v.store_text_decimal(raw, pos, pos + size, int(plan[line + _P_A]), out, values + row * width, width >> 3) < 0:
+            return MALFORMED
+    elif encoding == BITS:
+        v.store(out, values, row, width, _bits(raw, pos, size))
+    elif encoding == TIME:
+        v.store(out, values, row, width, _time(raw, pos, size))
+    else:
+        number = _datetime(raw, pos, size)
+        if number == v.NO_DATE:
+            return ZERO_DATE
+        v.store(out, values, row, width, number // 86_400_000_000 if encoding == DATE else number)
+    return 0
+
+
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, boolean, CPointer(int64))")
+def _write_row(
+    plan: Slots, columns: int, raw: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_null: bool, state: Slots
+) -> int:
     """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
-    columns = table.shape[1]
     nulls = pos + 1
-    pos = nulls + (columns + 9) // 8
+    pos = nulls + ((columns + 9) >> 3)
     if pos > end:
         return -MALFORMED
     for c in range(columns):
-        encoding = table[ENCODING, c]
-        slot = layout[c, VALUES]
-        is_null = raw[nulls + ((c + 2) >> 3)] >> ((c + 2) & 7) & 1
-        size = np.int64(0)
-        if not is_null:
-            if encoding == FIXED:
-                size = np.int64(table[A, c])
-                if pos + size > end:
-                    state[ERROR_COLUMN] = c
-                    return -MALFORMED
-            else:
-                pos = _length(raw, pos, end, scratch)
-                if pos < 0:
-                    state[ERROR_COLUMN] = c
-                    return -MALFORMED
-                size = scratch[0]
-        if encoding == TEXT:
-            at = np.int64(a4[(slot >> 2) + row]) + layout[c, DATA]
-            if at + size > layout[c, DATA_END]:
-                return -FULL
-            a1[at : at + size] = raw[pos : pos + size]
-            a4[(slot >> 2) + row + 1] = np.int32(at + size - layout[c, DATA])
-        elif encoding == DECIMAL:
-            words = np.int64(table[B, c])
-            if is_null:
-                for i in range(words):
-                    a8[(slot >> 3) + row * words + i] = 0
-            elif v.store_text_decimal(raw, pos, pos + size, np.int64(table[A, c]), limbs, a8, (slot >> 3) + row * words, words) < 0:
-                state[ERROR_COLUMN] = c
-                return -MALFORMED
+        line = c * _LINE
+        if byte_at(raw, nulls + ((c + 2) >> 3)) >> ((c + 2) & 7) & 1:
+            v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
+            continue
+        if plan[line + _P_ENCODING] == FIXED:
+            size = int(plan[line + _P_A])
+            if size > end - pos:
+                pos = -1
         else:
-            number = np.int64(0)
-            if not is_null:
-                if encoding == FIXED:
-                    number = v.read_le(raw, pos, size)
-                elif encoding == BITS:
-                    number = v.read_be(raw, pos, size)
-                elif encoding == TIME:
-                    number = _time(raw, pos, size)
-                else:
-                    number = _datetime(raw, pos, size)
-                    if number == v.NO_DATE:
-                        if not zero_null:
-                            state[ERROR_COLUMN] = c
-                            return -ZERO_DATE
-                        is_null = 1
-                        number = np.int64(0)
-                    elif encoding == DATE:
-                        number = number // 86_400_000_000
-            width = table[B, c]
-            if width == 8:
-                a8[(slot >> 3) + row] = number
-            elif width == 4:
-                a4[(slot >> 2) + row] = np.int32(number)
-            elif width == 2:
-                a2[(slot >> 1) + row] = np.int16(number)
-            else:
-                a1[slot + row] = np.uint8(number)
-        if not is_null:
-            a1[layout[c, VALIDITY] + (row >> 3)] |= np.uint8(1 << (row & 7))
+            pos, size = _length(raw, pos, end, limit)
+        status = MALFORMED
+        if pos >= 0:
+            status = _put_value(plan, line, raw, pos, size, limit, out, row)
+        if status == ZERO_DATE and zero_null:
+            v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
+        elif status != 0:
+            state[ERROR_COLUMN] = c
+            return -status
         pos += size
     return 0 if pos == end else -MALFORMED
 
 
-@njit("void(u1[::1], i8, i4[:,::1], i8, u1[::1], i2[::1], i4[::1], i8[::1], i8[:,::1], b1, i8[::1])", cache=True)
-def decode_rows(raw, end, table, capacity, a1, a2, a4, a8, layout, zero_null, state):  # type: ignore[no-untyped-def]  # noqa: PLR0913
+@compiled(
+    "int64(uint8[::1], int64, int64, int32[:,::1], int64, uint8[::1], int16[::1], int32[::1], int64[::1], int64[:,::1], uint64[::1],"
+    " int64[::1], boolean, int64[::1])"
+)
+def decode_row(
+    raw: Bytes,
+    pos: int,
+    end: int,
+    table: npt.NDArray[np.int32],
+    row: int,
+    a1: Bytes,
+    a2: npt.NDArray[np.int16],
+    a4: npt.NDArray[np.int32],
+    a8: npt.NDArray[np.int64],
+    layout: npt.NDArray[np.int64],
+    limbs: npt.NDArray[np.uint64],
+    scratch: npt.NDArray[np.int64],
+    zero_null: bool,
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
+    plan = _plan_columns(table, layout)
+    return _write_row(slots_of(plan), table.shape[1], pointer_to(raw), pos, end, len(raw), pointer_to(a1), row, zero_null, slots_of(state))
+
+
+@compiled("void(uint8[::1], int64, int32[:,::1], int64, uint8[::1], int16[::1], int32[::1], int64[::1], int64[:,::1], boolean, int64[::1])")
+def decode_rows(
+    raw: Bytes,
+    end: int,
+    table: npt.NDArray[np.int32],
+    capacity: int,
+    a1: Bytes,
+    a2: npt.NDArray[np.int16],
+    a4: npt.NDArray[np.int32],
+    a8: npt.NDArray[np.int64],
+    layout: npt.NDArray[np.int64],
+    zero_null: bool,
+    state: npt.NDArray[np.int64],
+) -> None:
     """Decode the row packets in raw[state[AT]:end) on top of the state[ROWS] rows already in the arena."""
-    limbs = np.empty(8, dtype=np.uint64)
-    scratch = np.zeros(1, dtype=np.int64)
+    lines = _plan_columns(table, layout)
+    plan, source, out, note, limit = slots_of(lines), pointer_to(raw), pointer_to(a1), slots_of(state), len(raw)
     state[STATUS] = MORE
     while state[AT] + 4 <= end:
         pos = state[AT]
-        size = v.read_le(raw, pos, 3)
+        size = load_3(source, pos)
         if size == 0xFFFFFF:
             state[STATUS] = SPLIT
             return
         if pos + 4 + size > end:
             return
-        if size == 0 or raw[pos + 4] != 0:
+        if size == 0 or byte_at(source, pos + 4) != 0:
             state[STATUS] = NOT_A_ROW
             return
         if state[ROWS] >= capacity:
             state[STATUS] = FULL
             return
-        done = decode_row(
-            raw, pos + 4, pos + 4 + size, table, state[ROWS], a1, a2, a4, a8, layout, limbs, scratch, zero_null, state
-        )
+        done = _write_row(plan, table.shape[1], source, pos + 4, pos + 4 + size, limit, out, state[ROWS], zero_null, note)
         if done < 0:
             state[STATUS] = -done
             return

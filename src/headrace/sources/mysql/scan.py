@@ -8,11 +8,12 @@ distinct table maps they refer to. Both check every size before they use it; any
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 
-from headrace.sources.mysql.framing import crc32
+from headrace.sources.mysql.checksum import crc32_at
 from headrace.sources.mysql.images import DELETE, UPDATE, WRITE
-from headrace.sources.mysql.values import read_be, read_le
+from headrace.sources.mysql.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to
+from headrace.sources.mysql.words import byteswap, load_2, load_4, same_bytes
 
 # Cells of scan_groups' state.
 POS, IN_GROUP, GROUPS, SPLITS, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, G0, G1, G2, ERROR_AT = range(11)
@@ -35,12 +36,12 @@ _ANNOUNCED, _OPEN = 1, 2
 _BEGIN, _END, _ROLLBACK, _INERT, _OTHER = range(5)
 
 
-@njit(cache=True)
-def _starts_with(buf, pos, end, word):  # type: ignore[no-untyped-def]
-    if pos + word.shape[0] > end:
+@compiled("boolean(CPointer(uint8), int64, int64, CPointer(uint8), int64)")
+def _starts_with(buf: Pointer, pos: int, end: int, word: Pointer, size: int) -> bool:
+    if pos + size > end:
         return False
-    for i in range(word.shape[0]):
-        char = buf[pos + i]
+    for i in range(size):
+        char = byte_at(buf, pos + i)
         if 97 <= char <= 122:
             char -= 32
         if char != word[i]:
@@ -55,34 +56,61 @@ _W_ROLLBACK_TO = np.frombuffer(b"ROLLBACK TO", dtype=np.uint8).copy()
 _W_SAVEPOINT = np.frombuffer(b"SAVEPOINT", dtype=np.uint8).copy()
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def _query_kind(buf, body, end):  # type: ignore[no-untyped-def]
+@compiled("int64(CPointer(uint8), int64, int64)")
+def _query_kind(buf: Pointer, body: int, end: int) -> int:
+    """What a query event says, as far as grouping goes."""
     if body + 13 > end:
         return _OTHER
-    text = body + 13 + read_le(buf, body + 11, 2) + np.int64(buf[body + 8]) + 1
+    text = body + 13 + load_2(buf, body + 11) + byte_at(buf, body + 8) + 1
     if text > end:
         return _OTHER
-    if end - text == 5 and _starts_with(buf, text, end, _W_BEGIN):
+    if end - text == 5 and _starts_with(buf, text, end, pointer_to(_W_BEGIN), 5):
         return _BEGIN
-    if end - text == 6 and _starts_with(buf, text, end, _W_COMMIT):
+    if end - text == 6 and _starts_with(buf, text, end, pointer_to(_W_COMMIT), 6):
         return _END
-    if _starts_with(buf, text, end, _W_SAVEPOINT) or _starts_with(buf, text, end, _W_ROLLBACK_TO):
+    if _starts_with(buf, text, end, pointer_to(_W_SAVEPOINT), 9) or _starts_with(buf, text, end, pointer_to(_W_ROLLBACK_TO), 11):
         return _INERT
-    if end - text == 8 and _starts_with(buf, text, end, _W_ROLLBACK):
+    if end - text == 8 and _starts_with(buf, text, end, pointer_to(_W_ROLLBACK), 8):
         return _ROLLBACK
     return _OTHER
 
 
-@njit("i8(u1[::1], i8, i8, b1, i8, i8[:,::1], i8[::1], i8[::1])", cache=True)
-def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  # type: ignore[no-untyped-def]  # noqa: PLR0913
-    """Walk complete events buf[state[POS]:end); `base` is the log offset of buf[0].
+@compiled("int64(CPointer(uint8), int64)", inlined=True)
+def _load_8(buf: Pointer, at: int) -> int:
+    return as_signed(load_word(buf, at))
 
-    Appends to `groups` (see GROUP columns) and to `splits`: log offsets of statement ends inside a transaction, at least `split_bytes` apart.
+
+@compiled("int64(CPointer(uint8), int64)", inlined=True)
+def _load_8_be(buf: Pointer, at: int) -> int:
+    return as_signed(byteswap(load_word(buf, at)))
+
+
+@compiled("int64(CPointer(uint8), int64)", inlined=True)
+def _load_6(buf: Pointer, at: int) -> int:
+    return load_4(buf, at) | load_2(buf, at + 4) << 32
+
+
+@compiled("int64(uint8[::1], int64, int64, boolean, int64, int64[:,::1], int64[::1], int64[::1])")
+def scan_groups(
+    log: Bytes,
+    end: int,
+    base: int,
+    checksum: bool,
+    split_bytes: int,
+    groups: npt.NDArray[np.int64],
+    splits: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Walk complete events log[state[POS]:end); `base` is the file offset of log[0].
+
+    Appends to `groups` (see GROUP columns) and to `splits`: log offsets of statement ends inside a transaction, at least `split_bytes`
+    apart.
     """
     tail = 4 if checksum else 0
+    buf = pointer_to(log)
     while state[POS] + 19 <= end:
         pos = state[POS]
-        size = read_le(buf, pos + 9, 4)
+        size = load_4(buf, pos + 9)
         if size < 19 + tail or size > 1 << 31:
             state[ERROR_AT] = base + pos
             return BAD_SIZE
@@ -92,19 +120,19 @@ def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  
             return NO_ROOM
         stop = pos + size - tail
         state[ERROR_AT] = base + pos
-        if (base + pos + size) & 0xFFFFFFFF != read_le(buf, pos + 13, 4):
+        if (base + pos + size) & 0xFFFFFFFF != load_4(buf, pos + 13):
             return BAD_POSITION
-        if checksum and np.int64(crc32(buf, pos, stop)) != read_le(buf, stop, 4):
+        if checksum and as_signed(crc32_at(buf, pos, stop)) != load_4(buf, stop):
             return BAD_CHECKSUM
-        kind = np.int64(buf[pos + 4])
+        kind = byte_at(buf, pos + 4)
         body = pos + 19
-        ends = np.int64(-1)
+        ends = -1
         state[SINCE_SPLIT] += size
         if kind == 30 or kind == 31 or kind == 32 or kind == 23 or kind == 24 or kind == 25:
             state[HAS_ROWS] = 1
             if size < 19 + 8 + tail:
                 return BAD_SIZE
-            if read_le(buf, body + 6, 2) & 1 and state[SINCE_SPLIT] >= split_bytes:
+            if load_2(buf, body + 6) & 1 and state[SINCE_SPLIT] >= split_bytes:
                 splits[state[SPLITS]] = base + pos + size
                 state[SPLITS] += 1
                 state[SINCE_SPLIT] = 0
@@ -131,23 +159,23 @@ def scan_groups(buf, end, base, checksum, split_bytes, groups, splits, state):  
                 return BAD_SIZE
             state[IN_GROUP] = _ANNOUNCED
             if kind == 33:
-                state[G0], state[G1], state[G2] = read_be(buf, body + 1, 8), read_be(buf, body + 9, 8), read_le(buf, body + 17, 8)
+                state[G0], state[G1], state[G2] = _load_8_be(buf, body + 1), _load_8_be(buf, body + 9), _load_8(buf, body + 17)
         elif kind == 162:
             if size < 19 + 13 + tail:
                 return BAD_SIZE
-            state[G0], state[G1], state[G2] = read_le(buf, body + 8, 4), read_le(buf, pos + 5, 4), read_le(buf, body, 8)
+            state[G0], state[G1], state[G2] = load_4(buf, body + 8), load_4(buf, pos + 5), _load_8(buf, body)
             # A group that is not standalone starts here: MariaDB writes no BEGIN of its own.
-            state[IN_GROUP] = _ANNOUNCED if buf[body + 12] & 1 else _OPEN
+            state[IN_GROUP] = _ANNOUNCED if byte_at(buf, body + 12) & 1 else _OPEN
         elif kind == 4 or kind == 3:
             ends = FILE_END
         elif not (kind == 15 or kind == 35 or kind == 36 or kind == 37 or kind == 28 or kind == 161 or kind == 163):
-            if not read_le(buf, pos + 17, 2) & 0x80:
+            if not load_2(buf, pos + 17) & 0x80:
                 return UNKNOWN_EVENT
         if ends >= 0:
             g = state[GROUPS]
             groups[g, END], groups[g, KIND] = base + pos + size, ends
             groups[g, GTID0], groups[g, GTID1], groups[g, GTID2] = state[G0], state[G1], state[G2]
-            groups[g, TIME], groups[g, ROWS] = read_le(buf, pos, 4), state[HAS_ROWS]
+            groups[g, TIME], groups[g, ROWS] = load_4(buf, pos), state[HAS_ROWS]
             state[GROUPS] = g + 1
             state[IN_GROUP] = state[HAS_ROWS] = state[HAS_QUERY] = state[SINCE_SPLIT] = 0
             state[G0] = state[G1] = state[G2] = 0
@@ -164,18 +192,11 @@ I_POS, I_EVENTS, I_MAPS, I_ERROR_AT = range(4)
 NO_MAP, TOO_MANY_MAPS = 10, 11
 
 
-@njit("b1(u1[::1], i8, i8, i8)", cache=True)
-def _same_bytes(buf, one, other, size):  # type: ignore[no-untyped-def]
-    for i in range(size):
-        if buf[one + i] != buf[other + i]:
-            return False
-    return True
-
-
-@njit("i8(i8, i8[:,::1])", cache=True)
-def _find_slot(table_id, ids):  # type: ignore[no-untyped-def]
-    mask = ids.shape[0] - 1
-    slot = (table_id * 0x9E3779B1) & mask
+@compiled("int64(int64, int64[:,::1])", inlined=True)
+def _find_slot(table_id: int, ids: npt.NDArray[np.int64]) -> int:
+    """The line of a table id in the open hash, or the free one for it; -1 if there is neither."""
+    mask = len(ids) - 1
+    slot = table_id * 0x9E3779B1 & mask
     for _ in range(ids.shape[0]):
         if ids[slot, 0] == table_id + 1 or ids[slot, 0] == 0:
             return slot
@@ -183,37 +204,47 @@ def _find_slot(table_id, ids):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit("i8(u1[::1], i8, i8, b1, i8[:,::1], i8[:,::1], i8[:,::1], i8[::1])", cache=True)
-def index_rows(buf, end, base, checksum, events, maps, ids, state):  # type: ignore[no-untyped-def]  # noqa: PLR0913
-    """List the row events in buf[state[I_POS]:end) until `events` is full.
+@compiled("int64(uint8[::1], int64, int64, boolean, int64[:,::1], int64[:,::1], int64[:,::1], int64[::1])")
+def index_rows(
+    log: Bytes,
+    end: int,
+    base: int,
+    checksum: bool,
+    events: npt.NDArray[np.int64],
+    maps: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """List the row events in log[state[I_POS]:end) until `events` is full.
 
     maps: body start and body size of each distinct table map seen so far. ids: an open hash of table ids to lines of `maps`. Both live
     on between calls over the same buffer.
     """
     tail = 4 if checksum else 0
+    buf, limit = pointer_to(log), len(log)
     while state[I_POS] + 19 <= end:
         pos = state[I_POS]
         state[I_ERROR_AT] = base + pos
-        size = read_le(buf, pos + 9, 4)
+        size = load_4(buf, pos + 9)
         if size < 19 + tail or pos + size > end:
             return BAD_SIZE
-        kind = np.int64(buf[pos + 4])
+        kind = byte_at(buf, pos + 4)
         body = pos + 19
         stop = pos + size - tail
         if kind == 19:
             if body + 8 > stop:
                 return BAD_SIZE
-            table_id = read_le(buf, body, 6)
+            table_id = _load_6(buf, body)
             slot = _find_slot(table_id, ids)
             if slot < 0:
                 return TOO_MANY_MAPS
             # Flags and table id are left out: the same table opened again is the same map.
             start, length = body + 8, stop - body - 8
-            known = ids[slot, 1] if ids[slot, 0] else np.int64(-1)
-            if known < 0 or maps[known, 1] != length or not _same_bytes(buf, maps[known, 0], start, length):
-                known = np.int64(-1)
+            known = ids[slot, 1] if ids[slot, 0] else -1
+            if known < 0 or maps[known, 1] != length or not same_bytes(buf, maps[known, 0], start, length, limit):
+                known = -1
                 for m in range(state[I_MAPS]):
-                    if maps[m, 1] == length and _same_bytes(buf, maps[m, 0], start, length):
+                    if maps[m, 1] == length and same_bytes(buf, maps[m, 0], start, length, limit):
                         known = m
                         break
                 if known < 0:
@@ -230,10 +261,10 @@ def index_rows(buf, end, base, checksum, events, maps, ids, state):  # type: ign
             if kind >= 30:
                 if at + 2 > stop:
                     return BAD_SIZE
-                at += read_le(buf, at, 2)
+                at += load_2(buf, at)
             if at > stop:
                 return BAD_SIZE
-            table_id = read_le(buf, body, 6)
+            table_id = _load_6(buf, body)
             if table_id == 0xFFFFFF:
                 # The server's placeholder that only ends a statement; it has no table and no rows.
                 state[I_POS] = pos + size
@@ -249,7 +280,7 @@ def index_rows(buf, end, base, checksum, events, maps, ids, state):  # type: ign
                 events[e, CHANGE] = UPDATE
             else:
                 events[e, CHANGE] = DELETE
-            events[e, EVENT_TIME] = read_le(buf, pos, 4) * 1_000_000
+            events[e, EVENT_TIME] = load_4(buf, pos) * 1_000_000
             events[e, EVENT_AT], events[e, MAP] = base + pos, ids[slot, 1]
             state[I_EVENTS] = e + 1
         state[I_POS] = pos + size

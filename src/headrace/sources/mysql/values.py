@@ -1,210 +1,271 @@
 """Compiled arithmetic on column values, shared by the two row decoders (binary log images and protocol rows).
 
-Everything here is pure: bytes in, numbers out. Callers have checked that the bytes are there.
+Everything here is pure: bytes in, numbers out. Callers have checked that the value's bytes are there, and say where the buffer ends.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from headrace.sources.mysql.pointers import Pointer, as_signed, byte_at, compiled, load_word, mul_high, store_word
+from headrace.sources.mysql.words import load_be, load_be_high, load_int32, load_le, store_int8, store_int16, store_int32, store_int64
 
 NO_DATE = -(1 << 62)
 """What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February."""
 
+_U64 = np.uint64
 _DIGITS_TO_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
-_POWERS = np.array([10**n for n in range(10)], dtype=np.uint64)
-_DAYS_BEFORE_MONTH = np.array([0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334], dtype=np.int64)
-_DAYS_IN_MONTH = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
+_POWERS = np.array([10**n for n in range(20)], dtype=np.uint64)
+_DAYS_BEFORE_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 0, 0, 0], dtype=np.int64)
+_DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], dtype=np.int64)
 _FRACTION_SCALE = np.array([0, 10_000, 10_000, 100, 100, 1, 1], dtype=np.int64)
 
-
-@njit("i8(u1[::1], i8, i8)", cache=True, inline="always")
-def read_le(buf, pos, size):  # type: ignore[no-untyped-def]
-    """An unsigned little-endian integer of up to 8 bytes (as the 64 bits of an int64)."""
-    value = np.int64(0)
-    for i in range(size):
-        value |= np.int64(buf[pos + i]) << (8 * i)
-    return value
+SMALL_DIGITS = 18
+"""Decimals of so many digits fit one word."""
+_MAX_DIGITS = 38
+"""Digits that surely fit each two words of an Arrow decimal."""
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True, inline="always")
-def read_be(buf, pos, size):  # type: ignore[no-untyped-def]
-    value = np.int64(0)
-    for i in range(size):
-        value = (value << 8) | np.int64(buf[pos + i])
-    return value
-
-
-@njit("i8(i8, i8, i8)", cache=True)
-def days_from_civil(year, month, day):  # type: ignore[no-untyped-def]
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, or NO_DATE."""
-    if month < 1 or month > 12 or day < 1 or day > _DAYS_IN_MONTH[month - 1]:
+@compiled("int64(int64, int64, int64)", inlined=True)
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar, or NO_DATE; for years from 0 on."""
+    if month < 1 or month > 12 or day < 1 or day > _DAYS_IN_MONTH[_U64(month)]:
         return NO_DATE
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    leap = year & 3 == 0 and (_U64(year) % _U64(100) != _U64(0) or year & 15 == 0)
     if month == 2 and day == 29 and not leap:
         return NO_DATE
-    before = year - 1
-    leap_days = before // 4 - before // 100 + before // 400
-    days = before * 365 + leap_days + _DAYS_BEFORE_MONTH[month - 1] + day - 1
+    # Counted from the year -400, so that no quotient is negative.
+    before = _U64(year + 399)
+    leap_days = (before >> _U64(2)) - before // _U64(100) + before // _U64(400)
+    days = as_signed(before * _U64(365) + leap_days) + int(_DAYS_BEFORE_MONTH[_U64(month)]) + day - 1
     if month > 2 and leap:
         days += 1
-    return days - 719162
+    return days - (719162 + 146097)
 
 
-@njit("i8(i8, i8, i8, i8, i8, i8, i8)", cache=True)
-def micros_from_civil(year, month, day, hour, minute, second, micros):  # type: ignore[no-untyped-def]
+@compiled("int64(int64, int64, int64, int64, int64, int64, int64)", inlined=True)
+def micros_from_civil(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int) -> int:
+    """Microseconds since 1970-01-01 00:00, or NO_DATE."""
     days = days_from_civil(year, month, day)
     if days == NO_DATE:
         return NO_DATE
     return ((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros
 
 
-@njit("i8(i8)", cache=True, inline="always")
-def fraction_bytes(digits):  # type: ignore[no-untyped-def]
-    return (digits + 1) // 2
+@compiled("int64(int64)", inlined=True)
+def fraction_bytes(digits: int) -> int:
+    """How many bytes hold so many digits of a second."""
+    return (digits + 1) >> 1
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def read_fraction(buf, pos, digits):  # type: ignore[no-untyped-def]
-    """The fractional seconds of the new temporal types, as microseconds."""
-    return read_be(buf, pos, fraction_bytes(digits)) * _FRACTION_SCALE[digits]
+@compiled("int64(uint64, int64, int64)", inlined=True)
+def _fraction(word: np.uint64, whole: int, digits: int) -> int:
+    """Microseconds from the bytes that follow the first `whole` of a word whose high bytes are a temporal value."""
+    size = fraction_bytes(digits)
+    if size == 0:
+        return 0
+    return as_signed(word << _U64(8 * whole) >> _U64(64 - 8 * size)) * int(_FRACTION_SCALE[_U64(digits)])
 
 
-@njit("i8(u1[::1], i8)", cache=True)
-def read_date(buf, pos):  # type: ignore[no-untyped-def]
-    packed = read_le(buf, pos, 3)
+@compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
+def read_date(buf: Pointer, pos: int, limit: int) -> int:
+    packed = load_le(buf, pos, 3, limit)
     return days_from_civil(packed >> 9, (packed >> 5) & 15, packed & 31)
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def read_datetime2(buf, pos, digits):  # type: ignore[no-untyped-def]
-    packed = read_be(buf, pos, 5) - 0x8000000000
-    year_month = packed >> 22
+@compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
+def read_datetime2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    word = load_be_high(buf, pos, 5 + fraction_bytes(digits), limit)
+    packed = as_signed(word >> _U64(24)) - 0x8000000000
+    if packed < 0:
+        return NO_DATE
+    year_month = _U64(packed >> 22)
+    year = year_month // _U64(13)
     return micros_from_civil(
-        year_month // 13,
-        year_month % 13,
+        as_signed(year),
+        as_signed(year_month - year * _U64(13)),
         (packed >> 17) & 31,
         (packed >> 12) & 31,
         (packed >> 6) & 63,
         packed & 63,
-        read_fraction(buf, pos + 5, digits),
+        _fraction(word, 5, digits),
     )
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def read_timestamp2(buf, pos, digits):  # type: ignore[no-untyped-def]
-    micros = read_be(buf, pos, 4) * 1_000_000 + read_fraction(buf, pos + 4, digits)
+@compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
+def read_timestamp2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    word = load_be_high(buf, pos, 4 + fraction_bytes(digits), limit)
+    micros = as_signed(word >> _U64(32)) * 1_000_000 + _fraction(word, 4, digits)
     # MariaDB takes the fractions of the epoch's first second; only the epoch itself is the zero date.
     return NO_DATE if micros == 0 else micros
 
 
-@njit("i8(u1[::1], i8, i8)", cache=True)
-def read_time2(buf, pos, digits):  # type: ignore[no-untyped-def]
+@compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
+def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
     size = fraction_bytes(digits)
-    packed = read_be(buf, pos, 3 + size) - (np.int64(0x800000) << (8 * size))
-    sign = np.int64(1)
+    packed = load_be(buf, pos, 3 + size, limit) - (0x800000 << (8 * size))
+    sign = 1
     if packed < 0:
-        sign, packed = np.int64(-1), -packed
+        sign, packed = -1, -packed
     whole = packed >> (8 * size)
-    micros = (packed & ((np.int64(1) << (8 * size)) - 1)) * _FRACTION_SCALE[digits]
+    micros = (packed & ((1 << (8 * size)) - 1)) * int(_FRACTION_SCALE[_U64(digits)])
     seconds = ((whole >> 12) & 1023) * 3600 + ((whole >> 6) & 63) * 60 + (whole & 63)
     return sign * (seconds * 1_000_000 + micros)
 
 
-@njit("i8(i8, i8)", cache=True)
-def decimal_size(precision, scale):  # type: ignore[no-untyped-def]
+@compiled("int64(int64, int64)")
+def decimal_size(precision: int, scale: int) -> int:
     """How many bytes a packed decimal takes."""
     whole = precision - scale
-    return whole // 9 * 4 + _DIGITS_TO_BYTES[whole % 9] + scale // 9 * 4 + _DIGITS_TO_BYTES[scale % 9]
+    return whole // 9 * 4 + int(_DIGITS_TO_BYTES[whole % 9]) + scale // 9 * 4 + int(_DIGITS_TO_BYTES[scale % 9])
 
 
-@njit("void(u8[::1], u8, u8)", cache=True, inline="always")
-def _multiply_add(limbs, factor, addend):  # type: ignore[no-untyped-def]
+@compiled("void(CPointer(uint8), int64, int64, uint64, uint64)", inlined=True)
+def _multiply_add(out: Pointer, at: int, words: int, factor: np.uint64, addend: np.uint64) -> None:
+    """The integer of `words` words at out[at], times a factor, plus an addend."""
     carry = addend
-    for i in range(8):
-        product = limbs[i] * factor + carry
-        limbs[i] = product & np.uint64(0xFFFFFFFF)
-        carry = product >> np.uint64(32)
-
-
-@njit("void(u8[::1], b1, i8[::1], i8, i8)", cache=True)
-def store_limbs(limbs, negative, out, slot, words):  # type: ignore[no-untyped-def]
-    """Eight 32-bit limbs as a two's complement integer of `words` 64-bit words at out[slot]."""
-    carry = np.uint64(1)
     for i in range(words):
-        word = limbs[2 * i] | (limbs[2 * i + 1] << np.uint64(32))
-        if negative:
-            word = ~word + carry
-            if word != 0:
-                carry = np.uint64(0)
-        out[slot + i] = np.int64(word)
+        word = load_word(out, at + 8 * i)
+        low = word * factor
+        total = low + carry
+        carry = mul_high(word, factor) + (_U64(1) if total < low else _U64(0))
+        store_word(out, at + 8 * i, total)
 
 
-@njit("void(u1[::1], i8, i8, i8, u8[::1], i8[::1], i8, i8)", cache=True)
-def store_packed_decimal(buf, pos, precision, scale, limbs, out, slot, words):  # type: ignore[no-untyped-def]
-    """MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[slot]."""
-    negative = (buf[pos] & 0x80) == 0
-    flip = np.int64(0xFF) if negative else np.int64(0)
-    small = precision <= 18
-    total = np.int64(0)
-    if not small:
-        limbs[:] = 0
-    first = True
-    for part in range(2):
-        digits = precision - scale if part == 0 else scale
-        odd = digits % 9
-        groups = digits // 9 + (1 if odd else 0)
-        for g in range(groups):
-            # The odd group comes first before the point and last after it.
-            is_odd = odd != 0 and ((part == 0 and g == 0) or (part == 1 and g == groups - 1))
-            width = odd if is_odd else np.int64(9)
-            size = _DIGITS_TO_BYTES[width]
-            group = np.int64(0)
-            for i in range(size):
-                byte = np.int64(buf[pos + i])
-                if first:
-                    byte ^= 0x80
-                    first = False
-                group = (group << 8) | (byte ^ flip)
-            pos += size
-            if small:
-                total = total * np.int64(_POWERS[width]) + group
-            else:
-                _multiply_add(limbs, _POWERS[width], np.uint64(group))
-    if small:
-        if negative:
-            total = -total
-        out[slot] = total
-        for i in range(1, words):
-            out[slot + i] = total >> 63
+@compiled("void(CPointer(uint8), int64, int64)", inlined=True)
+def _negate(out: Pointer, at: int, words: int) -> None:
+    carry = _U64(1)
+    for i in range(words):
+        word = ~load_word(out, at + 8 * i) + carry
+        if word != _U64(0):
+            carry = _U64(0)
+        store_word(out, at + 8 * i, word)
+
+
+@compiled("void(CPointer(uint8), int64, int64, int64)", inlined=True)
+def store_number(out: Pointer, at: int, words: int, number: int) -> None:
+    """A 64-bit number as an Arrow decimal of `words` words at out[at]."""
+    store_int64(out, at, number)
+    for i in range(1, words):
+        store_int64(out, at + 8 * i, number >> 63)
+
+
+@compiled("void(CPointer(uint8), int64, int64, int64, int64)", inlined=True)
+def store(out: Pointer, values: int, row: int, width: int, number: int) -> None:
+    """A number as value `row` of a column of 1, 2, 4 or 8 bytes per value."""
+    at = values + row * width
+    if width == 8:
+        store_int64(out, at, number)
+    elif width == 4:
+        store_int32(out, at, number)
+    elif width == 2:
+        store_int16(out, at, number)
     else:
-        store_limbs(limbs, negative, out, slot, words)
+        store_int8(out, at, number)
 
 
-@njit("i8(u1[::1], i8, i8, i8, u8[::1], i8[::1], i8, i8)", cache=True)
-def store_text_decimal(buf, pos, end, scale, limbs, out, slot, words):  # type: ignore[no-untyped-def]
-    """A decimal written in ASCII as an Arrow decimal at out[slot]; 0, or -1 if the text is not such a number."""
+@compiled("void(CPointer(uint8), int64, int64, int64, int64)", inlined=True)
+def put_null(out: Pointer, validity: int, values: int, width: int, row: int) -> None:
+    """NULL as value `row`: its validity bit cleared (an arena starts with every bit set), zeros or an empty run in its place."""
+    at = validity + (row >> 3)
+    store_int8(out, at, byte_at(out, at) & ~(1 << (row & 7)))
+    if width == 0:
+        store_int32(out, values + 4 * row + 4, load_int32(out, values + 4 * row))
+    elif width <= 8:
+        store(out, values, row, width, 0)
+    else:
+        store_number(out, values + row * width, width >> 3, 0)
+
+
+@compiled("uint64(CPointer(uint8), int64, int64, uint64, int64)", inlined=True)
+def _group(buf: Pointer, pos: int, size: int, flip: np.uint64, limit: int) -> np.uint64:
+    """A group of digits of a packed decimal: 1 to 4 bytes, big-endian."""
+    return (load_be_high(buf, pos, size, limit) ^ flip) >> _U64(64 - 8 * size)
+
+
+@compiled("void(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, int64)")
+def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out: Pointer, at: int, words: int, limit: int) -> None:
+    """MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[at]."""
+    whole = _U64(precision - scale)
+    odd_whole, odd_scale = whole % _U64(9), _U64(scale) % _U64(9)
+    groups = as_signed(whole // _U64(9) + _U64(scale) // _U64(9))
+    negative = buf[pos] & 0x80 == 0
+    flip = _U64(0xFFFFFFFFFFFFFFFF) if negative else _U64(0)
+    # Only the first byte's highest bit is the sign; every later group is read without it.
+    first_flip = flip ^ _U64(1 << 63)
+    small = precision <= SMALL_DIGITS
+    if not small:
+        store_number(out, at, words, 0)
+    total = _U64(0)
+    if odd_whole != _U64(0):
+        size = int(_DIGITS_TO_BYTES[odd_whole])
+        total = _group(buf, pos, size, first_flip, limit)
+        first_flip = flip
+        pos += size
+        if not small:
+            store_int64(out, at, as_signed(total))
+    for _ in range(groups):
+        group = _group(buf, pos, 4, first_flip, limit)
+        first_flip = flip
+        pos += 4
+        if small:
+            total = total * _U64(1_000_000_000) + group
+        else:
+            _multiply_add(out, at, words, _U64(1_000_000_000), group)
+    if odd_scale != _U64(0):
+        group = _group(buf, pos, int(_DIGITS_TO_BYTES[odd_scale]), first_flip, limit)
+        if small:
+            total = total * _POWERS[odd_scale] + group
+        else:
+            _multiply_add(out, at, words, _POWERS[odd_scale], group)
+    if small:
+        number = as_signed(total)
+        store_number(out, at, words, -number if negative else number)
+    elif negative:
+        _negate(out, at, words)
+
+
+@compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)")
+def store_text_decimal(buf: Pointer, pos: int, end: int, scale: int, out: Pointer, at: int, words: int) -> int:
+    """A decimal written in ASCII as an Arrow decimal at out[at]; 0, or -1 if the text is not such a number."""
     negative = False
     if pos < end and (buf[pos] == 45 or buf[pos] == 43):
         negative = buf[pos] == 45
         pos += 1
-    limbs[:] = 0
-    after_point = np.int64(-1)
-    while pos < end:
-        char = np.int64(buf[pos])
-        if char == 46 and after_point < 0:
+    total = _U64(0)
+    # Digits in `total`, digits already in `out`, digits after the point.
+    held, stored, after_point = 0, 0, -1
+    while pos < end or after_point < scale:
+        char = 48
+        if pos < end:
+            char = byte_at(buf, pos)
+            pos += 1
+            if char == 46 and after_point < 0:
+                after_point = 0
+                continue
+            if char < 48 or char > 57:
+                return -1
+        elif after_point < 0:
             after_point = 0
-        elif 48 <= char <= 57:
-            _multiply_add(limbs, np.uint64(10), np.uint64(char - 48))
-            if after_point >= 0:
-                after_point += 1
-        else:
-            return -1
-        pos += 1
-    missing = scale - max(after_point, 0)
-    if missing < 0:
+            continue
+        if after_point >= 0:
+            after_point += 1
+        if held == SMALL_DIGITS:
+            if stored == 0:
+                store_number(out, at, words, 0)
+            _multiply_add(out, at, words, _POWERS[SMALL_DIGITS], total)
+            stored += held
+            total, held = _U64(0), 0
+        total = total * _U64(10) + _U64(char - 48)
+        if held > 0 or stored > 0 or char != 48:
+            held += 1
+    if after_point > scale or stored + held > _MAX_DIGITS * (words >> 1):
         return -1
-    for _ in range(missing):
-        _multiply_add(limbs, np.uint64(10), np.uint64(0))
-    store_limbs(limbs, negative, out, slot, words)
+    if stored == 0:
+        number = as_signed(total)
+        store_number(out, at, words, -number if negative else number)
+        return 0
+    _multiply_add(out, at, words, _POWERS[_U64(held)], total)
+    if negative:
+        _negate(out, at, words)
     return 0
