@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.version import unpack_version
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.events import truncated
@@ -114,13 +115,21 @@ class RowDecoder:
                 rows = max(rows, 16)
                 continue
             if done:
-                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done])
+                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], place)
 
     def _block(
-        self, arena: Arena, rows: int, op: npt.NDArray[np.uint8], version: npt.NDArray[np.uint64], commit_ts: npt.NDArray[np.int64]
+        self,
+        arena: Arena,
+        rows: int,
+        op: npt.NDArray[np.uint8],
+        version: npt.NDArray[np.uint64],
+        commit_ts: npt.NDArray[np.int64],
+        place: str,
     ) -> ChangeBlock:
+        # Names are found for a block at a time, so an unknown one is placed by the block's first image.
+        where = f"{place}:{unpack_version(int(version[0]))[2]} or after, table {self.schema.name}"
         arrays = [
-            _named(column, array, self._members[column.name], self.schema) if column.kind in (Kind.ENUM, Kind.SET) else array
+            _named(column, array, self._members[column.name], where) if column.kind in (Kind.ENUM, Kind.SET) else array
             for column, array in zip(self.schema.columns, arena.to_arrays(rows), strict=True)
         ]
         return ChangeBlock(
@@ -253,18 +262,18 @@ def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchem
     return member
 
 
-def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], schema: TableSchema) -> pa.DictionaryArray:
+def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:
     """ENUM indexes and SET masks as names."""
     if column.kind is Kind.ENUM:
         names = ["", *members]
         highest = pc.max(numbers).as_py()
         if highest is not None and highest >= len(names):
-            raise DefiniteError(f"column {column.name} of {schema.name} holds enum member {highest}, the table knows {len(members)}")
+            raise DefiniteError(f"column {column.name} holds enum member {highest}, the table knows {len(members)}", place=place)
         return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
     encoded = numbers.dictionary_encode()
     labels = []
     for mask in encoded.dictionary.to_pylist():
         if mask >> len(members):
-            raise DefiniteError(f"column {column.name} of {schema.name} holds set members beyond the {len(members)} the table knows")
+            raise DefiniteError(f"column {column.name} holds set members beyond the {len(members)} the table knows", place=place)
         labels.append(",".join(name for bit, name in enumerate(members) if mask >> bit & 1))
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(labels, pa.string()))
