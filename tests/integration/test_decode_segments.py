@@ -1,4 +1,4 @@
-"""Any cut of the log that the planner may make gives the same images with the same versions; damage is an error with its place, never a row.
+"""Any cut of the log that the planner may make gives the same images and versions; damage is an error with its place, never a row.
 
 One workload per server, kept as bytes; the tests read copies of it, whole, in pieces and broken.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -61,13 +60,13 @@ def record(book: Logbook) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def recording(server: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
+def recording(server: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Recording:
     with server.root_connection() as root, root.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
         with open_logbook(server, DATABASE) as book:
             made = record(book)
         cursor.execute(f"DROP DATABASE {DATABASE}")
-    yield replace(made, segment=made.copied(made.data, tmp_path_factory.mktemp("log")))
+    return replace(made, segment=made.copied(made.data, tmp_path_factory.mktemp("log")))
 
 
 def read(recording: Recording, segment: Segment) -> list[Image]:
@@ -218,17 +217,16 @@ def outcome(recording: Recording, segment: Segment) -> str:
             assert block.rows == len(block.op) == len(block.version) == len(block.commit_ts)
             block.images.validate()
     except DefiniteError as error:
-        assert error.place.startswith(segment.file)
-        return "error"
+        return "error" if error.place.startswith(segment.file) else "error without a place"
     return "rows"
 
 
-@pytest.mark.parametrize("mutate", [lambda size: size - 5, lambda size: 18, lambda size: 0, lambda size: size + 1, lambda size: 0xFFFFFFFF])
-def test_a_wrong_event_size_is_an_error(recording: Recording, tmp_path: Path, mutate: Callable[[int], int]) -> None:
+@pytest.mark.parametrize(("times", "plus"), [(1, -5), (0, 18), (0, 0), (1, 1), (0, 0xFFFFFFFF)])
+def test_a_wrong_event_size_is_an_error(recording: Recording, tmp_path: Path, times: int, plus: int) -> None:
     broken = bytearray(recording.data)
     at = event_ends(recording.data)[2]
     size = int.from_bytes(broken[at + 9 : at + 13], "little")
-    broken[at + 9 : at + 13] = mutate(size).to_bytes(4, "little")
+    broken[at + 9 : at + 13] = (size * times + plus).to_bytes(4, "little")
     with pytest.raises(DefiniteError):
         read(recording, recording.copied(bytes(broken), tmp_path))
 
