@@ -30,9 +30,36 @@ _BYTES = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
 
 
 def compiled(signature: str, *, inlined: bool = False) -> Callable[[_Function], _Function]:
-    """An eager, cached, nopython kernel; the typed face of `numba.njit`."""
-    decorate = numba.njit(signature, cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=inlined)
-    return cast(Callable[[_Function], _Function], decorate)
+    """A cached nopython kernel of exactly this signature; the typed face of `numba.njit`.
+
+    A kernel that Python calls is compiled, or loaded from the cache, here and now. One that only kernels call is compiled into them, so
+    it waits until one of them is compiled: a process that finds them all in the cache never loads it (half of the time to import them).
+    """
+    decorate = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=inlined)
+
+    def declare(function: _Function) -> _Function:
+        kernel = decorate(function)
+        if inlined or "CPointer" in signature:
+            _compile_when_called(kernel, signature)
+        else:
+            kernel.compile(signature)
+            kernel.disable_compile()
+        return cast(_Function, kernel)
+
+    return declare
+
+
+def _compile_when_called(kernel: Any, signature: str) -> None:
+    """Have numba compile a kernel for its own signature, not for the caller's types, when it first meets a call of it."""
+    find_template = kernel.get_call_template
+
+    def find_declared_template(args: Any, kws: Any) -> Any:
+        if not kernel.signatures:
+            kernel.compile(signature)
+            kernel.disable_compile()
+        return find_template(args, kws)
+
+    kernel.get_call_template = find_declared_template
 
 
 def _type_pointer_to(typingctx: Any, array: Any) -> Any:
