@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
-    from headrace.pipes.pipe import Pipe, PipeSettings  # noqa: PLC0415  (Spark and numba load only when they are needed)
-    from headrace.pipes.progress import choose_view  # noqa: PLC0415
-    from headrace.sources.mysql.planner import Limits  # noqa: PLC0415
+    from headrace.pipes.pipe import Pipe, PipeSettings
+    from headrace.pipes.progress import choose_view
+    from headrace.sources.mysql.planner import Limits
 
     address = parse_mysql_url(arguments.source)
     settings = PipeSettings(
@@ -69,7 +69,7 @@ def replicate(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Compare every table, by chunk and by value."""
-    from headrace.pipes.verification import verify_tables  # noqa: PLC0415
+    from headrace.pipes.verification import verify_tables
 
     address = parse_mysql_url(arguments.source)
     patterns = _patterns(arguments.tables, address)
@@ -103,8 +103,8 @@ def sql(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Own an embedded ClickHouse and speak its HTTP interface."""
-    from headrace.embedded.process import PASSWORD_VARIABLE  # noqa: PLC0415
-    from headrace.embedded.server import serve as run_server  # noqa: PLC0415
+    from headrace.embedded.process import PASSWORD_VARIABLE
+    from headrace.embedded.server import serve as run_server
 
     def ready(port: int) -> None:
         print(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}", flush=True)
@@ -116,7 +116,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def demo(arguments: argparse.Namespace) -> int:
     """A live database, replicated and verified."""
-    from headrace.demo.run import run_demo  # noqa: PLC0415
+    from headrace.demo.run import run_demo
 
     return run_demo(live=arguments.live, seconds=arguments.seconds, directory=arguments.directory)
 
@@ -131,10 +131,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(command)
     _add_sink(command)
     _add_tables(command)
-    command.add_argument("--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)")
+    command.add_argument(
+        "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
+    )
     command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
     command.add_argument("--start-at", default="", metavar="FILE:OFFSET", help="follow the log from there on, without a snapshot")
-    command.add_argument("--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)")
+    command.add_argument(
+        "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
+    )
     command.add_argument("--flush-bytes", type=_size, default=64 << 20, metavar="N", help="cut a batch after this much log (64M)")
     command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
@@ -183,7 +187,11 @@ def _add_sink(command: argparse.ArgumentParser) -> None:
 
 def _add_tables(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--tables", action="append", default=[], metavar="GLOB", help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)"
+        "--tables",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
     )
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class PipeSettings:
     once: bool = False
     start_at: str = ""
     """`FILE:OFFSET`: replicate from there, without a snapshot."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30
     chunk_rows: int = CHUNK_ROWS
     zero_dates_as_null: bool = False
@@ -124,10 +124,14 @@ class Pipe:
             state.tables.setdefault(schema.name, TableState(schema, end.to_json()))
         if not state.tables:
             raise DefiniteError(
-                f"no table matches {', '.join(self._settings.patterns)}", place=str(self._address), hint="check --tables and the user's rights"
+                f"no table matches {', '.join(self._settings.patterns)}",
+                place=str(self._address),
+                hint="check --tables and the user's rights",
             )
         retrying(
-            lambda: self._sink.prepare([table.schema for table in state.tables.values()]), deadline_s=_START_PATIENCE_S, on_wait=_say_waiting
+            lambda: self._sink.prepare([table.schema for table in state.tables.values()]),
+            deadline_s=_START_PATIENCE_S,
+            on_wait=_say_waiting,
         )
         directory.save(state)
         return state, end
@@ -156,7 +160,9 @@ class Pipe:
             )
         if tuple(state.patterns) != self._settings.patterns:
             raise DefiniteError(
-                f"the state was made with --tables {' '.join(state.patterns)}", place=place, hint="give the same --tables, or use a new state"
+                f"the state was made with --tables {' '.join(state.patterns)}",
+                place=place,
+                hint="give the same --tables, or use a new state",
             )
         if state.options.get("zero_dates_as_null") != self._settings.zero_dates_as_null:
             raise DefiniteError("the state was made with another --zero-dates", place=place, hint="give the same one, or use a new state")
@@ -207,9 +213,7 @@ class Pipe:
 
     # -- stream
 
-    def _stream(
-        self, session: Any, directory: StateDirectory, state: PipeState, server: ServerIdentity, target: BinlogPosition
-    ) -> None:
+    def _stream(self, session: Any, directory: StateDirectory, state: PipeState, server: ServerIdentity, target: BinlogPosition) -> None:
         self._reached = BinlogPosition.from_json(committed_offset(directory.checkpoint) or state.start)
         if self._stop.is_set() or self._is_finished(target):
             return
@@ -259,7 +263,9 @@ class Pipe:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
         for name in found.tables:
-            known = [table for known, table in state.tables.items() if known == name or (name.table == "*" and known.database == name.database)]
+            known = [
+                table for known, table in state.tables.items() if known == name or (name.table == "*" and known.database == name.database)
+            ]
             if not known:
                 if found.effect is Effect.CREATED:
                     self._add_table(directory, state, name)

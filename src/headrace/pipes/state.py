@@ -77,7 +77,9 @@ class StateDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise DefiniteError(f"the state directory cannot be made: {error}", place=str(path), hint="choose another with --state") from error
+            raise DefiniteError(
+                f"the state directory cannot be made: {error}", place=str(path), hint="choose another with --state"
+            ) from error
         self._lock: TextIO | None = None
 
     @property
@@ -99,7 +101,9 @@ class StateDirectory:
             except OSError:
                 if time.monotonic() > deadline:
                     raise DefiniteError(
-                        "another headrace process uses this state directory", place=str(self.path), hint="stop it, or choose another --state"
+                        "another headrace process uses this state directory",
+                        place=str(self.path),
+                        hint="stop it, or choose another --state",
                     ) from None
                 time.sleep(0.1)
         self._await_helper(deadline)

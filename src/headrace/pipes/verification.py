@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,7 +47,9 @@ class TableResult:
     comparison: Comparison
 
 
-def verify_tables(address: MySQLAddress, reader: ClickHouseReader, patterns: tuple[str, ...], *, settle: bool = True) -> Iterator[TableResult]:
+def verify_tables(
+    address: MySQLAddress, reader: ClickHouseReader, patterns: tuple[str, ...], *, settle: bool = True
+) -> Iterator[TableResult]:
     """Compare the selected tables, one after the other."""
     connection = connect(address)
     try:
@@ -93,7 +96,7 @@ def _ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSch
     low, high = query(connection, address, f"SELECT MIN({name}), MAX({name}) FROM {table}")[0]
     cuts = sorted({low + (high - low) * i // count for i in range(1, count)}) if low is not None else []
     bounds = [None, *cuts, None]
-    return [_range(schema, name, lower, upper) for lower, upper in zip(bounds, bounds[1:], strict=False)]
+    return [_range(schema, name, lower, upper) for lower, upper in pairwise(bounds)]
 
 
 def _range(schema: TableSchema, name: str, lower: int | None, upper: int | None) -> _Part:

@@ -56,7 +56,7 @@ def java_pid(session: SparkSession) -> int:
 
 
 def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
-    java_options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xss1m"
+    java_options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m"
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,

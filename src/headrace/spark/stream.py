@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sources.base import Source, Work
@@ -50,7 +51,7 @@ class ChangeStream:
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of the stream; True if it has ended. Raises what ended it."""
         try:
-            ended = bool(self._query.awaitTermination(timeout_s))
+            ended = bool(self._query.awaitTermination(cast(int, timeout_s)))
         except StreamingQueryException as error:
             if self._stopping:
                 return True
@@ -83,10 +84,14 @@ class ChangeStream:
                 raise
 
 
-def run_works(session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+def run_works(
+    session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
+) -> None:
     """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
-        waiting = {pool.submit(_run, session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task): work for work in works}
+        waiting = {
+            pool.submit(_run, session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task): work for work in works
+        }
         try:
             for future in as_completed(waiting):
                 on_done(waiting[future], future.result())
@@ -99,7 +104,7 @@ def run_works(session: SparkSession, task: Task, works: Sequence[Work], parallel
 
 def _run(addresses: DataFrame, task: Task) -> list[Report]:
     try:
-        rows = addresses.mapInArrow(task, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+        rows = addresses.mapInArrow(task, REPORT_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
         raise decode(str(error)) or _unexpected(error) from error
     return [Report(*row) for row in rows]

@@ -76,7 +76,7 @@ class Task:
             totals[1] += block.images.nbytes
             totals[2] = max(totals[2], _newest(block))
         done = Report("done", "", 0, 0, 0, json.dumps(work.get("until")))
-        return [done, *(Report("changes", table, *totals, "") for table, totals in changes.items())]
+        return [done, *(Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items())]
 
 
 def _newest(block: ChangeBlock) -> int:

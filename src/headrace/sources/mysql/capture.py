@@ -57,7 +57,7 @@ def _capture(connection: Connection[Any], address: MySQLAddress, name: TableName
     return TableSchema(name, columns, key)
 
 
-def _column(  # noqa: PLR0913
+def _column(
     table: TableName,
     name: str,
     data_type: str,
@@ -87,7 +87,9 @@ def _column(  # noqa: PLR0913
         return Column(name, Kind.BYTES, nullable, source_type=column_type)
     if word in _TEXT:
         if charset not in _UTF8:
-            raise _refused(table, name, f"{column_type} in character set {charset}", "use utf8mb4 for it, or leave the table out with --tables")
+            raise _refused(
+                table, name, f"{column_type} in character set {charset}", "use utf8mb4 for it, or leave the table out with --tables"
+            )
         return Column(name, Kind.STRING, nullable, source_type=column_type)
     raise _refused(table, name, column_type, "leave the table out with --tables")
 
@@ -98,7 +100,9 @@ def parse_members(column_type: str) -> tuple[str, ...]:
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"''|\\(.)", lambda found: "'" if found.group(0) == "''" else _ESCAPES.get(found.group(1), found.group(1)), text, flags=re.DOTALL)
+    return re.sub(
+        r"''|\\(.)", lambda found: "'" if found.group(0) == "''" else _ESCAPES.get(found.group(1), found.group(1)), text, flags=re.DOTALL
+    )
 
 
 def _refused(table: TableName, column: str, column_type: str, hint: str) -> DefiniteError:

@@ -91,7 +91,9 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     place = str(address)
     if code in _ACCESS_DENIED:
         return DefiniteError(
-            f"the source refused user {address.user!r}: {text}", place=place, hint="check user and password (also in " + PASSWORD_VARIABLE + ")"
+            f"the source refused user {address.user!r}: {text}",
+            place=place,
+            hint="check user and password (also in " + PASSWORD_VARIABLE + ")",
         )
     if code in _MISSING_PRIVILEGE:
         grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {address.user!r}@'%'"
@@ -134,7 +136,7 @@ def query(connection: Connection[Any], address: MySQLAddress, sql: str, argument
 
 
 def is_mariadb(connection: Connection[Any]) -> bool:
-    return "MariaDB" in connection.get_server_info()
+    return "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]
 
 
 def quote_name(name: str) -> str:

@@ -182,7 +182,9 @@ def _queries(mirror: MirrorFile, begin: int, stop: int) -> Iterator[Query]:
             header = file.read(HEADER_SIZE)
             size = int.from_bytes(header[9:13], "little")
             if size < HEADER_SIZE:
-                raise DefiniteError("the relay's file is damaged", place=f"{mirror.path}:{at}", hint="check the disk of the state directory")
+                raise DefiniteError(
+                    "the relay's file is damaged", place=f"{mirror.path}:{at}", hint="check the disk of the state directory"
+                )
             if header[4] == QUERY_EVENT:
                 query = parse_query(file.read(size - HEADER_SIZE)[: size - HEADER_SIZE - tail], f"{mirror.name}:{at}")
                 if not query.statement.upper().startswith(_INERT):

@@ -185,7 +185,7 @@ class Relay:
         return self._open(news.name, news.offset)
 
     def _open(self, name: str, offset: int) -> MirrorFile:
-        mirror = MirrorFile(name, self._directory / os.path.basename(name), offset)
+        mirror = MirrorFile(name, self._directory / Path(name).name, offset)
         mirror.path.touch(mode=0o600)
         with self.changed:
             self.files.append(mirror)
@@ -276,14 +276,18 @@ class _Appender:
         if status == scan.UNKNOWN_EVENT:
             return unsupported_event(int(data[offset - self._offset + 4]), place)
         if status == scan.ROLLED_BACK_ROWS:
-            return DefiniteError("a logged transaction with rows ends in ROLLBACK", place=place, hint="do not mix engines in one transaction")
+            return DefiniteError(
+                "a logged transaction with rows ends in ROLLBACK", place=place, hint="do not mix engines in one transaction"
+            )
         if status == scan.BAD_POSITION:
-            return DefiniteError("a binary log event is not where it says it is", place=place, hint="please report it with the server's version")
+            return DefiniteError(
+                "a binary log event is not where it says it is", place=place, hint="please report it with the server's version"
+            )
         return truncated("binary log", place)
 
 
 def _write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
-    view = memoryview(data)
+    view = data.data
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written

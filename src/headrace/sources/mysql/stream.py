@@ -131,7 +131,7 @@ class ReplicationStream:
         if len(self._raw) - self._filled < _BUFFER_BYTES // 4:
             self._raw = np.concatenate((self._raw[: self._filled], np.empty(len(self._raw), dtype=np.uint8)))
         try:
-            received = self._connection._sock.recv_into(memoryview(self._raw)[self._filled :])
+            received = self._connection._sock.recv_into(self._raw.data[self._filled :])
         except OSError as error:
             raise TransientError(f"the replication connection broke: {error}", place=str(self._address)) from error
         if not received:

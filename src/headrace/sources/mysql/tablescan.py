@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pymysql.connections import Connection, MysqlPacket
+from pymysql.connections import Connection
+from pymysql.protocol import MysqlPacket
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import Column, Kind, TableSchema
@@ -148,7 +149,7 @@ class _Result:
             self._state[resultset.AT] = 0
         if len(self._raw) - self._end < _RECEIVE_BYTES:
             self._raw = np.concatenate((self._raw[: self._end], np.empty(max(len(self._raw), _RECEIVE_BYTES), dtype=np.uint8)))
-        room = memoryview(self._raw)[self._end :]
+        room = self._raw.data[self._end :]
         if self._buffered:
             # What the driver read ahead comes first; from then on its buffer is empty and passed by.
             ahead = self._connection._rfile.read1(_RECEIVE_BYTES)

@@ -43,7 +43,9 @@ def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> B
     statement = "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS"
     rows = query(connection, address, statement)
     if not rows:
-        raise DefiniteError("the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it")
+        raise DefiniteError(
+            "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"
+        )
     return BinlogPosition(str(rows[0][0]), int(rows[0][1]), epoch=epoch)
 
 
@@ -86,7 +88,7 @@ def _gtids(connection: Connection[Any], address: MySQLAddress) -> tuple[str, str
 
 def _owned(text: str) -> frozenset[str]:
     """The GTIDs in `gtid_owned`, which reads `uuid:7#12:8#13, uuid2:1#4` (number#thread)."""
-    found = set()
+    found: set[str] = set()
     for part in text.split(","):
         source, *numbers = part.strip().split(":")
         found.update(f"{source}:{number.partition('#')[0]}" for number in numbers)

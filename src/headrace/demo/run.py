@@ -1,0 +1,138 @@
+"""`headrace demo`: everything that `headrace replicate` does, on a database that lives as long as the demonstration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from headrace.demo.server import PrivateServer, mariadb
+from headrace.demo.shop import DATABASE, DONE, TABLES, Workload, create_shop
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError, TransientError
+from headrace.pipes.endpoints import open_sink
+from headrace.pipes.verification import verify_tables
+from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sources.mysql.connection import PASSWORD_VARIABLE, parse_mysql_url
+
+_CUSTOMERS: Final = 5_000
+_ORDERS: Final = 20_000
+_PATIENCE_S: Final = 180.0
+
+
+def run_demo(*, live: bool, seconds: float, directory: str) -> int:
+    """Replicate a shop; 0 if the copy is exact."""
+    with ExitStack() as stack:
+        home = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-"))).resolve()
+        stopped = _stop_on_signals()
+        _say(f"starting a private MariaDB and an embedded ClickHouse in {home}")
+        source = stack.enter_context(mariadb(home / "mariadb"))
+        sink = stack.enter_context(EmbeddedServer(home / "clickhouse"))
+        with closing(source.root_connection()) as connection:
+            rows = create_shop(connection, _CUSTOMERS, _ORDERS)
+        _say(f"a shop with {', '.join(TABLES)}: {rows:,} rows; replicating it while it is open")
+        pipe = _start_pipe(source, home)
+        stack.callback(_end, pipe)
+        _await(lambda: _has_first_rows(home), pipe, "the first rows to arrive")
+        if live:
+            _tell_how_to_query(home, sink)
+        workload = _trade(source, stopped, float("inf") if live else seconds, pipe)
+        return _conclude(source, home, workload, pipe)
+
+
+def _start_pipe(source: PrivateServer, home: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace", "replicate"]
+    address = f"mysql://{source.user}@127.0.0.1:{source.port}/{DATABASE}"
+    environment = {**os.environ, PASSWORD_VARIABLE: source.password}
+    return subprocess.Popen(
+        [*command, address, f"chdb:{home / 'clickhouse'}", "--state", str(home / "state")],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        # A Ctrl-C is ours: the pipe must go on until the last change is through.
+        start_new_session=True,
+    )
+
+
+def _trade(source: PrivateServer, stopped: threading.Event, seconds: float, pipe: subprocess.Popen[bytes]) -> Workload:
+    with closing(source.root_connection(autocommit=False)) as connection:
+        workload = Workload(connection, _CUSTOMERS, _ORDERS)
+        end = time.monotonic() + seconds
+        workload.run(lambda: time.monotonic() < end and not stopped.is_set() and pipe.poll() is None)
+        workload.finish()
+    return workload
+
+
+def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subprocess.Popen[bytes]) -> int:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in workload.changes.items())
+    with open_sink(f"chdb:{home / 'clickhouse'}") as named:
+        reader = named.sink.reader()
+        ended = time.monotonic()
+        _await(lambda: _has_last_change(reader), pipe, "the last change to arrive")
+        _say(f"workload: {kinds}; the last change was there {time.monotonic() - ended:.2f} s after we looked for it")
+        differences = 0
+        for result in verify_tables(parse_mysql_url(source.url(DATABASE)), reader, (f"{DATABASE}.*",)):
+            differences += result.comparison.total
+            _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {result.comparison.total} differences")
+            for difference in result.comparison.differences:
+                _say(f"  {difference}")
+    _end(pipe)
+    verdict = "ok" if differences == 0 else "FAILED"
+    print(f"demo: {verdict}, {workload.total} changes replicated, {differences} differences", flush=True)
+    return 0 if differences == 0 else 1
+
+
+def _has_first_rows(home: Path) -> bool:
+    snapshot = home / "state" / "snapshot.jsonl"
+    return snapshot.exists() and '"done"' in snapshot.read_text()
+
+
+def _has_last_change(reader: ClickHouseReader) -> bool:
+    _, rows = reader.query(f"SELECT email FROM {DATABASE}.customers FINAL WHERE id = 1")
+    return rows == [[DONE]]
+
+
+def _await(condition: Callable[[], bool], pipe: subprocess.Popen[bytes], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if pipe.poll() is not None:
+            raise DefiniteError(f"headrace replicate ended with exit code {pipe.returncode} while we waited for {what}")
+        if time.monotonic() > deadline:
+            raise TransientError(f"waited {_PATIENCE_S:.0f} s for {what}")
+        time.sleep(0.05)
+
+
+def _end(pipe: subprocess.Popen[bytes]) -> None:
+    if pipe.poll() is None:
+        pipe.terminate()
+        pipe.wait(timeout=60)
+
+
+def _stop_on_signals() -> threading.Event:
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return stopped
+
+
+def _tell_how_to_query(home: Path, sink: EmbeddedServer) -> None:
+    _say("running until Ctrl-C. Query the copy from another terminal while it fills:")
+    _say(f'  headrace sql chdb:{home / "clickhouse"} "SELECT status, count(), sum(total) FROM shop.orders FINAL GROUP BY status"')
+    _say(f"  curl '{sink.url}?query=SELECT+count()+FROM+shop.orders+FINAL'")
+
+
+def _say(message: str) -> None:
+    print(f"demo: {message}", flush=True)
