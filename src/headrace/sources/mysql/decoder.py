@@ -26,6 +26,8 @@ from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
 MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
+_LARGEST_DATA_BYTES: Final = (1 << 31) - 1
+"""What offsets of 32 bits can address."""
 
 _INTEGERS: Final = {
     Kind.INT8: (tablemap.TINY, 1, 1),
@@ -110,8 +112,10 @@ class RowDecoder:
             if status > images.FULL:
                 raise self._error(status, int(cursor[images.ERROR_COLUMN]), f"{place}:{int(events[cursor[images.ERROR_AT], 4])}")
             if done == 0 and status == images.FULL:
-                # A single change larger than the arena: the largest row any server can send fits in the end.
-                data_bytes *= 4
+                # A single change larger than the arena.
+                if data_bytes == _LARGEST_DATA_BYTES:
+                    raise self._too_large(f"{place}:{int(events[cursor[images.EVENT], 4])}")
+                data_bytes = min(data_bytes * 4, _LARGEST_DATA_BYTES)
                 rows = max(rows, 16)
                 continue
             if done:
@@ -138,6 +142,13 @@ class RowDecoder:
             pa.array(op),
             pa.array(version),
             pa.array(commit_ts),
+        )
+
+    def _too_large(self, place: str) -> DefiniteError:
+        return DefiniteError(
+            f"a row of {self.schema.name} holds more than {_LARGEST_DATA_BYTES >> 20} MiB in one column",
+            place=f"{place}, table {self.schema.name}",
+            hint="leave the table out with --tables",
         )
 
     def _error(self, status: int, column: int, place: str) -> DefiniteError:

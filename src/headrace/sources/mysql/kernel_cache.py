@@ -16,6 +16,7 @@ import numba
 KERNEL_MODULES: Final = (
     "pointers",
     "words",
+    "arena",
     "values",
     "doubles",
     "jsonb_scalars",
@@ -26,6 +27,7 @@ KERNEL_MODULES: Final = (
     "scan",
     "resultset",
 )
+"""Every module with kernels, or with constants that are compiled into them."""
 
 
 def kernel_cache_dir() -> Path:
