@@ -97,6 +97,7 @@ class Pipe:
         finally:
             connection.close()
         self._view.note(f"replicating {len(state.tables)} tables from {self._address} ({server.flavour} {server.version})")
+        directory.clear_scratch()
         session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log)
         try:
             directory.note_helper(java_pid(session))
@@ -105,6 +106,7 @@ class Pipe:
         finally:
             self._view.close()
             session.stop()
+            directory.clear_scratch()
 
     # -- beginning
 
@@ -274,26 +276,25 @@ class Pipe:
 
     def _add_table(self, directory: StateDirectory, state: PipeState, name: TableName) -> None:
         """A new table: it was empty when it was made, so its changes in the log are all of it."""
-        connection = connect(self._address)
-        try:
-            captured_at = log_end(connection, self._address, state.epoch)
-            schemas = self._capture(connection, name)
-        finally:
-            connection.close()
+        captured_at, schemas = retrying(lambda: self._capture_now(name, state.epoch), on_wait=_say_waiting)
         for schema in schemas:
-            self._sink.prepare([schema])
+            retrying(lambda schema=schema: self._sink.prepare([schema]), on_wait=_say_waiting)  # type: ignore[misc]
             state.tables[name] = TableState(schema, captured_at.to_json())
             directory.save(state)
             SnapshotLog(directory).plan(name, [])
             self._view.note(f"new table {name}")
 
+    def _capture_now(self, name: TableName, epoch: int) -> tuple[BinlogPosition, list[TableSchema]]:
+        """A table as it is now (nothing if it is gone), and a log position from before it was looked at."""
+        connection = connect(self._address)
+        try:
+            return log_end(connection, self._address, epoch), self._capture(connection, name)
+        finally:
+            connection.close()
+
     def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
         if effect is not Effect.DESTRUCTIVE:
-            connection = connect(self._address)
-            try:
-                now = self._capture(connection, schema.name)
-            finally:
-                connection.close()
+            _, now = retrying(lambda: self._capture_now(schema.name, position.epoch), on_wait=_say_waiting)
             if now == [schema]:
                 return
         raise DefiniteError(

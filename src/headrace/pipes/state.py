@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 
 _FORMAT = 1
+_START_OVER = "restore the file, or start over: remove the state directory and the target tables"
 
 
 @dataclass(slots=True)
@@ -118,13 +120,18 @@ class StateDirectory:
         """Remember the process that works for us and may outlive us by a moment (Spark's Java part)."""
         _replace(self.path / "helper.json", {"pid": pid, "started": _started(pid)})
 
+    def clear_scratch(self) -> None:
+        """Remove what an earlier run left and no run needs: a killed one cannot tidy up, and its mirror of the log may be large."""
+        for scratch in (self.relay, self.path / "spark"):
+            shutil.rmtree(scratch, ignore_errors=True)
+
     def load(self) -> PipeState | None:
         file = self.path / "pipe.json"
         if not file.exists():
             return None
-        raw = json.loads(file.read_text())
+        raw = _read_json(file)
         if raw.get("format") != _FORMAT:
-            raise DefiniteError("the state directory was written by another version of Headrace", place=str(file))
+            raise DefiniteError("the state directory was written by another version of Headrace", place=str(file), hint=_START_OVER)
         return PipeState.from_json(raw)
 
     def save(self, state: PipeState) -> None:
@@ -134,7 +141,7 @@ class StateDirectory:
         file = self.path / "helper.json"
         if not file.exists():
             return
-        helper = json.loads(file.read_text())
+        helper = _read_json(file)
         while _started(helper["pid"]) == helper["started"] != "":
             if time.monotonic() > deadline:
                 raise DefiniteError(
@@ -177,12 +184,24 @@ class SnapshotLog:
         if torn:
             # A crash cut the last line short: what it said did not happen. Cut it off, so that the next line starts clean.
             os.truncate(self._path, len(whole.encode()) + (1 if whole else 0))
-        for line in whole.splitlines():
-            entry = json.loads(line)
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                entry = json.loads(line)
+            except ValueError as error:
+                place = f"{self._path}, line {number}"
+                raise DefiniteError(f"a file of the state directory is damaged: {error}", place=place, hint=_START_OVER) from error
             if "chunks" in entry:
                 self.planned[entry["table"]] = entry["chunks"]
             else:
                 self.done.add((entry["table"], entry["done"]))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        raw: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as error:
+        raise DefiniteError(f"a file of the state directory is damaged: {error}", place=str(file), hint=_START_OVER) from error
+    return raw
 
 
 def _replace(path: Path, content: dict[str, Any]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -38,7 +42,7 @@ def start_session(master: str, state_dir: Path, *, spark_log: bool, memory: str 
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
-        with _silent_launch(spark_log):
+        with _silent_launch(spark_log), _own_interrupts():
             session = builder.getOrCreate()
     except RuntimeError as error:
         raise DefiniteError(
@@ -82,6 +86,17 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keeps Ctrl-C with whoever had it: Spark would take it to cancel every job and break off the batch under way."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 class _silent_launch:

@@ -69,7 +69,7 @@ class Relay:
         self.failure: HeadraceError | None = None
         self._address, self._directory, self._limit = address, directory, limit_bytes
         self._warn, self._give_up_s = warn, give_up_s
-        self._stopping = False
+        self._stopping = self._connected = False
         self.epoch = 0
         self._committed = 0
         self._received = 0
@@ -123,7 +123,7 @@ class Relay:
     def _run(self) -> None:
         pause_s, failing_since = 0.1, 0.0
         while not self._stopping:
-            progress = self._received
+            self._connected = False
             try:
                 self._follow()
             except DefiniteError as error:
@@ -132,7 +132,7 @@ class Relay:
             except TransientError as error:
                 if self._stopping:
                     return
-                if self._received > progress or not failing_since:
+                if self._connected or not failing_since:
                     pause_s, failing_since = 0.1, time.monotonic()
                 elif time.monotonic() - failing_since > self._give_up_s:
                     self._fail(error)
@@ -159,6 +159,8 @@ class Relay:
         checksum = mirror.checksum
         try:
             for piece in stream.pieces():
+                # Even an idle server sends heartbeats: the fault that broke the last connection is over.
+                self._connected = True
                 if self._stopping:
                     return
                 if isinstance(piece, NewFormat):

@@ -10,6 +10,7 @@ open. Whatever the bounds, every row satisfies at least one condition.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.sources.mysql.connection import MySQLAddress, connect, query, quote_name
@@ -25,7 +27,11 @@ from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.tablescan import scan_table
 from headrace.sources.mysql.watermark import note_position
 
+log = logging.getLogger("headrace.mysql")
+
 CHUNK_ROWS: Final = 200_000
+_PATIENCE_S: Final = 600.0
+_LONGEST_PAUSE_S: Final = 10.0
 _INTEGERS: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64})
 # Kinds whose values survive the way into a literal and back; a float does not.
 _WALKABLE: Final = _INTEGERS | {Kind.STRING, Kind.BYTES, Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP}
@@ -64,7 +70,21 @@ def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: Tabl
 
 
 def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Iterator[ChangeBlock]:
-    """The rows of a chunk as blocks."""
+    """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle."""
+    give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
+    while True:
+        try:
+            yield from _read_chunk(address, schema, chunk, epoch, options)
+            return
+        except TransientError as error:
+            if time.monotonic() > give_up_at:
+                raise
+            log.warning("%s; reading a chunk of %s again in %.1f s", error.message, chunk.name, pause_s)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Iterator[ChangeBlock]:
     connection = connect(address)
     try:
         version = note_position(connection, address, epoch).version
