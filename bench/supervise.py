@@ -121,9 +121,10 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def tree_cpu_s() -> float:
-    """CPU seconds so far of this process, its running descendants and all that they have reaped, to a hundredth."""
-    ticks = sum(_cpu_ticks(pid) for pid in (os.getpid(), *descendants(os.getpid())))
+def tree_cpu_s(root: int | None = None) -> float:
+    """CPU seconds so far of a process (this one), its running descendants and all that they have reaped, to a hundredth."""
+    top = os.getpid() if root is None else root
+    ticks = sum(_cpu_ticks(pid) for pid in (top, *descendants(top)))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -15,9 +15,11 @@ LOG_READERS = {
     "mysql-replication": "mysql_replication:MysqlReplication",
     "debezium": "debezium:Debezium",
     "headrace-decode": "headrace_decode:HeadraceDecode",
+    "headrace": "headrace_replicate:HeadraceReplicate",
 }
 TABLE_COPIERS = {
     "clickhouse-own": "clickhouse_own:ClickHouseOwn",
+    "headrace-snapshot": "headrace_replicate:HeadraceSnapshot",
 }
 
 
