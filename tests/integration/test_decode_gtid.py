@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from headrace.demo.server import PrivateServer
+from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
+from headrace.sources.mysql.events import unsupported_event
 from headrace.sources.mysql.gtid import GtidSet, parse_gtid_set
 from testkit.binlogs import Logbook, Place, open_logbook, scan_log
 
@@ -58,39 +60,50 @@ def test_transactions_and_statements_advance_the_set(book: Logbook) -> None:
 OTHERS = ("00000000-0000-0000-0000-00000000000a", "ffffffff-ffff-ffff-8fff-ffffffffffff")
 
 
-def test_gaps_and_foreign_sources(mysql_server: PrivateServer) -> None:
-    with open_logbook(mysql_server, "mysql") as book:
-        book.run("CREATE DATABASE gaps", "USE gaps", "CREATE TABLE t (id INT PRIMARY KEY)")
-        before, start = known(book), book.place()
-        numbers = [1, 2, 3, 7, 9, 8, 20, 5, 9_223_372_036_854_775_000]
-        for source in OTHERS:
-            for number in numbers:
-                book.run(f"SET gtid_next = '{source}:{number}'", "BEGIN", "COMMIT")
-        book.run("SET gtid_next = AUTOMATIC", "INSERT INTO t VALUES (1)")
-        found = str(advanced(book, before, start))
-        assert found == plain(known(book))
-        for source in OTHERS:
-            assert f"{source}:1-3:5:7-9:20:9223372036854775000" in found
-        # The server agrees that nothing is missing either way.
-        assert book.fetch(f"SELECT GTID_SUBSET('{found}', @@GLOBAL.gtid_executed), GTID_SUBSET(@@GLOBAL.gtid_executed, '{found}')") == [
-            ("1", "1")
-        ]
-        # Reading the same groups again adds nothing.
-        assert str(advanced(book, found, start)) == found
-        book.run("DROP DATABASE gaps")
+def test_foreign_sources_gaps_and_domains(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
+    """On a server of its own: what is executed stays in a server's set for good."""
+    server = fresh_server()
+    with server.root_connection() as root, root.cursor() as cursor:
+        cursor.execute("CREATE DATABASE foreign_sources")
+    with open_logbook(server, "foreign_sources") as book:
+        book.run("CREATE TABLE t (id INT PRIMARY KEY)")
+        {"mysql": check_gaps_and_tags, "mariadb": check_domains}[flavour](book)
 
 
-def test_several_domains_and_servers(mariadb_server: PrivateServer) -> None:
-    with open_logbook(mariadb_server, "mysql") as book:
-        book.run("CREATE DATABASE domains", "USE domains", "CREATE TABLE t (id INT PRIMARY KEY)")
-        before, start = known(book), book.place()
-        for n, (domain, server_id) in enumerate([(5, 1), (5, 2), (4_294_967_295, 4_294_967_295), (5, 1), (17, 3), (0, 9)]):
-            book.run(f"SET SESSION gtid_domain_id = {domain}", f"SET SESSION server_id = {server_id}", f"INSERT INTO t VALUES ({n})")
-        book.run("SET SESSION gtid_seq_no = 1000", "INSERT INTO t VALUES (100)")
-        found = str(advanced(book, before, start))
-        assert plain(found) == plain(known(book))
-        assert {"5-1-3", "17-3-1", "4294967295-4294967295-1", "0-9-1000"} <= set(found.split(","))
-        book.run("SET SESSION gtid_domain_id = 0", f"SET SESSION server_id = {mariadb_server.port}", "DROP DATABASE domains")
+def check_gaps_and_tags(book: Logbook) -> None:
+    before, start = known(book), book.place()
+    for source in OTHERS:
+        for number in (1, 2, 3, 7, 9, 8, 20, 5, 9_223_372_036_854_775_000):
+            book.run(f"SET gtid_next = '{source}:{number}'", "BEGIN", "COMMIT")
+    book.run("SET gtid_next = AUTOMATIC", "INSERT INTO t VALUES (1)")
+    found = str(advanced(book, before, start))
+    assert found == plain(known(book))
+    for source in OTHERS:
+        assert f"{source}:1-3:5:7-9:20:9223372036854775000" in found
+    # The server agrees that nothing is missing either way.
+    assert book.fetch(f"SELECT GTID_SUBSET('{found}', @@GLOBAL.gtid_executed), GTID_SUBSET(@@GLOBAL.gtid_executed, '{found}')") == [
+        ("1", "1")
+    ]
+    # Reading the same groups again adds nothing.
+    assert str(advanced(book, found, start)) == found
+    start = book.place()
+    book.run("SET gtid_next = 'AUTOMATIC:tagged'", "INSERT INTO t VALUES (2)")
+    segment = book.segment(start)
+    status, _, _, state = scan_log(book.bytes_of(segment), segment.start, checksum=True)
+    assert (status, int(state[scan.ERROR_AT])) == (scan.UNKNOWN_EVENT, segment.start)
+    assert "untagged" in str(unsupported_event(book.bytes_of(segment)[4], segment.file))
+    with pytest.raises(DefiniteError, match="has tags"):
+        parsed(book, known(book))
+
+
+def check_domains(book: Logbook) -> None:
+    before, start = known(book), book.place()
+    for n, (domain, server_id) in enumerate([(5, 1), (5, 2), (4_294_967_295, 4_294_967_295), (5, 1), (17, 3), (0, 9)]):
+        book.run(f"SET SESSION gtid_domain_id = {domain}", f"SET SESSION server_id = {server_id}", f"INSERT INTO t VALUES ({n})")
+    book.run("SET SESSION gtid_seq_no = 1000", "INSERT INTO t VALUES (100)")
+    found = str(advanced(book, before, start))
+    assert plain(found) == plain(known(book))
+    assert {"5-1-3", "17-3-1", "4294967295-4294967295-1", "0-9-1000"} <= set(found.split(","))
 
 
 def test_a_whole_file_from_its_first_event(book: Logbook) -> None:

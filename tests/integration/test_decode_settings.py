@@ -338,6 +338,18 @@ def test_xa_transactions_are_refused_with_a_remedy(book: Logbook) -> None:
         book.run("XA ROLLBACK 'x'")
 
 
+def test_statements_instead_of_rows_are_shown_or_refused(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v INT)", "SET SESSION binlog_format = STATEMENT")
+    start = book.place()
+    book.run("INSERT INTO t VALUES (1, 1)")
+    segment = book.segment(start)
+    status, groups, _, _ = scan_log(book.bytes_of(segment), segment.start, checksum=segment.checksum)
+    assert (status, groups[:, scan.KIND].tolist(), groups[:, scan.ROWS].tolist()) == (scan.OK, [scan.STATEMENT], [0])
+    start = book.place()
+    book.run("INSERT INTO t (v) VALUES (2)")
+    assert "binlog_format = ROW" in unreadable(book, start)
+
+
 def test_partial_json_is_refused_with_a_remedy(mysql_server: PrivateServer) -> None:
     """MySQL alone has it: MariaDB logs JSON as whole texts."""
     with open_logbook(mysql_server, "mysql") as book:

@@ -36,12 +36,18 @@ _MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 
 def capture_schemas(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> list[TableSchema]:
     """The wanted base tables, in order of their names."""
-    names = [TableName(database, table) for database, table in query(connection, address, _TABLES)]
-    chosen = sorted(name for name in names if name.database.lower() not in _SYSTEM and wanted(name))
-    return [_capture(connection, address, name) for name in chosen]
+    found = [(TableName(database, table), kind) for database, table, kind in query(connection, address, _TABLES)]
+    chosen = sorted((name, kind) for name, kind in found if name.database.lower() not in _SYSTEM and wanted(name))
+    for name, kind in chosen:
+        if kind != "BASE TABLE":
+            # The log holds their rows too: left out silently here, they would stop the stream later.
+            raise DefiniteError(f"{name} is a {kind}, which is not replicated yet", place=str(name), hint="leave it out with --tables")
+    return [_capture(connection, address, name) for name, _ in chosen]
 
 
-_TABLES = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+_TABLES = """
+SELECT table_schema, table_name, table_type FROM information_schema.tables
+WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE')"""
 _COLUMNS = """
 SELECT column_name, data_type, column_type, is_nullable, character_set_name, numeric_precision, numeric_scale, datetime_precision
 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"""

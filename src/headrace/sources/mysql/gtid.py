@@ -6,8 +6,10 @@ values: adding returns a new set.
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,10 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 
 _Intervals = tuple[tuple[int, int], ...]
+
+_SPAN: Final = r"[0-9]+(-[0-9]+)?"
+_MYSQL_PART: Final = re.compile(rf"(?P<source>[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}):(?P<spans>{_SPAN}(:{_SPAN})*)")
+_MARIADB_PART: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +35,16 @@ class MySQLGtidSet:
         for part in text.replace("\n", "").split(","):
             if not part.strip():
                 continue
-            source, *ranges = part.strip().split(":")
-            try:
-                spans = [tuple(int(number) for number in span.split("-")) for span in ranges]
-            except ValueError:
+            match = _MYSQL_PART.fullmatch(part.strip())
+            if match is None:
                 raise DefiniteError(
-                    f"GTID set {part.strip()!r} has tags, which are not read yet", hint="use untagged GTIDs (gtid_next = AUTOMATIC)"
-                ) from None
-            found.setdefault(source.lower(), []).extend((span[0], span[-1] + 1) for span in spans)
+                    f"GTID set {part.strip()!r} has tags, which are not read yet, or is damaged",
+                    hint="use untagged GTIDs (gtid_next = AUTOMATIC)",
+                )
+            spans = [tuple(int(number) for number in span.split("-")) for span in match["spans"].split(":")]
+            if any(not 0 < span[0] <= span[-1] for span in spans):
+                raise DefiniteError(f"GTID set {part.strip()!r} has an interval that ends before it starts")
+            found.setdefault(match["source"].lower(), []).extend((span[0], span[-1] + 1) for span in spans)
         return cls(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
     def add_groups(self, groups: npt.NDArray[np.int64]) -> MySQLGtidSet:
@@ -69,8 +77,12 @@ class MariaDBGtidPosition:
 
     @classmethod
     def parse(cls, text: str) -> MariaDBGtidPosition:
-        parts = [part.strip().split("-") for part in text.split(",") if part.strip()]
-        return cls(tuple(sorted((int(domain), int(server), int(sequence)) for domain, server, sequence in parts)))
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        for part in parts:
+            if _MARIADB_PART.fullmatch(part) is None:
+                raise DefiniteError(f"GTID position {part!r} cannot be read", hint="write domain-server-sequence, as gtid_binlog_pos")
+        triples = [tuple(int(number) for number in part.split("-")) for part in parts]
+        return cls(tuple(sorted((domain, server, sequence) for domain, server, sequence in triples)))
 
     def add_groups(self, groups: npt.NDArray[np.int64]) -> MariaDBGtidPosition:
         """The position after these groups: lines of (domain, server, sequence), zeros for none."""

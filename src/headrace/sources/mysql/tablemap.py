@@ -97,7 +97,10 @@ def _parse(body: bytes) -> TableMap:
         at += size
     if len(types) != count or at != metadata_end:
         raise ValueError("columns")
+    # Which columns may be NULL is known from the schema.
     at += (count + 7) // 8
+    if at > len(body):
+        raise ValueError("columns")
     fields = _optional(body, at)
     return TableMap(
         TableName(database, table),
