@@ -31,11 +31,12 @@ from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.planner import UNKNOWN_GTID, Limits
+from headrace.sources.mysql.origin import Limits, MySQLSource
+from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_position, check_server
 from headrace.sources.mysql.snapshot import CHUNK_ROWS, Chunk, plan_chunks
-from headrace.sources.mysql.source import MySQLReader, MySQLSource, Selection
+from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.statements import Effect, assess
 from headrace.sources.mysql.watermark import log_end, note_position
 from headrace.spark.checkpoint import committed_offset

@@ -18,9 +18,12 @@ from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.events import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
 from headrace.sources.mysql.gtid import GtidSet, parse_gtid_set
+from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.reader import Segment
 from headrace.sources.mysql.relay import MirrorFile, Relay
+
+__all__ = ["UNKNOWN_GTID", "Limits", "Planner", "Statement"]
 
 UNKNOWN_GTID: Final = "unknown"
 """The GTID set of a position noted on a server too busy to tell."""
@@ -29,17 +32,6 @@ _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 32 << 20
 _POLL_S: Final = 1.0
 _INERT = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a batch is cut."""
-
-    flush_bytes: int = 64 << 20
-    flush_rows: int = 0
-    """Changes per batch, counted only if set; 0 sets no such limit."""
-    flush_seconds: float = 0.05
-    parallelism: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The MySQL source behind the source's port: a relay and a planner on one side, a segment reader on the other."""
+"""The MySQL source behind the source's port: a relay and a planner on one side, a segment reader on the other. (See also `origin`.)"""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.planner import Limits, Planner
+from headrace.sources.mysql.origin import MySQLSource
+from headrace.sources.mysql.planner import Planner
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Relay
@@ -31,21 +31,6 @@ class Selection:
 
     def __call__(self, name: TableName) -> bool:
         return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in self.patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class MySQLSource:
-    """A server's log from a position on, mirrored under `relay_dir`."""
-
-    address: MySQLAddress
-    start: BinlogPosition
-    relay_dir: Path
-    relay_bytes: int
-    limits: Limits
-    mariadb: bool
-
-    def planner(self) -> MySQLPlanner:
-        return MySQLPlanner(self)
 
 
 class MySQLPlanner:

@@ -1,0 +1,45 @@
+"""The MySQL source as Spark carries it from process to process: settings only.
+
+Every process that unpickles it imports this module; only the one that plans needs the rest of the source and its compiled kernels, whose
+import costs a second each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.position import BinlogPosition
+
+if TYPE_CHECKING:
+    from headrace.sources.mysql.source import MySQLPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch is cut."""
+
+    flush_bytes: int = 64 << 20
+    flush_rows: int = 0
+    """Changes per batch, counted only if set; 0 sets no such limit."""
+    flush_seconds: float = 0.05
+    parallelism: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLSource:
+    """A server's log from a position on, mirrored under `relay_dir`."""
+
+    address: MySQLAddress
+    start: BinlogPosition
+    relay_dir: Path
+    relay_bytes: int
+    limits: Limits
+    mariadb: bool
+
+    def planner(self) -> MySQLPlanner:
+        from headrace.sources.mysql.source import MySQLPlanner
+
+        return MySQLPlanner(self)
