@@ -203,12 +203,12 @@ def test_damaged_rows_never_crash_the_decoder(recording: Recording, tmp_path: Pa
     chooser = random.Random(11)
     data = recording.data
     outcomes = {"rows": 0, "error": 0}
-    for _ in range(1500):
+    for _ in range(600):
         broken = bytearray(data)
         for _ in range(chooser.choice((1, 1, 2, 8))):
             broken[chooser.randrange(len(data))] = chooser.choice((0, 1, 0x7F, 0x80, 0xFC, 0xFE, 0xFF, chooser.randrange(256)))
         outcomes[outcome(recording, recording.copied(bytes(broken), tmp_path))] += 1
-    assert min(outcomes.values()) > 50
+    assert min(outcomes.values()) > 20
 
 
 def outcome(recording: Recording, segment: Segment) -> str:
