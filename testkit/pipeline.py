@@ -6,6 +6,7 @@ middle process has gone and its children belong to init.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from headrace.embedded.process import EmbeddedServer
 
 PATIENCE_S = 120.0
 _MARK = "HEADRACE_TEST_RUN"
@@ -156,6 +159,24 @@ class Pipeline:
     def batch_is_open(self) -> bool:
         """Whether a batch is planned and not committed."""
         return self.last_planned_batch() > self.last_committed_batch()
+
+    def committed_position(self) -> tuple[int, int] | None:
+        """File number and offset where the last committed batch ended (or where the stream starts)."""
+        batch = self.last_committed_batch()
+        try:
+            if batch >= 0:
+                raw = json.loads((self.state / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2])
+            else:
+                raw = json.loads((self.state / "pipe.json").read_text())["start"]
+        except (OSError, IndexError, ValueError):
+            return None
+        return int(raw["file"].rpartition(".")[2]), int(raw["pos"])
+
+    @contextmanager
+    def sink_served(self, path: Path) -> Iterator[str]:
+        """The address of a server on the embedded sink, for looking into it."""
+        with EmbeddedServer.connect_or_start(path) as server:
+            yield server.url
 
     def _lines(self) -> str:
         file = self.state / "snapshot.jsonl"

@@ -76,6 +76,7 @@ class Pipe:
         self._options = ReadOptions(zero_dates_as_null=settings.zero_dates_as_null)
         self._stop = threading.Event()
         self._reached: BinlogPosition | None = None
+        self._folds_case = False
 
     def stop(self) -> None:
         """Ask the pipe to end after what it is doing; safe in a signal handler."""
@@ -93,6 +94,7 @@ class Pipe:
         connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S, on_wait=_say_waiting)
         try:
             server = check_server(connection, self._address)
+            self._folds_case = server.folds_case
             state, target = self._open_state(connection, directory, server)
             snapshot = self._plan_snapshot(connection, directory, state)
         finally:
@@ -261,7 +263,7 @@ class Pipe:
     def _follow_statement(self, directory: StateDirectory, state: PipeState, work: dict[str, Any]) -> None:
         query = Query(work["database"], work["statement"])
         position = BinlogPosition.from_json(work["offset"])
-        found = assess(query, self._selection)
+        found = assess(query, self._selection, folds_case=self._folds_case)
         if found.effect is Effect.NONE:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
@@ -270,8 +272,10 @@ class Pipe:
                 table for known, table in state.tables.items() if known == name or (name.table == "*" and known.database == name.database)
             ]
             if not known:
-                if found.effect is Effect.CREATED:
+                if found.effect in (Effect.CREATED, Effect.REPLACED):
                     self._add_table(directory, state, name)
+                elif found.effect is Effect.MOVED:
+                    self._check_absent(name, query, position)
             elif any(position > BinlogPosition.from_json(table.captured_at) for table in known):
                 self._check_unchanged(found.effect, known[0].schema, query, position)
 
@@ -293,8 +297,18 @@ class Pipe:
         finally:
             connection.close()
 
+    def _check_absent(self, name: TableName, query: Query, position: BinlogPosition) -> None:
+        """A table that came to a replicated name brought rows with it that are in no log."""
+        _, now = retrying(lambda: self._capture_now(name, position.epoch), on_wait=_say_waiting)
+        if now:
+            raise DefiniteError(
+                f"table {name} came with its rows: {query.statement}",
+                place=str(position),
+                hint="start Headrace again with the same state: it then takes a snapshot of the table and goes on",
+            )
+
     def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
-        if effect is not Effect.DESTRUCTIVE:
+        if effect in (Effect.CREATED, Effect.ALTERED):
             _, now = retrying(lambda: self._capture_now(schema.name, position.epoch), on_wait=_say_waiting)
             if now == [schema]:
                 return

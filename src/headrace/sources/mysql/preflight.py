@@ -22,6 +22,8 @@ class ServerIdentity:
     version: str
     identity: str
     """MySQL's server uuid; for MariaDB, which has none, its server id."""
+    folds_case: bool = False
+    """Whether the server keeps table names in lower case, however a statement spells them."""
 
     @property
     def mariadb(self) -> bool:
@@ -41,7 +43,8 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
     _check_replication_rights(connection, address)
     mariadb = is_mariadb(connection)
     identity = variables["server_id"] if mariadb else variables["server_uuid"]
-    return ServerIdentity("mariadb" if mariadb else "mysql", variables["version"], identity)
+    folds_case = variables.get("lower_case_table_names") == "1"
+    return ServerIdentity("mariadb" if mariadb else "mysql", variables["version"], identity, folds_case)
 
 
 _REQUIRED = (

@@ -1,15 +1,18 @@
 """Statements found in the log between changes of rows: which of them matter to the replicated tables.
 
 Deliberately coarse until schema changes are followed: it errs on the side of stopping. A statement is harmless only if its kind cannot
-touch table data, or if none of its words names a replicated table.
+touch table data, or if none of its words names a replicated table. The text is cut into words first (strings, quoted names and comments
+each in one piece), so that no spelling hides a name: a `#` in a name starts no comment, a `'` in a comment starts no string.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import pairwise
+from typing import Final
 
 from headrace.model.schema import TableName
 from headrace.sources.mysql.events import Query
@@ -21,85 +24,160 @@ class Effect(Enum):
     NONE = auto()
     CREATED = auto()
     """A table was made; its rows, if any, follow as changes."""
+    REPLACED = auto()
+    """A table was made, perhaps in the place of one that is gone with its rows."""
     ALTERED = auto()
     """A definition may have changed; the data did not change without row events."""
     DESTRUCTIVE = auto()
-    """Rows went, came or moved without row events: it cannot be passed over."""
+    """Rows went or changed without row events: it cannot be passed over."""
+    MOVED = auto()
+    """A table may have come to a name with its rows, or gone from it: it cannot be passed over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
     effect: Effect
     tables: tuple[TableName, ...] = ()
+    """The tables it names; the table `*` stands for all of a database."""
 
 
-_COMMENT = re.compile(r"/\*(?!!|M!).*?\*/|--[ \t][^\n]*|#[^\n]*", re.DOTALL)
-_VERSION_COMMENT = re.compile(r"/\*M?!\d*\s*|\*/")
-_STRING = re.compile(r"'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"", re.DOTALL)
-_NAME = r"(?:`(?:[^`]|``)+`|[\w$\u0080-\uffff]+)"
-_FULL_NAME = re.compile(rf"({_NAME})(?:\s*\.\s*({_NAME}))?")
-_CREATE = re.compile(r"CREATE\s+(OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?", re.IGNORECASE)
-_HARMLESS = re.compile(
-    r"(GRANT|REVOKE|FLUSH|ANALYZE|OPTIMIZE|REPAIR|CHECK|SET|USE|KILL|RESET|PURGE|INSTALL|UNINSTALL|LOCK|UNLOCK|DO|SHOW)\b"
-    r"|(CREATE|DROP)\s+TEMPORARY\b"
-    r"|(CREATE|ALTER)\s+(DATABASE|SCHEMA)\b"
-    r"|(CREATE|DROP|ALTER|RENAME)\s+(OR\s+REPLACE\s+)?"
-    r"(DEFINER\s*=\s*\S+\s+|AGGREGATE\s+|SQL\s+SECURITY\s+\w+\s+|ALGORITHM\s*=\s*\w+\s+|SPATIAL\s+REFERENCE\s+|UNDO\s+)*"
-    r"(USER|ROLE|VIEW|PROCEDURE|FUNCTION|TRIGGER|EVENT|SERVER|TABLESPACE|LOGFILE|SEQUENCE|PACKAGE|SYSTEM|RESOURCE|LIBRARY)\b",
-    re.IGNORECASE,
-)
-_DROP_DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
-_DEFINITION = re.compile(
-    r"ALTER\s+(ONLINE\s+|IGNORE\s+)*TABLE\b|(CREATE|DROP)\s+(UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+|OR\s+REPLACE\s+)*INDEX\b", re.IGNORECASE
-)
-_DATA_MOVING_CLAUSE = re.compile(
-    r"\b(DROP|TRUNCATE|EXCHANGE|CONVERT|DISCARD|IMPORT)\s+(PARTITION|TABLESPACE|TABLE)\b|\bRENAME\s+(TO|AS)\b|\bRENAME\s+`", re.IGNORECASE
-)
-
-
-def assess(query: Query, wanted: Callable[[TableName], bool]) -> Assessment:
-    """What `query` means for the tables that are `wanted`."""
-    text = _VERSION_COMMENT.sub(" ", _COMMENT.sub(" ", query.statement)).strip()
-    if not text or _HARMLESS.match(text):
+def assess(query: Query, wanted: Callable[[TableName], bool], *, folds_case: bool = False) -> Assessment:
+    """What `query` means for the tables that are `wanted`. `folds_case`: the server takes `ORDERS` for `orders`."""
+    words = _without_prefix(list(_words(query.statement)))
+    head = _keywords(words, _HEAD_WORDS)
+    if not words or _HARMLESS.match(head):
         return Assessment(Effect.NONE)
-    dropped = _DROP_DATABASE.match(text)
-    if dropped:
-        name = TableName(_unquoted(dropped.group(1)), "*")
-        return Assessment(Effect.DESTRUCTIVE, (name,)) if wanted(name) or _may_hold(name.database, wanted) else Assessment(Effect.NONE)
-    bare = _STRING.sub("''", text)
-    created = _CREATE.match(bare)
+    if _DROP_DATABASE.match(head):
+        # Which of its tables are replicated is known to the caller only: a glob cannot be asked.
+        return Assessment(Effect.DESTRUCTIVE, (TableName(_folded(_last_name(words), folds_case), "*"),))
+    names = [TableName(*(_folded(part, folds_case) for part in pair)) for pair in _names(words, query.database)]
+    created = _CREATE.match(head)
     if created:
-        found = _FULL_NAME.match(bare, created.end())
-        tables = (_full_name(found, query.database),) if found else ()
-        if not tables or not wanted(tables[0]):
+        after = len(created.group(0).split())
+        first = next(iter(_names(words[after:], query.database)), None)
+        name = TableName(*(_folded(part, folds_case) for part in first)) if first else None
+        if name is None or not wanted(name):
             return Assessment(Effect.NONE)
-        return Assessment(Effect.DESTRUCTIVE if created.group(1) else Effect.CREATED, tables)
-    named = tuple(sorted({name for name in _names(bare, query.database) if wanted(name)}))
+        return Assessment(Effect.REPLACED if "REPLACE" in created.group(0) else Effect.CREATED, (name,))
+    named = tuple(sorted({name for name in names if wanted(name)}))
     if not named:
         return Assessment(Effect.NONE)
-    if _DEFINITION.match(bare) and not _DATA_MOVING_CLAUSE.search(bare):
-        return Assessment(Effect.ALTERED, named)
-    return Assessment(Effect.DESTRUCTIVE, named)
+    if head.startswith("RENAME "):
+        return Assessment(Effect.MOVED, named)
+    if not _DEFINITION.match(head):
+        return Assessment(Effect.DESTRUCTIVE, named)
+    clauses = {_clause_effect(*pair) for pair in pairwise([*words, _END])}
+    return Assessment(next(effect for effect in (Effect.MOVED, Effect.DESTRUCTIVE, Effect.ALTERED) if effect in clauses), named)
 
 
-def _names(text: str, database: str) -> list[TableName]:
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of a statement."""
+
+    text: str
+    quoted: bool
+
+    @property
+    def keyword(self) -> str:
+        """In capitals, as keywords are compared; what is quoted is no keyword."""
+        return "" if self.quoted else self.text.upper()
+
+    @property
+    def is_name(self) -> bool:
+        return self.quoted or (self.text[0] not in "'.,();=*@" and bool(self.text.strip()))
+
+
+_DOT: Final = _Word(".", False)
+_END: Final = _Word(";", False)
+_HEAD_WORDS: Final = 24
+
+_TOKEN: Final = re.compile(
+    r"(?P<comment>/\*(?!M?!).*?(?:\*/|\Z)|--(?=[\s\x00-\x1f]|\Z)[^\n]*|\#[^\n]*)"
+    # What a server of some version executes is not a comment; its marks are.
+    r"|(?P<mark>/\*M?!\d*|\*/)"
+    r"|`(?P<name>(?:[^`]|``)*)`"
+    # A string, or under ANSI_QUOTES a name: both are looked at.
+    r'|"(?P<double>(?:[^"\\]|""|\\.)*)"'
+    r"|(?P<string>'(?:[^'\\]|''|\\.)*')"
+    r"|(?P<word>[\w$\u0080-\U0010ffff]+)"
+    # The rest, a quote without its end among it: what follows such a quote is looked at as words.
+    r"|(?P<other>[^\s])",
+    re.DOTALL,
+)
+
+
+def _words(statement: str) -> Iterator[_Word]:
+    for match in _TOKEN.finditer(statement):
+        kind, text = match.lastgroup, match.group()
+        if kind == "name":
+            yield _Word(match.group("name").replace("``", "`"), True)
+        elif kind == "double":
+            yield _Word(match.group("double").replace('""', '"'), True)
+        elif kind == "string":
+            yield _Word("''", False)
+        elif kind in ("word", "other"):
+            yield _Word(text, False)
+
+
+def _without_prefix(words: list[_Word]) -> list[_Word]:
+    """Without MariaDB's `SET STATEMENT variable = value FOR`, which may stand before any statement."""
+    if [word.keyword for word in words[:2]] != ["SET", "STATEMENT"]:
+        return words
+    ends = [i for i, word in enumerate(words) if word.keyword == "FOR"]
+    return words[ends[0] + 1 :] if ends else words[2:]
+
+
+def _keywords(words: list[_Word], count: int) -> str:
+    return " ".join(word.keyword or "`" for word in words[:count])
+
+
+_HARMLESS: Final = re.compile(
+    r"(GRANT|REVOKE|FLUSH|OPTIMIZE|REPAIR|CHECK|SET|USE|KILL|RESET|PURGE|INSTALL|UNINSTALL|LOCK|UNLOCK|DO|SHOW)\b"
+    r"|ANALYZE (NO_WRITE_TO_BINLOG |LOCAL )?(TABLE|TABLES)\b"
+    r"|(CREATE|DROP) (OR REPLACE )?TEMPORARY\b"
+    r"|(CREATE|ALTER) (OR REPLACE )?(DATABASE|SCHEMA)\b"
+    r"|(CREATE|DROP|ALTER|RENAME) (OR REPLACE )?"
+    r"(DEFINER = .*?(?= (SQL|VIEW|PROCEDURE|FUNCTION|TRIGGER|EVENT|AGGREGATE|PACKAGE)\b) "
+    r"|AGGREGATE |SQL SECURITY \w+ |ALGORITHM = \w+ |SPATIAL REFERENCE |UNDO )*"
+    r"(USER|ROLE|VIEW|PROCEDURE|FUNCTION|TRIGGER|EVENT|SERVER|TABLESPACE|LOGFILE|SEQUENCE|PACKAGE|SYSTEM|RESOURCE|LIBRARY)\b"
+)
+_DROP_DATABASE: Final = re.compile(r"DROP (DATABASE|SCHEMA)\b")
+_CREATE: Final = re.compile(r"CREATE (OR REPLACE )?TABLE (IF NOT EXISTS )?")
+_DEFINITION: Final = re.compile(
+    r"ALTER (ONLINE |OFFLINE |IGNORE )*TABLE\b|(CREATE|DROP) (OR REPLACE |ONLINE |UNIQUE |FULLTEXT |SPATIAL )*INDEX\b"
+)
+
+_MOVES: Final = frozenset({"EXCHANGE", "IMPORT"})
+# DROP of anything else in an ALTER TABLE is the drop of a column (or of a partition): its values are gone, even if it is added again.
+_DROPS_NO_DATA: Final = frozenset({"INDEX", "KEY", "PRIMARY", "FOREIGN", "CONSTRAINT", "CHECK", "DEFAULT", "SYSTEM", "PERIOD"})
+_RENAMES_NO_TABLE: Final = frozenset({"COLUMN", "INDEX", "KEY"})
+
+
+def _clause_effect(word: _Word, following: _Word) -> Effect:
+    """What a word of an ALTER TABLE, with the one after it, says of the table's rows."""
+    keyword, after = word.keyword, following.keyword
+    if keyword == "RENAME":
+        return Effect.ALTERED if after in _RENAMES_NO_TABLE else Effect.MOVED
+    if keyword in _MOVES or (keyword == "CONVERT" and after in ("PARTITION", "TABLE")):
+        return Effect.MOVED
+    if keyword in ("TRUNCATE", "DISCARD") or (keyword == "DROP" and after not in _DROPS_NO_DATA):
+        return Effect.DESTRUCTIVE
+    return Effect.ALTERED
+
+
+def _names(words: list[_Word], database: str) -> Iterator[tuple[str, str]]:
     """Every word or pair of words that could be a table's name."""
-    found = []
-    for match in _FULL_NAME.finditer(text):
-        found.append(_full_name(match, database))
-        if match.group(2):
-            found.append(TableName(database, _unquoted(match.group(1))))
-    return found
+    for i, word in enumerate(words):
+        if not word.is_name or (i and words[i - 1] == _DOT):
+            continue
+        if i + 2 < len(words) and words[i + 1] == _DOT and words[i + 2].is_name:
+            yield word.text, words[i + 2].text
+        yield database, word.text
 
 
-def _full_name(match: re.Match[str], database: str) -> TableName:
-    first, second = match.group(1), match.group(2)
-    return TableName(_unquoted(first), _unquoted(second)) if second else TableName(database, _unquoted(first))
+def _last_name(words: list[_Word]) -> str:
+    return next((word.text for word in reversed(words) if word.is_name), "")
 
 
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
-
-
-def _may_hold(database: str, wanted: Callable[[TableName], bool]) -> bool:
-    return wanted(TableName(database, "any"))
+def _folded(name: str, folds_case: bool) -> str:
+    return name.lower() if folds_case else name
