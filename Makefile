@@ -13,6 +13,7 @@ CODE := src tests testkit $(wildcard bench)
 SYSTEM := $(VENV)/.system-packages
 PACKAGES := $(VENV)/.python-packages
 COMPILED := $(VENV)/.compiled-kernels
+ARCHIVE := $(VENV)/.java-archive
 BENCH := $(VENV)/.bench-packages
 
 .PHONY: help
@@ -20,7 +21,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(SYSTEM) $(PACKAGES) $(COMPILED) ## Set up the environment: system packages, .venv, compiled kernels
+setup: $(SYSTEM) $(PACKAGES) $(COMPILED) $(ARCHIVE) ## Set up the environment: system packages, .venv, compiled kernels, Java's class archive
 
 .PHONY: demo
 demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickHouse and verify it (about a minute)
@@ -65,5 +66,9 @@ $(BENCH): $(PACKAGES)
 	@touch $@
 
 $(COMPILED): $(KERNELS) $(PACKAGES)
-	@if [ -e src/headrace/sources/mysql/compile.py ]; then $(BIN)/python -m headrace.sources.mysql.compile; fi
+	$(BIN)/python -m headrace.sources.mysql.compile
+	@touch $@
+
+$(ARCHIVE): $(PACKAGES)
+	$(BIN)/python -m headrace.spark.archive
 	@touch $@

@@ -34,7 +34,7 @@ from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.origin import Limits, MySQLSource
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import ServerIdentity, check_position, check_server
+from headrace.sources.mysql.preflight import ServerIdentity, check_cascades, check_position, check_server
 from headrace.sources.mysql.snapshot import CHUNK_ROWS, Chunk, plan_chunks
 from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.statements import Effect, assess
@@ -133,6 +133,7 @@ class Pipe:
                 place=str(self._address),
                 hint="check --tables and the user's rights",
             )
+        check_cascades(connection, self._address, state.tables)
         retrying(
             lambda: self._sink.prepare([table.schema for table in state.tables.values()]),
             deadline_s=_START_PATIENCE_S,

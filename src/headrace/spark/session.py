@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError
+from headrace.spark.archive import java_options
 
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.err.ref = err
@@ -60,11 +61,11 @@ def java_pid(session: SparkSession) -> int:
 
 
 def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
-    java_options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m"
+    java = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m {java_options()}"
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": java.strip(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(scratch),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.stream import ReplicationStream
@@ -54,6 +56,25 @@ _REQUIRED = (
     ("binlog_transaction_compression", "OFF", "SET GLOBAL binlog_transaction_compression = OFF"),
     ("log_bin_compress", "OFF", "SET GLOBAL log_bin_compress = OFF"),
 )
+
+
+def check_cascades(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
+    """MariaDB does not log what a foreign key's cascade does to the child table; such a table would drift away silently."""
+    if not is_mariadb(connection):
+        return
+    chosen = set(tables)
+    for database, table, constraint in query(connection, address, _CASCADES):
+        if TableName(database, table) in chosen:
+            raise DefiniteError(
+                f"table {database}.{table} is changed by the foreign key {constraint}, and MariaDB does not log such changes",
+                place=str(address),
+                hint="make the key RESTRICT, or leave the table out with --tables",
+            )
+
+
+_CASCADES = """
+SELECT constraint_schema, table_name, constraint_name FROM information_schema.referential_constraints
+WHERE delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"""
 
 
 def check_position(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
