@@ -22,6 +22,7 @@ from headrace.model.version import unpack_version
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.events import truncated
+from headrace.sources.mysql.storage import column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
 MAX_BLOCK_ROWS: Final = 65_536
@@ -30,20 +31,49 @@ _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 """What offsets of 32 bits can address."""
 
 _INTEGERS: Final = {
-    Kind.INT8: (tablemap.TINY, 1, 1),
-    Kind.INT16: (tablemap.SHORT, 2, 2),
-    Kind.INT32: (tablemap.LONG, 4, 4),
-    Kind.INT64: (tablemap.LONGLONG, 8, 8),
-    Kind.UINT8: (tablemap.TINY, 1, 1),
-    Kind.UINT16: (tablemap.SHORT, 2, 2),
-    Kind.UINT32: (tablemap.LONG, 4, 4),
-    Kind.UINT64: (tablemap.LONGLONG, 8, 8),
+    Kind.INT8: 1,
+    Kind.INT16: 2,
+    Kind.INT32: 4,
+    Kind.INT64: 8,
+    Kind.UINT8: 1,
+    Kind.UINT16: 2,
+    Kind.UINT32: 4,
+    Kind.UINT64: 8,
+}
+_WIDTHS: Final = {
+    **_INTEGERS,
+    Kind.FLOAT32: 4,
+    Kind.FLOAT64: 8,
+    Kind.DATE: 4,
+    Kind.DATETIME: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.TIME: 8,
+    Kind.YEAR: 2,
+    Kind.ENUM: 4,
+    Kind.SET: 8,
+    Kind.BIT: 8,
 }
 _TEMPORAL: Final = {
-    Kind.DATETIME: (tablemap.DATETIME2, images.DATETIME2),
-    Kind.TIMESTAMP: (tablemap.TIMESTAMP2, images.TIMESTAMP2),
-    Kind.TIME: (tablemap.TIME2, images.TIME2),
+    Kind.DATETIME: tablemap.DATETIME2,
+    Kind.TIMESTAMP: tablemap.TIMESTAMP2,
+    Kind.TIME: tablemap.TIME2,
 }
+_INTEGER_STORAGE: Final = {1: {tablemap.TINY}, 2: {tablemap.SHORT}, 4: {tablemap.LONG, tablemap.INT24}, 8: {tablemap.LONGLONG}}
+_TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.BLOB}
+_STORED: Final = {
+    **{kind: _INTEGER_STORAGE[width] for kind, width in _INTEGERS.items()},
+    Kind.FLOAT32: {tablemap.FLOAT},
+    Kind.FLOAT64: {tablemap.DOUBLE},
+    Kind.STRING: _TEXT_STORAGE,
+    Kind.BYTES: _TEXT_STORAGE,
+    Kind.JSON: _TEXT_STORAGE | {tablemap.JSON},
+    Kind.DATE: {tablemap.DATE},
+    Kind.YEAR: {tablemap.YEAR},
+    Kind.ENUM: {tablemap.ENUM},
+    Kind.SET: {tablemap.SET},
+    Kind.BIT: {tablemap.BIT},
+}
+"""The storage types in which a kind's values may lie; decimals and times also depend on their parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,43 +226,29 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
 
 def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
     """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
+    layout = column_layout(stored, metadata)
+    if layout is None or not _agrees(column, stored, metadata):
+        stored_name = TYPE_NAMES.get(stored, str(stored))
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
+    encoding, a, b = layout
+    if encoding == images.INT and column.kind.value.startswith("u"):
+        encoding = images.UINT
+    if stored == tablemap.STRING and column.kind is Kind.BYTES:
+        # The log leaves out the zero bytes at the end of a BINARY.
+        b = metadata
+    if column.kind is Kind.DECIMAL:
+        return encoding, a, b, 4 if column.precision > 38 else 2
+    return encoding, a, b, _WIDTHS.get(column.kind, 0)
+
+
+def _agrees(column: Column, stored: int, metadata: int) -> bool:
+    """Whether values stored so are what the schema says the column holds."""
     kind = column.kind
-    if kind in _INTEGERS:
-        expected, size, width = _INTEGERS[kind]
-        encoding = images.UINT if kind.value.startswith("u") else images.INT
-        if stored == expected:
-            return encoding, size, 0, width
-        if stored == tablemap.INT24 and width == 4:
-            return encoding, 3, 0, width
-    elif kind is Kind.FLOAT32 and stored == tablemap.FLOAT:
-        return images.UINT, 4, 0, 4
-    elif kind is Kind.FLOAT64 and stored == tablemap.DOUBLE:
-        return images.UINT, 8, 0, 8
-    elif kind is Kind.DECIMAL and stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale):
-        return images.DECIMAL, column.precision, column.scale, 4 if column.precision > 38 else 2
-    elif kind in (Kind.STRING, Kind.BYTES, Kind.JSON):
-        if stored in (tablemap.VARCHAR, tablemap.VAR_STRING):
-            return images.VAR, 1 if metadata < 256 else 2, 0, 0
-        if stored == tablemap.STRING:
-            return images.VAR, 1 if metadata < 256 else 2, metadata if kind is Kind.BYTES else 0, 0
-        if stored == tablemap.BLOB and 1 <= metadata <= 4:
-            return images.VAR, metadata, 0, 0
-        if kind is Kind.JSON and stored == tablemap.JSON and 1 <= metadata <= 4:
-            return images.JSON, metadata, 0, 0
-    elif kind is Kind.DATE and stored == tablemap.DATE:
-        return images.DATE, 0, 0, 4
-    elif kind in _TEMPORAL and stored == _TEMPORAL[kind][0] and metadata == column.precision:
-        return _TEMPORAL[kind][1], metadata, 0, 8
-    elif kind is Kind.YEAR and stored == tablemap.YEAR:
-        return images.YEAR, 0, 0, 2
-    elif kind is Kind.ENUM and stored == tablemap.ENUM and metadata in (1, 2):
-        return images.ENUM, metadata, 0, 4
-    elif kind is Kind.SET and stored == tablemap.SET and 1 <= metadata <= 8:
-        return images.MASK, metadata, 0, 8
-    elif kind is Kind.BIT and stored == tablemap.BIT and 1 <= metadata <= 64:
-        return images.BITS, (metadata + 7) // 8, 0, 8
-    stored_name = TYPE_NAMES.get(stored, str(stored))
-    raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
+    if kind is Kind.DECIMAL:
+        return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
+    if kind in _TEMPORAL:
+        return stored == _TEMPORAL[kind] and metadata == column.precision
+    return stored in _STORED[kind]
 
 
 def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:

@@ -1,8 +1,9 @@
 """Cuts the mirrored log into batches and segments, by its index alone.
 
-A batch ends on a group bound: at the last one within `flush_bytes` (at least one group), after `flush_seconds`, or right after a statement
-that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds and, inside a large
-transaction, on statement bounds. Given the same start and end, the segments cover the same bytes, whatever the cuts between them.
+A batch ends on a group bound: at the last one within `flush_bytes` and `flush_rows` (at least one group), after `flush_seconds`, or right
+after a statement that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds
+and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes, whatever the cuts
+between them.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.events import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
-from headrace.sources.mysql.gtid import GtidSet, parse_gtid_set
+from headrace.sources.mysql.gtid import parse_gtid_set
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.reader import Segment
 from headrace.sources.mysql.relay import MirrorFile, Relay
+from headrace.sources.mysql.rowcount import groups_within
 
 __all__ = ["UNKNOWN_GTID", "Limits", "Planner", "Statement"]
 
@@ -109,34 +112,40 @@ class Planner:
 
     def _cut(self, start: BinlogPosition) -> BinlogPosition:
         gtid = None if start.gtid == UNKNOWN_GTID else parse_gtid_set(start.gtid, mariadb=self._mariadb)
-        room = self._limits.flush_bytes
+        room, rows_room = self._limits.flush_bytes, self._limits.flush_rows
         end = start
         for mirror in self._relay.files:
             if file_number(mirror.name) < file_number(start.file):
                 continue
             begin = start.offset if mirror.name == start.file else mirror.start
-            offset, gtid, room = _cut_file(mirror, begin, room, gtid)
+            taken, complete, rows = self._take(mirror, begin, room, rows_room, at_least=int(end == start))
+            if gtid is not None and len(taken):
+                gtid = gtid.add_groups(taken[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
+            if not complete and not len(taken):
+                break
+            offset = max(mirror.safe_end, begin) if complete else int(taken[-1, scan.END])
             end = BinlogPosition(mirror.name, offset, UNKNOWN_GTID if gtid is None else str(gtid), start.epoch)
-            if room <= 0:
+            room, rows_room = room - (offset - begin), rows_room - rows
+            if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
 
-
-def _cut_file(mirror: MirrorFile, begin: int, room: int, gtid: GtidSet | None) -> tuple[int, GtidSet | None, int]:
-    """How far into one file a batch goes, the GTIDs after it, and the room left (0: the batch ends here)."""
-    ends = mirror.groups[:, scan.END]
-    first = int(np.searchsorted(ends, begin, side="right"))
-    last = max(int(np.searchsorted(ends, begin + room, side="right")), first + 1)
-    barriers = np.flatnonzero(mirror.groups[first:last, scan.KIND] == scan.STATEMENT)
-    if len(barriers):
-        last = first + int(barriers[0]) + 1
-    taken = mirror.groups[first:last]
-    if gtid is not None and len(taken):
-        gtid = gtid.add_groups(taken[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
-    if len(barriers) or last < len(mirror.groups):
-        return int(ends[last - 1]), gtid, 0
-    end = max(mirror.safe_end, begin)
-    return end, gtid, room - (end - begin)
+    def _take(self, mirror: MirrorFile, begin: int, room: int, rows_room: int, at_least: int) -> tuple[npt.NDArray[np.int64], bool, int]:
+        """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
+        groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
+        fitting = max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least)
+        barriers = np.flatnonzero(groups[:fitting, scan.KIND] == scan.STATEMENT)
+        if len(barriers):
+            fitting = int(barriers[0]) + 1
+        taken, rows = groups[:fitting], 0
+        if self._limits.flush_rows:
+            count, rows = groups_within(mirror.path, mirror.checksum, begin, taken[:, scan.END], rows_room)
+            if count < min(at_least, len(taken)):
+                # The first group alone is larger than the limit: it is the batch.
+                count, rows = at_least, rows_room
+            taken = taken[:count]
+        complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
+        return taken, complete, rows
 
 
 def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
