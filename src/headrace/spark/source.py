@@ -39,20 +39,22 @@ def address_format(source: Source) -> type[DataSource]:
 
 
 class AddressReader(DataSourceStreamReader):
-    """Spark's reader over our planner. Pickled to tasks for `read`, so the planner is made on first use."""
+    """Spark's reader over our planner, which is made on first use."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self._source: Source | None = source
         self._made: Planner | None = None
 
     @property
     def _planner(self) -> Planner:
         if self._made is None:
+            assert self._source is not None
             self._made = self._source.planner()
         return self._made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_source": self._source, "_made": None}
+        # What tasks get for `read`: it needs nothing, and so its workers import nothing of the source.
+        return {"_source": None, "_made": None}
 
     def initialOffset(self) -> Offset:
         with carried():

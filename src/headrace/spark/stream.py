@@ -88,10 +88,12 @@ def run_works(
     session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
 ) -> None:
     """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
+
+    def run(work: Work) -> list[Report]:
+        return _run(session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task)
+
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
-        waiting = {
-            pool.submit(_run, session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task): work for work in works
-        }
+        waiting = {pool.submit(run, work): work for work in works}
         try:
             for future in as_completed(waiting):
                 on_done(waiting[future], future.result())
