@@ -96,19 +96,12 @@ class StateDirectory:
         """Become the owner, after a predecessor that is still dying has gone."""
         self._lock = (self.path / "lock").open("a+")
         deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise DefiniteError(
-                        "another headrace process uses this state directory",
-                        place=str(self.path),
-                        hint="stop it, or choose another --state",
-                    ) from None
-                time.sleep(0.1)
-        self._await_helper(deadline)
+        try:
+            self._await_lock(deadline)
+            self._await_helper(deadline)
+        except DefiniteError:
+            self.release()
+            raise
         return self
 
     def release(self) -> None:
@@ -136,6 +129,18 @@ class StateDirectory:
 
     def save(self, state: PipeState) -> None:
         _replace(self.path / "pipe.json", state.to_json())
+
+    def _await_lock(self, deadline: float) -> None:
+        assert self._lock is not None
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    hint = "stop it, or choose another --state"
+                    raise DefiniteError("another headrace process uses this state directory", place=str(self.path), hint=hint) from None
+                time.sleep(0.1)
 
     def _await_helper(self, deadline: float) -> None:
         file = self.path / "helper.json"

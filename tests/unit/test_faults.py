@@ -1,0 +1,39 @@
+"""An error of ours is the same after its way through Spark's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.spark.faults import CarriedError, carried, decode, encode
+
+ERRORS = [
+    DefiniteError("table `é` was dropped]", place="binlog.000001:4", hint='say "[yes]"\nand run again'),
+    TransientError("the sink is away"),
+    DefiniteError("", place="", hint=""),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_survives_as_text(error: HeadraceError) -> None:
+    text = f"Job aborted: File x.py, line 1\nCarriedError: {encode(error)}\n\tat org.apache.spark.Foo(Foo.scala:1)\n"
+    found = decode(text)
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+
+
+def test_the_first_error_counts() -> None:
+    found = decode(f"{encode(ERRORS[1])} caused by {encode(ERRORS[0])}")
+    assert str(found) == str(ERRORS[1])
+
+
+def test_other_text_holds_no_error() -> None:
+    assert decode("java.lang.NullPointerException headrace-error[") is None
+
+
+def test_only_our_errors_are_carried() -> None:
+    with pytest.raises(CarriedError) as caught, carried():
+        raise ERRORS[0]
+    assert str(decode(str(caught.value))) == str(ERRORS[0])
+    with pytest.raises(ZeroDivisionError), carried():
+        _ = 1 // 0

@@ -1,0 +1,154 @@
+"""State files after a crash at any byte: what they say is true, at worst a little old."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes import state as state_module
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.sources.mysql.position import BinlogPosition
+
+ORDERS = TableName("shop", "orders")
+SCHEMA = TableSchema(ORDERS, (Column("id", Kind.INT32, False), Column("é", Kind.ENUM, members=("a", "b'"))), ("id",))
+START = BinlogPosition("binlog.000003", 157, "0-1-7")
+
+
+def new_state() -> PipeState:
+    options = {"zero_dates_as_null": False}
+    tables = {ORDERS: TableState(SCHEMA, START.to_json())}
+    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", ("shop.*",), START.to_json(), 0, options, tables)
+
+
+def test_a_saved_state_is_read_back(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path / "s")
+    assert directory.load() is None
+    directory.save(new_state())
+    assert StateDirectory(tmp_path / "s").load() == new_state()
+    assert (tmp_path / "s" / "pipe.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_crash_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = StateDirectory(tmp_path)
+    directory.save(new_state())
+
+    class Crash(Exception):
+        pass
+
+    def crash(_: int) -> None:
+        raise Crash
+
+    changed = new_state()
+    changed.epoch = 1
+    monkeypatch.setattr(state_module.os, "fsync", crash)
+    with pytest.raises(Crash):
+        directory.save(changed)
+    monkeypatch.undo()
+    assert directory.load() == new_state()
+    # What the crash left is in nobody's way.
+    directory.save(changed)
+    assert directory.load() == changed
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": 1, "source"', "\0\0\0"])
+def test_a_damaged_state_is_an_error_with_its_place(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pipe.json").write_text(content)
+    with pytest.raises(DefiniteError, match="damaged") as caught:
+        StateDirectory(tmp_path).load()
+    assert "pipe.json" in caught.value.place
+    assert "start over" in caught.value.hint
+
+
+def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pipe.json").write_text('{"format": 99}')
+    with pytest.raises(DefiniteError, match="another version"):
+        StateDirectory(tmp_path).load()
+
+
+def test_a_log_cut_at_any_byte_forgets_at_most_its_last_line(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    log = SnapshotLog(directory)
+    log.plan(ORDERS, [{"number": n, "where": f"`é` > {n}"} for n in range(3)])
+    log.finish(ORDERS, 0, 10)
+    log.finish(ORDERS, 2, 7)
+    file = tmp_path / "snapshot.jsonl"
+    whole = file.read_bytes()
+    lines = [json.loads(line) for line in whole.splitlines()]
+    for cut in range(len(whole) + 1):
+        file.write_bytes(whole[:cut])
+        complete = whole[:cut].count(b"\n")
+        again = SnapshotLog(directory)
+        assert len(again.planned.get("shop.orders", [])) == (3 if complete else 0)
+        assert again.done == {("shop.orders", line["done"]) for line in lines[1:complete]}
+        # The next line starts clean.
+        again.plan(TableName("shop", "next"), [{"number": 0}])
+        final = SnapshotLog(directory)
+        assert final.planned.keys() == again.planned.keys()
+        assert final.done == again.done
+
+
+def test_pending_is_what_is_planned_and_not_done(tmp_path: Path) -> None:
+    log = SnapshotLog(StateDirectory(tmp_path))
+    log.plan(ORDERS, [{"number": 0}, {"number": 1}])
+    log.plan(TableName("shop", "empty"), [])
+    log.finish(ORDERS, 1, 5)
+    assert log.pending() == [{"number": 0}]
+
+
+def test_a_damaged_line_in_the_middle_is_an_error_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.jsonl").write_text('{"table": "a.b", "chunks": []}\n{oops\n{"table": "a.b", "done": 0}\n')
+    with pytest.raises(DefiniteError, match="damaged") as caught:
+        SnapshotLog(StateDirectory(tmp_path))
+    assert "line 2" in caught.value.place
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    owner = StateDirectory(tmp_path).acquire()
+    with pytest.raises(DefiniteError, match="another headrace process"):
+        StateDirectory(tmp_path).acquire(wait_s=0.2)
+    owner.release()
+    StateDirectory(tmp_path).acquire(wait_s=0.2).release()
+
+
+def test_the_next_owner_waits_for_a_dying_helper(tmp_path: Path) -> None:
+    first = StateDirectory(tmp_path).acquire()
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.6)"])
+    first.note_helper(helper.pid)
+    first.release()
+    with pytest.raises(DefiniteError, match=f"process {helper.pid}"):
+        StateDirectory(tmp_path).acquire(wait_s=0.1)
+    started = time.monotonic()
+    StateDirectory(tmp_path).acquire(wait_s=20).release()
+    assert time.monotonic() - started < 15
+    helper.wait()
+
+
+def test_another_process_with_the_helper_s_number_is_not_the_helper(tmp_path: Path) -> None:
+    (tmp_path / "helper.json").write_text(json.dumps({"pid": os.getpid(), "started": "1"}))
+    StateDirectory(tmp_path).acquire(wait_s=0.1).release()
+
+
+def test_scratch_of_a_killed_run_goes_and_state_stays(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    directory.save(new_state())
+    for left in ("relay/123/binlog.000001", "spark/blockmgr/x"):
+        (tmp_path / left).parent.mkdir(parents=True)
+        (tmp_path / left).write_bytes(b"old")
+    directory.clear_scratch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe.json"]
+    assert directory.load() == new_state()
+
+
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DefiniteError, match="cannot be made"):
+        StateDirectory(tmp_path / "file" / "state")
