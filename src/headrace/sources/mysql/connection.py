@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 
 PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
 
-_ACCESS_DENIED = {1044, 1045, 1698, 3118, 1820}
+ACCESS_DENIED = {1044, 1045, 1698, 3118, 1820}
 _MISSING_PRIVILEGE = {1227, 1142, 1143, 1370}
 _BINLOG_READ_FAILED = 1236
 _GONE = {1040, 1042, 1043, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927}
@@ -89,15 +89,14 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     place = str(address)
-    if code in _ACCESS_DENIED:
+    if code in ACCESS_DENIED:
         return DefiniteError(
             f"the source refused user {address.user!r}: {text}",
             place=place,
             hint="check user and password (also in " + PASSWORD_VARIABLE + ")",
         )
     if code in _MISSING_PRIVILEGE:
-        grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {address.user!r}@'%'"
-        return DefiniteError(f"user {address.user!r} lacks a privilege on the source: {text}", place=place, hint=grant)
+        return missing_privilege(text, address)
     if code == _BINLOG_READ_FAILED:
         return read_failed(text, place)
     if code == 1049:
@@ -109,6 +108,11 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     if code >= 2000 or code in _GONE or code == 0:
         return TransientError(f"the source does not answer: {text}", place=place, hint="check that the server runs and can be reached")
     return DefiniteError(f"the source answered with error {code}: {text}", place=place)
+
+
+def missing_privilege(text: str, address: MySQLAddress) -> DefiniteError:
+    grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {address.user!r}@'%'"
+    return DefiniteError(f"user {address.user!r} lacks a privilege on the source: {text}", place=str(address), hint=grant)
 
 
 def read_failed(text: str, place: str) -> HeadraceError:

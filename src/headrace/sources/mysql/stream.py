@@ -19,7 +19,15 @@ import pymysql
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sources.mysql import framing
-from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, server_errors, translate_error
+from headrace.sources.mysql.connection import (
+    ACCESS_DENIED,
+    MySQLAddress,
+    connect,
+    is_mariadb,
+    missing_privilege,
+    server_errors,
+    translate_error,
+)
 from headrace.sources.mysql.events import (
     CHECKSUM_SIZE,
     FORMAT_DESCRIPTION_EVENT,
@@ -65,7 +73,14 @@ class ReplicationStream:
         self._address = address
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
         with server_errors(address):
-            self._request(position, blocking)
+            try:
+                self._request(position, blocking)
+            except pymysql.err.OperationalError as error:
+                self.close()
+                # The server let us in a moment ago; now it means that we may not be a replica.
+                if error.args[0] in ACCESS_DENIED:
+                    raise missing_privilege("it may not read the binary log (REPLICATION SLAVE)", address) from error
+                raise
         self._raw = np.empty(_BUFFER_BYTES, dtype=np.uint8)
         self._filled = 0
         self._events = np.empty(_BUFFER_BYTES, dtype=np.uint8)
