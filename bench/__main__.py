@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
+from bench.live import measure_live_pipe
 from bench.machine import describe_machine
 from bench.race import Result, run_contender
 from bench.report import TEXT_WIDTH, Report
@@ -17,7 +18,8 @@ from bench.workload import Workload
 from headrace.errors import HeadraceError
 
 FULL_CHANGES, QUICK_CHANGES = 1_000_000, 100_000
-EVERYONE = (*LOG_READERS, *TABLE_COPIERS)
+LATENCY, LATENCY_SECONDS = "latency", 30.0
+EVERYONE = (*LOG_READERS, *TABLE_COPIERS, LATENCY)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -51,10 +53,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"workload: {options.changes:,} changes on {options.server} (generated on the first run, then kept in {default_cache()})")
     with open_corpus(options.server, Workload(options.changes), default_cache()) as corpus:
         results: dict[str, Result] = {}
-        for name in options.only or EVERYONE:
+        chosen = options.only or EVERYONE
+        for name in (name for name in chosen if name != LATENCY):
             results[name] = run_contender(load_contender(name), corpus)
             console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
-        report = Report(machine, corpus.target(), corpus.manifest, results)
+        target = corpus.target()
+    # After the corpus has stopped: two servers would share the cores.
+    live = measure_live_pipe(options.server, seconds=LATENCY_SECONDS) if LATENCY in chosen else None
+    report = Report(machine, target, corpus.manifest, results, live)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

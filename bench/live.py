@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pymysql
+from clickhouse_connect.driver.client import Client
 
 from bench.latency import DATABASE, SCHEMA, TABLE, Latency, Plan, measure_latency, whole_transactions_sql
 from bench.race import python_environment
@@ -123,7 +124,7 @@ class _Question:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._client = None
+        self._client: Client | None = None
 
     def __call__(self, first_tx: int) -> Iterable[int]:
         rows = self._connected().query(whole_transactions_sql(first_tx)).result_columns
@@ -149,7 +150,7 @@ class _Question:
             return 0
         return int(str(client.command(f"SELECT count() FROM {DATABASE}.{TABLE}")))
 
-    def _connected(self):  # type: ignore[no-untyped-def]
+    def _connected(self) -> Client:
         if self._client is None:
             holder = read_holder(self._directory)
             assert holder is not None

@@ -13,9 +13,11 @@ from rich.table import Table
 
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
+from bench.live import LiveResult
 from bench.machine import Machine
 from bench.race import Result
 from bench.target import Target
+from bench.verdicts import Verdict, judge
 
 TEXT_WIDTH = 150
 
@@ -28,6 +30,7 @@ class Report:
     target: Target
     manifest: Manifest
     results: Mapping[str, Result]
+    live: LiveResult | None = None
 
     def print_to(self, console: Console) -> None:
         console.print(self._headline())
@@ -36,6 +39,13 @@ class Report:
                 console.print(table)
         for name, result in self.results.items():
             console.print(f"  {name}: {result.note}", highlight=False)
+        if self.live is not None:
+            console.print(_latency_line(self.live), highlight=False)
+        for verdict in self.verdicts():
+            console.print(f"{verdict.word:>6}: {verdict.text}", style="green" if verdict.met else "red", highlight=False)
+
+    def verdicts(self) -> list[Verdict]:
+        return judge(self.results, self.live)
 
     def _pick(self, names: Iterable[str]) -> dict[str, Result]:
         return {name: self.results[name] for name in names if name in self.results}
@@ -53,6 +63,8 @@ class Report:
             "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
             "log": {name: _result_json(result) for name, result in self._pick(LOG_READERS).items()},
             "snapshot": {name: _result_json(result) for name, result in self._pick(TABLE_COPIERS).items()},
+            "latency": asdict(self.live) if self.live is not None else None,
+            "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
     def _headline(self) -> str:
@@ -82,6 +94,13 @@ def _readers_table(results: Mapping[str, Result], changes: int) -> Table:
             f"{max(result.start_up_s, 0):.1f}",
             "-" if scaled else f"{result.server_cpu_s:.2f}",
         )
+        if result.window.cold_wall_s:
+            table.add_row(
+                *_cold_cells(result),
+                "",
+                _cold_ratio(result, results.get("floor"), "{:.1%}"),
+                _cold_ratio(result, results.get("debezium"), "{:.2f}"),
+            )
     return table
 
 
@@ -102,11 +121,34 @@ def _copiers_table(results: Mapping[str, Result]) -> Table:
             f"{result.start_up_s:.1f}",
             f"{result.server_cpu_s:.2f}",
         )
+        if result.window.cold_wall_s:
+            table.add_row(*_cold_cells(result), "", _cold_ratio(result, results.get("clickhouse-own"), "{:.2f}"))
     return table
 
 
 def _ratio(result: Result, other: Result | None, form: str) -> str:
     return form.format(result.rate / other.rate) if other else "-"
+
+
+def _cold_cells(result: Result) -> tuple[str, ...]:
+    """The same run with the start of the workers in it: name, wall, rate, CPU, rate per CPU second."""
+    window = result.window
+    total, wall_s, cpu_s = window.total_changes, window.cold_wall_s, window.cold_cpu_s
+    return "  with its workers' start", f"{wall_s:.2f}", f"{total / wall_s:,.0f}", f"{cpu_s:.2f}", f"{total / cpu_s:,.0f}"
+
+
+def _cold_ratio(result: Result, other: Result | None, form: str) -> str:
+    return form.format(result.window.total_changes / result.window.cold_wall_s / other.rate) if other else "-"
+
+
+def _latency_line(live: LiveResult) -> str:
+    seen = live.latency
+    return (
+        f"commit to visible at {seen.done_changes_per_s:,.0f} changes/s ({seen.transactions:,} transactions after {live.warm_up_s:.0f} s "
+        f"of warm-up): p50 {seen.p50_s:.3f} s, p90 {seen.p90_s:.3f} s, p99 {seen.p99_s:.3f} s, longest {seen.longest_s:.3f} s; asked every "
+        f"{seen.poll_pause_s * 1000:.0f} ms plus {seen.question_s * 1000:.0f} ms for the answer; the pipe used {live.cpu_per_s:.2f} CPU s "
+        f"per s and {live.memory_bytes / 1e6:,.0f} MB; first row visible {live.first_row_s:.1f} s after the command"
+    )
 
 
 def _result_json(result: Result) -> dict[str, Any]:

@@ -38,6 +38,9 @@ class Window:
     cpu_s: float
     total_changes: int
     """All changes seen, those of the first batch too."""
+    cold_wall_s: float = 0.0
+    cold_cpu_s: float = 0.0
+    """From the first byte asked for to the last change, so with the start of the workers; 0 where nobody measured it."""
 
 
 class Contender(Protocol):
