@@ -26,6 +26,15 @@ def sink_client(url: str, password: str = "") -> Client:
     )
 
 
+def log_end(server: PrivateServer) -> tuple[int, int]:
+    """File number and offset at which the server's log ends."""
+    status = "SHOW MASTER STATUS" if server.flavour == "mariadb" else "SHOW BINARY LOG STATUS"
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(status)
+        row = cursor.fetchone()
+    return int(row[0].rpartition(".")[2]), int(row[1])
+
+
 def source_rows(server: PrivateServer, database: str, table: str) -> list[tuple[Any, ...]]:
     with closing(server.root_connection(database)) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM `{table}`")

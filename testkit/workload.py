@@ -37,15 +37,23 @@ class Workload:
                 cursor.execute(statement)
             cursor.execute("ANALYZE TABLE accounts, parts, notes")
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def stop(self) -> BaseException | None:
+        """End after the transaction under way; what ended it before, if anything did."""
         self._stopping.set()
         self._thread.join(60)
-        if self.failure is not None:
-            raise self.failure
+        return self.failure
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        failure = self.stop()
+        if failure is not None:
+            raise failure
 
     def _run(self) -> None:
         try:

@@ -19,7 +19,7 @@ from headrace.embedded.claim import read_holder
 from headrace.model.version import pack_version
 from testkit.accounts import Account
 from testkit.pipeline import Pipeline, Run
-from testkit.witness import assert_equal, sink_client
+from testkit.witness import assert_equal, log_end, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
 ROUNDS = 12
@@ -109,15 +109,6 @@ class Victim:
     def _sink_pids(self) -> list[int]:
         holder = read_holder(self._sink_dir)
         return [holder.pid] if holder is not None else []
-
-
-def log_end(server: PrivateServer) -> tuple[int, int]:
-    """File number and offset at which the server's log ends."""
-    status = "SHOW MASTER STATUS" if server.flavour == "mariadb" else "SHOW BINARY LOG STATUS"
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute(status)
-        row = cursor.fetchone()
-    return int(row[0].rpartition(".")[2]), int(row[1])
 
 
 @pytest.mark.timeout(900)

@@ -101,6 +101,10 @@ class Pipe:
             connection.close()
         self._view.note(f"replicating {len(state.tables)} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()
+        self._reached = BinlogPosition.from_json(committed_offset(directory.checkpoint) or state.start)
+        if not snapshot.pending() and self._is_finished(target):
+            self._view.note(f"nothing new since {self._reached}")
+            return
         session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log)
         try:
             directory.note_helper(java_pid(session))
@@ -220,7 +224,6 @@ class Pipe:
     # -- stream
 
     def _stream(self, session: Any, directory: StateDirectory, state: PipeState, server: ServerIdentity, target: BinlogPosition) -> None:
-        self._reached = BinlogPosition.from_json(committed_offset(directory.checkpoint) or state.start)
         if self._stop.is_set() or self._is_finished(target):
             return
         source = MySQLSource(
