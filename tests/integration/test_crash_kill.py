@@ -22,22 +22,8 @@ from testkit.pipeline import Pipeline, Run
 from testkit.witness import assert_equal, log_end, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
-ROUNDS = 12
-# One entry per round: what to wait for before the kill.
-MOMENTS = (
-    "any",
-    "snapshot",
-    "snapshot",
-    "snapshot",
-    "any",
-    "planned",
-    "written",
-    "committed",
-    "written",
-    "planned",
-    "written",
-    "any",
-)
+# One entry per round: what to wait for before the kill. Ten on each server.
+MOMENTS = ("any", "snapshot", "snapshot", "snapshot", "any", "planned", "written", "committed", "written", "any")
 
 
 class Victim:
@@ -125,10 +111,10 @@ def test_kill_at_any_moment(server: PrivateServer, database: str, replica_accoun
             place = Victim(pipeline, sink_dir, server, database).strike(moment, chooser)
             landed[place] += 1
             print(f"{server.flavour}: aimed at {moment}, landed at {place}", flush=True)
-    assert sum(landed.values()) == ROUNDS
+    assert sum(landed.values()) == len(MOMENTS) == 10
     assert landed["snapshot"] >= 2
     assert landed["written"] >= 2
-    assert landed["written"] + landed["planned"] >= 4
+    assert landed["written"] + landed["planned"] >= 3
 
     done = pipeline.once()
     assert done.code == 0, done.output

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ START = BinlogPosition("binlog.000003", 157, "0-1-7")
 
 def new_state() -> PipeState:
     options = {"zero_dates_as_null": False}
-    tables = {ORDERS: TableState(SCHEMA, START.to_json())}
-    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", ("shop.*",), START.to_json(), 0, options, tables)
+    late = TableState(replace(SCHEMA, name=TableName("shop", "late")), START.to_json(), START.to_json())
+    tables = {ORDERS: TableState(SCHEMA, START.to_json()), late.schema.name: late}
+    gone = {TableName("shop", "a.b"), TableName("shop.a", "b")}
+    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", ("shop.*",), START.to_json(), 0, options, tables, gone)
 
 
 def test_a_saved_state_is_read_back(tmp_path: Path) -> None:

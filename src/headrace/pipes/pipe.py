@@ -47,6 +47,7 @@ from headrace.spark.tasks import Report, Task
 log = logging.getLogger("headrace")
 
 _START_PATIENCE_S = 30.0
+_PRELOAD = ("headrace.pipes.pipe", "headrace.sources.mysql.source", "headrace.sinks.clickhouse.writer")
 _DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 
 
@@ -105,7 +106,7 @@ class Pipe:
         if not snapshot.pending() and self._is_finished(target):
             self._view.note(f"nothing new since {self._reached}")
             return
-        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log)
+        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=_PRELOAD)
         try:
             directory.note_helper(java_pid(session))
             self._take_snapshot(session, state, snapshot)
@@ -122,15 +123,23 @@ class Pipe:
     ) -> tuple[PipeState, BinlogPosition]:
         """The state to go on with, or a new one; and where the log stands now. Checks all before it creates or writes anything."""
         state = directory.load()
+        seen: BinlogPosition | None = None
         if state is None:
             state = self._new_state(connection, server)
         else:
             self._check_state(state, server)
             position = committed_offset(directory.checkpoint) or state.start
             check_position(connection, self._address, BinlogPosition.from_json(position))
+            if not self._settings.start_at:
+                seen = note_position(connection, self._address, state.epoch)
+                connection.commit()
         end = log_end(connection, self._address, state.epoch)
         for schema in self._capture(connection):
-            state.tables.setdefault(schema.name, TableState(schema, end.to_json()))
+            if schema.name not in state.tables:
+                # A table that came while we were away: its snapshot sees all that the log says of it up to here.
+                rows_from = seen.to_json() if seen is not None else None
+                state.tables[schema.name] = TableState(schema, (seen or end).to_json(), rows_from)
+                state.gone.discard(schema.name)
         if not state.tables:
             raise DefiniteError(
                 f"no table matches {', '.join(self._settings.patterns)}",
@@ -250,7 +259,8 @@ class Pipe:
     def _task(self, state: PipeState) -> Task:
         schemas = {name: table.schema for name, table in state.tables.items()}
         keys = {name: self._sink.key_columns(schema) for name, schema in schemas.items()}
-        reader = MySQLReader(self._address, schemas, keys, self._selection, self._options, state.epoch)
+        since = {name: BinlogPosition.from_json(table.rows_from) for name, table in state.tables.items() if table.rows_from is not None}
+        reader = MySQLReader(self._address, schemas, keys, self._selection, self._options, state.epoch, since, frozenset(state.gone))
         return Task(reader, self._sink, retry_write)
 
     def _on_batch(self, directory: StateDirectory, state: PipeState, reports: list[Report]) -> None:
@@ -277,34 +287,39 @@ class Pipe:
             ]
             if not known:
                 if found.effect in (Effect.CREATED, Effect.REPLACED):
-                    self._add_table(directory, state, name)
+                    self._add_table(directory, state, name, position)
                 elif found.effect is Effect.MOVED:
                     self._check_absent(name, query, position)
             elif any(position > BinlogPosition.from_json(table.captured_at) for table in known):
                 self._check_unchanged(found.effect, known[0].schema, query, position)
 
-    def _add_table(self, directory: StateDirectory, state: PipeState, name: TableName) -> None:
+    def _add_table(self, directory: StateDirectory, state: PipeState, name: TableName, position: BinlogPosition) -> None:
         """A new table: it was empty when it was made, so its changes in the log are all of it."""
-        captured_at, schemas = retrying(lambda: self._capture_now(name, state.epoch), on_wait=_say_waiting)
-        for schema in schemas:
-            retrying(lambda schema=schema: self._sink.prepare([schema]), on_wait=_say_waiting)  # type: ignore[misc]
-            state.tables[name] = TableState(schema, captured_at.to_json())
+        schemas = retrying(lambda: self._capture_now(name), on_wait=_say_waiting)
+        state.gone.discard(name)
+        if not schemas:
+            state.gone.add(name)
             directory.save(state)
-            SnapshotLog(directory).plan(name, [])
-            self._view.note(f"new table {name}")
+            self._view.note(f"new table {name} is gone already; its changes are left out")
+            return
+        retrying(lambda: self._sink.prepare(schemas), on_wait=_say_waiting)
+        # Not the log's end: a later statement on the table, in the log already, must not be passed over.
+        state.tables[name] = TableState(schemas[0], position.to_json())
+        directory.save(state)
+        SnapshotLog(directory).plan(name, [])
+        self._view.note(f"new table {name}")
 
-    def _capture_now(self, name: TableName, epoch: int) -> tuple[BinlogPosition, list[TableSchema]]:
-        """A table as it is now (nothing if it is gone), and a log position from before it was looked at."""
+    def _capture_now(self, name: TableName) -> list[TableSchema]:
+        """A table as it is now; nothing if it is gone."""
         connection = connect(self._address)
         try:
-            return log_end(connection, self._address, epoch), self._capture(connection, name)
+            return self._capture(connection, name)
         finally:
             connection.close()
 
     def _check_absent(self, name: TableName, query: Query, position: BinlogPosition) -> None:
         """A table that came to a replicated name brought rows with it that are in no log."""
-        _, now = retrying(lambda: self._capture_now(name, position.epoch), on_wait=_say_waiting)
-        if now:
+        if retrying(lambda: self._capture_now(name), on_wait=_say_waiting):
             raise DefiniteError(
                 f"table {name} came with its rows: {query.statement}",
                 place=str(position),
@@ -312,10 +327,9 @@ class Pipe:
             )
 
     def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
-        if effect in (Effect.CREATED, Effect.ALTERED):
-            _, now = retrying(lambda: self._capture_now(schema.name, position.epoch), on_wait=_say_waiting)
-            if now == [schema]:
-                return
+        keeps_rows = effect in (Effect.CREATED, Effect.ALTERED)
+        if keeps_rows and retrying(lambda: self._capture_now(schema.name), on_wait=_say_waiting) == [schema]:
+            return
         raise DefiniteError(
             f"table {schema.name} was changed by a statement that is not followed yet: {query.statement}",
             place=str(position),

@@ -28,6 +28,8 @@ class TableState:
 
     schema: TableSchema
     captured_at: dict[str, Any]
+    rows_from: dict[str, Any] | None = None
+    """Changes before this position are in the table's snapshot, and rows that were gone by then are in the log only: leave them out."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class PipeState:
     epoch: int
     options: dict[str, Any]
     tables: dict[TableName, TableState] = field(default_factory=dict)
+    gone: set[TableName] = field(default_factory=set)
+    """Tables that were made and dropped again before they could be looked at: their changes in the log belong to nothing."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,12 +57,18 @@ class PipeState:
             "start": self.start,
             "epoch": self.epoch,
             "options": self.options,
-            "tables": [{"schema": table.schema.to_json(), "captured_at": table.captured_at} for table in self.tables.values()],
+            "tables": [
+                {"schema": table.schema.to_json(), "captured_at": table.captured_at, "rows_from": table.rows_from}
+                for table in self.tables.values()
+            ],
+            "gone": [[name.database, name.table] for name in sorted(self.gone)],
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> PipeState:
-        tables = [TableState(TableSchema.from_json(table["schema"]), table["captured_at"]) for table in raw["tables"]]
+        tables = [
+            TableState(TableSchema.from_json(table["schema"]), table["captured_at"], table.get("rows_from")) for table in raw["tables"]
+        ]
         return cls(
             raw["source"],
             raw["identity"],
@@ -68,6 +78,7 @@ class PipeState:
             raw["epoch"],
             raw["options"],
             {table.schema.name: table for table in tables},
+            {TableName(*name) for name in raw.get("gone", [])},
         )
 
 

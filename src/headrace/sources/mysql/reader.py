@@ -23,12 +23,13 @@ from headrace.model.version import pack_version
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.decoder import ReadOptions, RowDecoder
 from headrace.sources.mysql.events import truncated
-from headrace.sources.mysql.position import file_number
+from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
 _WINDOW_EVENTS: Final = 16_384
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
+_NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Catalog:
     keys: Mapping[TableName, tuple[str, ...]]
     wanted: Callable[[TableName], bool]
     options: ReadOptions = field(default_factory=ReadOptions)
+    since: Mapping[TableName, BinlogPosition] = field(default_factory=dict)
+    """Tables whose events before a position are left out."""
 
 
 def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
@@ -84,7 +87,8 @@ class _Walk:
         self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)
         self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)
         self._ids = np.zeros((_ID_SLOTS, 2), dtype=np.int64)
-        self._decoders: list[RowDecoder | None] = []
+        self._since: list[int] = []
+        self._decoders: dict[int, RowDecoder | None] = {}
         self._by_map: dict[TableMap, RowDecoder] = {}
         self._state = np.zeros(4, dtype=np.int64)
         self._state[scan.I_POS] = segment.start - base
@@ -100,16 +104,30 @@ class _Walk:
             yield from self._decode(events[: self._state[scan.I_EVENTS]])
 
     def _decode(self, events: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
-        for m in range(len(self._decoders), int(self._state[scan.I_MAPS])):
-            self._decoders.append(self._decoder(m))
+        for m in range(len(self._since), int(self._state[scan.I_MAPS])):
+            self._since.append(self._first_offset(m))
         groups: dict[int, tuple[RowDecoder, list[int]]] = {}
+        late = events[:, scan.EVENT_AT] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
+        if not late.all():
+            events = events[late]
         for m in np.unique(events[:, scan.MAP]).tolist():
-            decoder = self._decoders[m]
+            decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder(m))
             if decoder is not None:
                 groups.setdefault(id(decoder), (decoder, []))[1].append(m)
         for decoder, maps in groups.values():
             chosen = np.ascontiguousarray(events[np.isin(events[:, scan.MAP], maps)])
             yield from decoder.decode(self._buf, chosen, self._version_base, self._segment.file)
+
+    def _first_offset(self, m: int) -> int:
+        """From where on in this file the events of a table map count."""
+        if not self._catalog.since:
+            return 0
+        start, size = self._maps[m].tolist()
+        name = parse_table_name(self._buf[start : start + size].tobytes(), f"{self._segment.file}:{self._base + start}")
+        since = self._catalog.since.get(name)
+        if since is None or file_number(since.file) < file_number(self._segment.file):
+            return 0
+        return since.offset if since.file == self._segment.file else _NEVER
 
     def _decoder(self, m: int) -> RowDecoder | None:
         start, size = self._maps[m].tolist()

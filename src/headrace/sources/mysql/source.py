@@ -82,10 +82,18 @@ class MySQLReader:
     selection: Selection
     options: ReadOptions
     epoch: int
+    since: Mapping[TableName, BinlogPosition]
+    """Tables whose changes before a position are in their snapshot already."""
+    gone: frozenset[TableName]
+    """Tables that are no more, and whose changes belong to nothing."""
 
     def read(self, work: Work) -> Iterator[ChangeBlock]:
         details = {name: value for name, value in work.items() if name not in ("kind", "until")}
         if work["kind"] == "chunk":
             chunk = Chunk.from_json(details)
             return read_chunk(self.address, self.schemas[chunk.name], chunk, self.epoch, self.options)
-        return read_segment(Segment.from_json(details), Catalog(self.schemas, self.keys, self.selection, self.options))
+        catalog = Catalog(self.schemas, self.keys, self._wants, self.options, self.since)
+        return read_segment(Segment.from_json(details), catalog)
+
+    def _wants(self, name: TableName) -> bool:
+        return self.selection(name) and name not in self.gone
