@@ -157,10 +157,11 @@ class _Snapshot(_Flow):
         self._end()
 
     def _await_reader(self) -> None:
-        """Start the watch when somebody else of our name is connected to the source."""
+        """Start the watch when somebody new of our name connects to the source; a killed relay's connection may linger from before."""
         address = address_of(self._target)
-        others = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = %s AND id <> CONNECTION_ID()"
+        newest = "SELECT MAX(id) FROM information_schema.processlist WHERE user = %s"
         with connect(address) as connection:
-            while not query(connection, address, others, (address.user,))[0][0]:
+            mine = connection.thread_id()
+            while query(connection, address, newest, (address.user,))[0][0] <= mine:
                 time.sleep(WATCH_PAUSE_S)
         self._watch = Stopwatch(whole_tree=True)
