@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError
 from headrace.spark.archive import java_options
+from headrace.spark.daemon import PRELOAD_VARIABLE
+
+_WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.tasks")
 
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.err.ref = err
@@ -27,14 +30,17 @@ appender.err.layout.pattern = spark %p %c{{1}}: %m%n%ex
 """
 
 
-def start_session(master: str, state_dir: Path, *, spark_log: bool, memory: str = "768m") -> SparkSession:
-    """A session whose scratch files are under `state_dir` and whose log is silent unless asked for."""
+def start_session(master: str, state_dir: Path, *, spark_log: bool, preload: Sequence[str] = (), memory: str = "768m") -> SparkSession:
+    """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for."""
     scratch = state_dir / "spark"
     scratch.mkdir(parents=True, exist_ok=True)
     settings = scratch / "log4j2.properties"
     settings.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
     os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ[PRELOAD_VARIABLE] = ",".join([*_WORKER_MODULES, *preload]) if preload else ""
+    # Libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork.
+    os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
     # Workers and the source's process import our package from where we did.
     package_root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
@@ -71,6 +77,7 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "headrace.spark.daemon",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "1",

@@ -61,6 +61,8 @@ class Task:
     def _run(self, work: Work) -> list[Report]:
         if work["kind"] == "statement":
             return [Report("statement", str(work["database"]), 0, 0, 0, json.dumps(work))]
+        if work["kind"] == "mark":
+            return [_done(work)]
         writer = self.sink.writer()
         try:
             return self._copy(work, writer)
@@ -75,8 +77,11 @@ class Task:
             totals[0] += block.changes
             totals[1] += block.images.nbytes
             totals[2] = max(totals[2], _newest(block))
-        done = Report("done", "", 0, 0, 0, json.dumps(work.get("until")))
-        return [done, *(Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items())]
+        return [_done(work), *(Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items())]
+
+
+def _done(work: Work) -> Report:
+    return Report("done", "", 0, 0, 0, json.dumps(work.get("until")))
 
 
 def _newest(block: ChangeBlock) -> int:

@@ -87,6 +87,17 @@ class Planner:
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
         return [segment for mirror, begin, stop in pieces if begin < stop for segment in _split(mirror, begin, stop, share, start.epoch)]
 
+    def holds_rows(self, segment: Segment) -> bool:
+        """Whether anything in a segment is to be read: log files that only begin and end need no task."""
+        with self._relay.changed:
+            groups = next((mirror.groups for mirror in self._relay.files if mirror.name == segment.file), None)
+        if groups is None:
+            return True
+        first = int(np.searchsorted(groups[:, scan.END], segment.start, side="right"))
+        # The group that a split cuts in two ends behind the segment.
+        last = int(np.searchsorted(groups[:, scan.END], segment.end)) + 1
+        return bool(groups[first:last, scan.ROWS].any())
+
     def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[Statement]:
         """The statements in [start, end) that are not changes of rows, in order."""
         found: list[Statement] = []
@@ -159,18 +170,23 @@ def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tu
 
 
 def _split(mirror: MirrorFile, begin: int, stop: int, share: int, epoch: int) -> Iterator[Segment]:
+    """About equal pieces of at most about `share` bytes, cut at the bounds nearest to where equal ones would end."""
     bounds = np.union1d(mirror.groups[:, scan.END], mirror.splits)
     bounds = bounds[(bounds > begin) & (bounds < stop)]
+    pieces = -(-(stop - begin) // share)
     at = begin
-    while at < stop:
-        if stop - at <= share:
-            cut = stop
-        else:
-            fitting = int(np.searchsorted(bounds, at + share, side="right"))
-            index = fitting - 1 if fitting and bounds[fitting - 1] > at else fitting
-            cut = int(bounds[index]) if index < len(bounds) else stop
-        yield Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
-        at = cut
+    for i in range(1, pieces + 1):
+        wanted = begin + (stop - begin) * i // pieces
+        cut = stop if i == pieces else _nearest(bounds, wanted, stop)
+        if cut > at:
+            yield Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
+            at = cut
+
+
+def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
+    after = int(np.searchsorted(bounds, wanted))
+    near = [int(bound) for bound in bounds[max(after - 1, 0) : after + 1]]
+    return min(near, key=lambda bound: abs(bound - wanted), default=stop)
 
 
 def _queries(mirror: MirrorFile, begin: int, stop: int) -> Iterator[Query]:

@@ -51,7 +51,10 @@ class MySQLPlanner:
     def works(self, start: Offset, end: Offset) -> list[Work]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)
         self._planner.await_end(stop)
-        works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in self._planner.segments(begin, stop)]
+        segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
+        works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in segments]
+        if not works:
+            works.append({"kind": "mark", "until": end})
         for found in self._planner.statements(begin, stop):
             query = found.query
             works.append(

@@ -17,9 +17,7 @@ TINY, SHORT, LONG, FLOAT, DOUBLE, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 7,
 DATE, TIME, DATETIME, YEAR, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 10, 11, 12, 13, 15, 16, 17, 18, 19
 VECTOR, JSON, NEWDECIMAL, ENUM, SET, BLOB, VAR_STRING, STRING, GEOMETRY = 242, 245, 246, 247, 248, 252, 253, 254, 255
 
-TYPE_NAMES: Final = {
-    value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
-}
+TYPE_NAMES: Final = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}
 
 _METADATA_SIZE: Final = {
     FLOAT: 1,
