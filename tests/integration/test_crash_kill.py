@@ -23,7 +23,7 @@ from testkit.witness import assert_equal, log_end, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
 # One entry per round: what to wait for before the kill. Ten on each server.
-MOMENTS = ("any", "snapshot", "snapshot", "snapshot", "any", "planned", "written", "committed", "written", "any")
+MOMENTS = ("any", "snapshot", "snapshot", "snapshot", "any", "planned", "written", "streaming", "written", "any")
 
 
 class Victim:
@@ -37,7 +37,7 @@ class Victim:
 
     def strike(self, moment: str, chooser: random.Random) -> str:
         """Kill everything at the moment; where the kill landed."""
-        if moment in ("planned", "written", "committed"):
+        if moment in ("planned", "written", "streaming"):
             self.run.until(self._caught_up)
         deadline = time.monotonic() + 60
         while True:
@@ -45,7 +45,7 @@ class Victim:
             self.run.signal_all(signal.SIGSTOP, spare=self._sink_pids())
             landed = self._landed()
             # The moment may pass between seeing it and freezing it: let go and try again.
-            if moment in ("any", landed) or time.monotonic() > deadline:
+            if moment in ("any", "streaming", landed) or time.monotonic() > deadline:
                 self.run.kill()
                 return landed
             self.run.signal_all(signal.SIGCONT)
@@ -64,7 +64,7 @@ class Victim:
             # What differs is how far the batch has got when it is frozen.
             batch = pipeline.last_planned_batch()
             self.run.until(lambda: pipeline.last_planned_batch() > batch, poll_s=0.0005)
-            time.sleep(chooser.uniform(0, 0.02) if moment == "planned" else 0.1)
+            time.sleep(chooser.uniform(0, 0.02 if moment == "planned" else 1.0))
 
     def _landed(self) -> str:
         if not (self.pipeline.state / "snapshot.jsonl").exists():
