@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
     )
-    command.add_argument("--flush-bytes", type=_size, default=64 << 20, metavar="N", help="cut a batch after this much log (64M)")
+    command.add_argument("--flush-bytes", type=_size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
     command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
     command.add_argument("--relay-bytes", type=_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")

@@ -40,7 +40,7 @@ from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.statements import Effect, assess
 from headrace.sources.mysql.watermark import log_end, note_position
 from headrace.spark.checkpoint import committed_offset
-from headrace.spark.session import java_pid, start_session
+from headrace.spark.session import java_pid, start_session, warm_workers
 from headrace.spark.stream import ChangeStream, run_works
 from headrace.spark.tasks import Report, Task
 
@@ -109,6 +109,7 @@ class Pipe:
         session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=_PRELOAD)
         try:
             directory.note_helper(java_pid(session))
+            warm_workers(session)
             self._take_snapshot(session, state, snapshot)
             self._stream(session, directory, state, server, target)
         finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Limits:
     """When a batch is cut."""
 
-    flush_bytes: int = 64 << 20
+    flush_bytes: int = 128 << 20
     flush_rows: int = 0
     """Changes per batch, counted only if set; 0 sets no such limit."""
     flush_seconds: float = 0.05
