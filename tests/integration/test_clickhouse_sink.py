@@ -21,9 +21,9 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.reader import orders_by_bytes
-from headrace.sinks.clickhouse.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 

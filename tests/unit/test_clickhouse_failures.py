@@ -11,9 +11,9 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translate
-from headrace.sinks.clickhouse.retry import retrying
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 TARGET = ClickHouseTarget("127.0.0.1", password="hunter2")

@@ -21,11 +21,11 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError, TransientError
+from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.sinks.clickhouse.retry import retrying
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
@@ -47,7 +47,7 @@ from headrace.spark.tasks import Report, Task
 log = logging.getLogger("headrace")
 
 _START_PATIENCE_S = 30.0
-_PRELOAD = ("headrace.pipes.pipe", "headrace.sources.mysql.source", "headrace.sinks.clickhouse.writer")
+_PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
 _DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 
 
@@ -92,7 +92,7 @@ class Pipe:
             directory.release()
 
     def _run(self, directory: StateDirectory) -> None:
-        connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S, on_wait=_say_waiting)
+        connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S)
         try:
             server = check_server(connection, self._address)
             self._folds_case = server.folds_case
@@ -151,7 +151,6 @@ class Pipe:
         retrying(
             lambda: self._sink.prepare([table.schema for table in state.tables.values()]),
             deadline_s=_START_PATIENCE_S,
-            on_wait=_say_waiting,
         )
         directory.save(state)
         return state, end
@@ -262,7 +261,7 @@ class Pipe:
         keys = {name: self._sink.key_columns(schema) for name, schema in schemas.items()}
         since = {name: BinlogPosition.from_json(table.rows_from) for name, table in state.tables.items() if table.rows_from is not None}
         reader = MySQLReader(self._address, schemas, keys, self._selection, self._options, state.epoch, since, frozenset(state.gone))
-        return Task(reader, self._sink, retry_write)
+        return Task(reader, self._sink, retrying)
 
     def _on_batch(self, directory: StateDirectory, state: PipeState, reports: list[Report]) -> None:
         for report in reports:
@@ -296,14 +295,14 @@ class Pipe:
 
     def _add_table(self, directory: StateDirectory, state: PipeState, name: TableName, position: BinlogPosition) -> None:
         """A new table: it was empty when it was made, so its changes in the log are all of it."""
-        schemas = retrying(lambda: self._capture_now(name), on_wait=_say_waiting)
+        schemas = retrying(lambda: self._capture_now(name))
         state.gone.discard(name)
         if not schemas:
             state.gone.add(name)
             directory.save(state)
             self._view.note(f"new table {name} is gone already; its changes are left out")
             return
-        retrying(lambda: self._sink.prepare(schemas), on_wait=_say_waiting)
+        retrying(lambda: self._sink.prepare(schemas))
         # Not the log's end: a later statement on the table, in the log already, must not be passed over.
         state.tables[name] = TableState(schemas[0], position.to_json())
         directory.save(state)
@@ -320,7 +319,7 @@ class Pipe:
 
     def _check_absent(self, name: TableName, query: Query, position: BinlogPosition) -> None:
         """A table that came to a replicated name brought rows with it that are in no log."""
-        if retrying(lambda: self._capture_now(name), on_wait=_say_waiting):
+        if retrying(lambda: self._capture_now(name)):
             raise DefiniteError(
                 f"table {name} came with its rows: {query.statement}",
                 place=str(position),
@@ -329,7 +328,7 @@ class Pipe:
 
     def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
         keeps_rows = effect in (Effect.CREATED, Effect.ALTERED)
-        if keeps_rows and retrying(lambda: self._capture_now(schema.name), on_wait=_say_waiting) == [schema]:
+        if keeps_rows and retrying(lambda: self._capture_now(schema.name)) == [schema]:
             return
         raise DefiniteError(
             f"table {schema.name} was changed by a statement that is not followed yet: {query.statement}",
@@ -340,15 +339,6 @@ class Pipe:
 
 class _Stopped(Exception):
     """The user asked to stop during the snapshot."""
-
-
-def retry_write(call: Callable[[], None]) -> None:
-    """Run a write until the sink takes it; a task's way to sit out a sink that is away."""
-    retrying(call, on_wait=_say_waiting)
-
-
-def _say_waiting(error: TransientError, attempt: int, wait_s: float) -> None:
-    log.warning("%s; try %d, waiting %.1f s", error.message, attempt, wait_s)
 
 
 def _slots(master: str) -> int:

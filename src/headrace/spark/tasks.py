@@ -31,6 +31,7 @@ _ARROW = pa.schema(
 )
 
 Retry = Callable[[Callable[[], None]], None]
+"""Runs a write again while the sink is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Picklable; `retry` runs a write again while the sink is away."""
+    """Picklable."""
 
     reader: Reader
     sink: Sink

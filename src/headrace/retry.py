@@ -1,11 +1,12 @@
 """Trying again, with limits.
 
-Invariant: only a `TransientError` is tried again, and only calls that are safe to repeat may be given here (every write of this sink is:
-the merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once.
+Invariant: only a `TransientError` is tried again, and only calls that are safe to repeat may be given here (every write to a sink is: the
+merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -13,8 +14,15 @@ from typing import TypeVar
 
 from headrace.errors import TransientError
 
+log = logging.getLogger("headrace")
+
 T = TypeVar("T")
 DEADLINE_S = 600.0
+
+
+def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
+    """Tell the log what is being waited for."""
+    log.warning("%s; try %d, waiting %.1f s", error.message, attempt, wait_s)
 
 
 def retrying(
@@ -24,7 +32,7 @@ def retrying(
     attempts: int | None = None,
     first_wait_s: float = 0.1,
     most_wait_s: float = 10.0,
-    on_wait: Callable[[TransientError, int, float], None] | None = None,
+    on_wait: Callable[[TransientError, int, float], None] = log_wait,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     jitter: Callable[[], float] = random.random,
@@ -41,6 +49,5 @@ def retrying(
             wait_s = min(most_wait_s, first_wait_s * 2 ** min(attempt - 1, 30)) * (0.5 + jitter() / 2)
             if (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
                 raise
-            if on_wait is not None:
-                on_wait(error, attempt, wait_s)
+            on_wait(error, attempt, wait_s)
             sleep(wait_s)
