@@ -26,19 +26,7 @@ _RECEIVE_BYTES: Final = 1 << 20
 _DATA_BYTES: Final = 8 << 20
 _SPLIT_SIZE: Final = 0xFFFFFF
 
-_FIXED: Final = {
-    Kind.INT8: 1,
-    Kind.UINT8: 1,
-    Kind.INT16: 2,
-    Kind.UINT16: 2,
-    Kind.YEAR: 2,
-    Kind.INT32: 4,
-    Kind.UINT32: 4,
-    Kind.FLOAT32: 4,
-    Kind.INT64: 8,
-    Kind.UINT64: 8,
-    Kind.FLOAT64: 8,
-}
+_FIXED: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float"))) | {Kind.YEAR}
 _TEMPORAL: Final = {
     Kind.DATE: (resultset.DATE, 4),
     Kind.DATETIME: (resultset.DATETIME, 8),
@@ -222,7 +210,8 @@ def _describe(columns: Sequence[Column]) -> Any:
     table = np.zeros((3, len(columns)), dtype=np.int32)
     for c, column in enumerate(columns):
         if column.kind in _FIXED:
-            table[:, c] = resultset.FIXED, _FIXED[column.kind], _FIXED[column.kind]
+            width = slot_for(column, names_as_text=True).width
+            table[:, c] = resultset.FIXED, width, width
         elif column.kind is Kind.DECIMAL:
             table[:, c] = resultset.DECIMAL, column.scale, 4 if column.precision > 38 else 2
         elif column.kind is Kind.BIT:
