@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from clickhouse_connect.driver.client import Client
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.claim import read_holder
@@ -33,10 +34,19 @@ class Victim:
         self.pipeline, self.database, self._sink_dir = pipeline, database, sink_dir
         # Rows of the snapshot are older than this, so what the sink holds beyond it came from the stream.
         self._horizon = log_end(server)
+        self._client: Client | None = None
         self.run: Run = pipeline.start()
 
     def strike(self, moment: str, chooser: random.Random) -> str:
         """Kill everything at the moment; where the kill landed."""
+        try:
+            return self._strike(moment, chooser)
+        finally:
+            self.run.kill()
+            if self._client is not None:
+                self._client.close()
+
+    def _strike(self, moment: str, chooser: random.Random) -> str:
         if moment in ("planned", "written", "streaming"):
             self.run.until(self._caught_up)
         deadline = time.monotonic() + 60
@@ -59,11 +69,11 @@ class Victim:
             self.run.until(lambda: pipeline.chunks_done() > done)
             time.sleep(chooser.uniform(0, 0.3))
         elif moment == "written":
-            self.run.until(lambda: pipeline.batch_is_open() and self._written(), poll_s=0.001)
+            self.run.until(lambda: pipeline.batch_is_open() and self._written(), poll_s=0.004)
         else:
             # What differs is how far the batch has got when it is frozen.
             batch = pipeline.last_planned_batch()
-            self.run.until(lambda: pipeline.last_planned_batch() > batch, poll_s=0.0005)
+            self.run.until(lambda: pipeline.last_planned_batch() > batch, poll_s=0.002)
             time.sleep(chooser.uniform(0, 0.02 if moment == "planned" else 1.0))
 
     def _landed(self) -> str:
@@ -87,9 +97,10 @@ class Victim:
         begin = self.pipeline.committed_position()
         if holder is None or not holder.port or begin is None:
             return False
-        with sink_client(f"http://127.0.0.1:{holder.port}") as client:
-            newest = " UNION ALL ".join(f"SELECT max(_version) AS v FROM {self.database}.{table}" for table in TABLES)
-            version = int(client.query(f"SELECT max(v) FROM ({newest})").result_rows[0][0])
+        if self._client is None:
+            self._client = sink_client(f"http://127.0.0.1:{holder.port}")
+        newest = " UNION ALL ".join(f"SELECT max(_version) AS v FROM {self.database}.{table}" for table in TABLES)
+        version = int(self._client.query(f"SELECT max(v) FROM ({newest})").result_rows[0][0])
         return version >= pack_version(0, *begin)
 
     def _sink_pids(self) -> list[int]:
@@ -103,7 +114,7 @@ def test_kill_at_any_moment(server: PrivateServer, database: str, replica_accoun
     chooser = random.Random(seed)
     sink_dir = tmp_path / "sink"
     pipeline = Pipeline(replica_account.url(database), f"chdb:{sink_dir}", tmp_path / "state", ("--chunk-rows", "60"))
-    workload = Workload(server, database, seed)
+    workload = Workload(server, database, seed, pause_s=0.02)
     workload.prepare()
     landed: Counter[str] = Counter()
     with workload:

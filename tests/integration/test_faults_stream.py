@@ -63,7 +63,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
             time.sleep(2.5)
         assert run.code is None
         server.restart()
-        refused = second.wait()
+        refused = second.wait(60)
         assert refused.code == 2
         assert "another headrace process uses this state directory" in refused.output
         with serving(tmp_path, port):

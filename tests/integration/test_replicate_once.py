@@ -70,9 +70,9 @@ def test_stop_go_on_and_catch_up(
     pipeline = Pipeline(replica_account.url(), target, tmp_path / "state", ("--chunk-rows", "100"), tables=globs)
 
     # Ctrl-C in the middle of the snapshot: what is done stays done.
-    interrupted = pipeline.start()
-    interrupted.until(lambda: pipeline.chunks_done() >= 3)
-    stopped = interrupted.interrupt_group()
+    with pipeline.running() as interrupted:
+        interrupted.until(lambda: pipeline.chunks_done() >= 3)
+        stopped = interrupted.interrupt_group()
     assert stopped.code == 0, stopped.output
     assert "Traceback" not in stopped.output
     before = pipeline.chunks_done()
