@@ -40,11 +40,12 @@ def run_demo(*, live: bool, seconds: float, directory: str) -> int:
         with closing(source.root_connection()) as connection:
             rows = create_shop(connection, _CUSTOMERS, _ORDERS)
         _say(f"a shop with {', '.join(TABLES)}: {rows:,} rows; replicating it while it is open")
+        if live:
+            # Before the pipe draws its bars and its line: they would overwrite it.
+            _tell_how_to_query(home, sink)
         pipe = _start_pipe(source, home)
         stack.callback(_end, pipe)
         _await(lambda: _has_first_rows(home), pipe, "the first rows to arrive")
-        if live:
-            _tell_how_to_query(home, sink)
         workload = _trade(source, stopped, float("inf") if live else seconds, pipe)
         return _conclude(source, home, workload, pipe)
 
@@ -77,14 +78,16 @@ def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subpr
         reader = named.sink.reader()
         ended = time.monotonic()
         _await(lambda: _has_last_change(reader), pipe, "the last change to arrive")
-        _say(f"workload: {kinds}; the last change was there {time.monotonic() - ended:.2f} s after we looked for it")
+        waited_s = time.monotonic() - ended
+        # The pipe's live line and our lines would share a terminal's row.
+        _end(pipe)
+        _say(f"workload: {kinds}; the last change was there {waited_s:.2f} s after we looked for it")
         differences = 0
         for result in verify_tables(parse_mysql_url(source.url(DATABASE)), reader, (f"{DATABASE}.*",)):
             differences += result.comparison.total
             _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {result.comparison.total} differences")
             for difference in result.comparison.differences:
                 _say(f"  {difference}")
-    _end(pipe)
     verdict = "ok" if differences == 0 else "FAILED"
     print(f"demo: {verdict}, {workload.total} changes replicated, {differences} differences", flush=True)
     return 0 if differences == 0 else 1
@@ -129,7 +132,7 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _tell_how_to_query(home: Path, sink: EmbeddedServer) -> None:
-    _say("running until Ctrl-C. Query the copy from another terminal while it fills:")
+    _say("running until Ctrl-C. Query the copy from another terminal as soon as it begins to fill:")
     _say(f'  headrace sql chdb:{home / "clickhouse"} "SELECT status, count(), sum(total) FROM shop.orders FINAL GROUP BY status"')
     _say(f"  curl '{sink.url}?query=SELECT+count()+FROM+shop.orders+FINAL'")
 
