@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -61,8 +61,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     )
     with open_sink(arguments.sink) as named:
         pipe = Pipe(address, named.sink, named.name, settings, choose_view())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: pipe.stop())
+        _stop_on_signals(pipe.stop)
         pipe.run()
     return OK
 
@@ -193,6 +192,21 @@ def _add_tables(command: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
     )
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
+    """The first signal ends in order, after the batch; a second one ends at once, which the state survives like any crash."""
+    asked = False
+
+    def on_signal(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(130)
+        asked = True
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
 
 
 def _patterns(globs: list[str], address: MySQLAddress) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def test_stop_go_on_and_catch_up(
     # The transaction is one batch; 30 updates of 100 rows make at least 6 of at most 500; the deletion is one.
     assert pipeline.last_committed_batch() - batches >= 8
     workers = {name: peak for name, peak in peaks.items() if "java" not in name}
-    print(f"{server.flavour}: peak memory {({name: f'{peak >> 20} MiB' for name, peak in peaks.items()})}")
+    print(f"{server.flavour}: peak memory { ({name: f'{peak >> 20} MiB' for name, peak in peaks.items()}) }")
     assert max(workers.values()) < WORKER_BYTES
     check(pipeline, server, databases, target, ("emptied", "remade"))
 

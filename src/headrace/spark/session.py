@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import DefiniteError
 from headrace.spark.archive import java_options
 from headrace.spark.daemon import PRELOAD_VARIABLE
+from headrace.spark.logs import forwarded_errors
 
 _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.tasks")
 
@@ -52,7 +52,7 @@ def start_session(master: str, state_dir: Path, *, spark_log: bool, preload: Seq
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
-        with _silent_launch(spark_log), _own_interrupts():
+        with forwarded_errors(show_all=spark_log), _own_interrupts():
             session = builder.getOrCreate()
     except RuntimeError as error:
         raise DefiniteError(
@@ -126,24 +126,3 @@ def _own_interrupts() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
-
-
-class _silent_launch:
-    """Keeps the JVM's own start-up chatter (warnings about native libraries and the like) off the terminal."""
-
-    def __init__(self, spark_log: bool) -> None:
-        self._spark_log = spark_log
-
-    def __enter__(self) -> None:
-        if self._spark_log:
-            return
-        self._saved = os.dup(2)
-        self._sink = tempfile.TemporaryFile()
-        os.dup2(self._sink.fileno(), 2)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._spark_log:
-            return
-        os.dup2(self._saved, 2)
-        os.close(self._saved)
-        self._sink.close()

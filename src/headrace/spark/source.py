@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from headrace.sources.base import Offset, Planner, Source
 from headrace.spark.faults import carried
+from headrace.spark.logs import mark_log
 
 FORMAT = "headrace_addresses"
 
@@ -49,6 +50,7 @@ class AddressReader(DataSourceStreamReader):
     def _planner(self) -> Planner:
         if self._made is None:
             assert self._source is not None
+            mark_log()
             self._made = self._source.planner()
         return self._made
 

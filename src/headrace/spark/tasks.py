@@ -17,6 +17,7 @@ from headrace.model.change import ChangeBlock
 from headrace.sinks.base import Sink, Writer
 from headrace.sources.base import Reader, Work
 from headrace.spark.faults import carried
+from headrace.spark.logs import mark_log
 
 REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
 _ARROW = pa.schema(
@@ -55,6 +56,7 @@ class Task:
     retry: Retry
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark_log()
         with carried():
             reports = [report for batch in batches for work in batch.column(0).to_pylist() for report in self._run(json.loads(work))]
         yield pa.RecordBatch.from_pylist([_as_row(report) for report in reports], schema=_ARROW)

@@ -1,0 +1,57 @@
+"""What our code says in Spark's processes, brought to the driver's log.
+
+Workers and the source's process write to the standard error of Spark's JVM. It is a pipe here: marked lines are ours and go to the log
+(a relay that waits for its server must be heard); the rest is Spark's own chatter and is shown only if asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_MARK: Final = "headrace-log "
+
+log = logging.getLogger("headrace")
+
+
+class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes marked lines to standard error."""
+
+
+def mark_log() -> None:
+    """Make this process, one of Spark's, write our log so that the driver knows it. Once is enough."""
+    if not any(isinstance(handler, _Marked) for handler in log.handlers):
+        handler = _Marked(sys.stderr)
+        handler.setFormatter(logging.Formatter(_MARK + "%(levelname)s %(message)s"))
+        log.handlers[:] = [handler]
+        log.propagate = False
+
+
+@contextmanager
+def forwarded_errors(show_all: bool) -> Iterator[None]:
+    """Processes started inside have the pipe as their standard error, for as long as they live."""
+    reading, writing = os.pipe()
+    saved = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        threading.Thread(target=_forward, args=(reading, show_all), name="headrace-log", daemon=True).start()
+
+
+def _forward(reading: int, show_all: bool) -> None:
+    with os.fdopen(reading, "r", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(_MARK):
+                level, _, message = line.removeprefix(_MARK).rstrip("\n").partition(" ")
+                log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
+            elif show_all:
+                sys.stderr.write(line)
