@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
 from typing import Final
-
-from pyspark import daemon
 
 PRELOAD_VARIABLE: Final = "HEADRACE_PRELOAD"
 _TASK_WORKER: Final = "pyspark.worker"
@@ -32,7 +31,20 @@ def preload(modules: str) -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
+def prefer_installed_spark() -> None:
+    """Import pyspark from where it is installed, if it is: Spark's path leads with a zip file, whose modules are compiled at every start."""
+    zipped, others = [p for p in sys.path if p.endswith(".zip")], [p for p in sys.path if not p.endswith(".zip")]
+    sys.path[:] = others
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("py4j") is None:
+        sys.path[:] = zipped + others
+
+
+def main() -> None:
+    prefer_installed_spark()
     if sys.argv[1:2] == [_TASK_WORKER]:
         preload(os.environ.get(PRELOAD_VARIABLE, ""))
-    daemon.manager()
+    importlib.import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from typing import cast
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError
@@ -90,7 +91,8 @@ def run_works(
     """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
 
     def run(work: Work) -> list[Report]:
-        return _run(session.createDataFrame([(json.dumps(work),)], "work string").coalesce(1), task)
+        # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
+        return _run(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
 
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
         waiting = {pool.submit(run, work): work for work in works}
