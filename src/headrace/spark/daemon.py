@@ -32,7 +32,7 @@ def preload(modules: str) -> None:
 
 
 def prefer_installed_spark() -> None:
-    """Import pyspark from where it is installed, if it is: Spark's path leads with a zip file, whose modules are compiled at every start."""
+    """Import pyspark from where it is installed, if it is: Spark puts a zip file first, whose modules are compiled at every start."""
     zipped, others = [p for p in sys.path if p.endswith(".zip")], [p for p in sys.path if not p.endswith(".zip")]
     sys.path[:] = others
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("py4j") is None:
