@@ -137,9 +137,10 @@ class Pipe:
         end = log_end(connection, self._address, state.epoch)
         for schema in self._capture(connection):
             if schema.name not in state.tables:
-                # A table that came while we were away: its snapshot sees all that the log says of it up to here.
+                # A table that came while we were away: its snapshot sees all that the log says of it up to `seen`. Otherwise every
+                # statement since the start counts: a TRUNCATE between the start and now must not be passed over.
                 rows_from = seen.to_json() if seen is not None else None
-                state.tables[schema.name] = TableState(schema, (seen or end).to_json(), rows_from)
+                state.tables[schema.name] = TableState(schema, rows_from or state.start, rows_from)
                 state.gone.discard(schema.name)
         if not state.tables:
             raise DefiniteError(
