@@ -69,6 +69,17 @@ def test_definitions_that_change(
     assert {table: [tuple(row[:2]) for row in rows] for table, rows in found.items()} == wanted
 
 
+def test_a_truncation_before_the_first_look_is_not_passed_over(
+    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The tables are looked at after the start position: what emptied one in between must stop the stream, not be taken for known."""
+    run(server, database, "CREATE TABLE emptied (id INT PRIMARY KEY)")
+    number, offset = log_end(server)
+    run(server, database, "INSERT INTO emptied VALUES (1), (2)", "TRUNCATE TABLE emptied", "INSERT INTO emptied VALUES (3)")
+    done = pipeline_to(sink, replica_account.url(database), tmp_path / "state").once("--start-at", f"binlog.{number:06}:{offset}")
+    check_halt(done, f"{database}.emptied", "TRUNCATE TABLE emptied", "binlog.")
+
+
 def test_dates_that_do_not_exist(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

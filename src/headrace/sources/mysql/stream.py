@@ -6,12 +6,14 @@ last whole transaction); what the server says about the log itself is definite.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,12 +83,17 @@ class ReplicationStream:
                 if error.args[0] in ACCESS_DENIED:
                     raise missing_privilege("it may not read the binary log (REPLICATION SLAVE)", address) from error
                 raise
+        # Our own reference: the driver forgets its socket when another thread closes the connection.
+        self._socket: socket.socket = cast(Any, self._connection)._sock
         self._raw = np.empty(_BUFFER_BYTES, dtype=np.uint8)
         self._filled = 0
         self._events = np.empty(_BUFFER_BYTES, dtype=np.uint8)
         self._state = np.array([0, 0, 0, 1], dtype=np.int64)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # Wakes the thread that waits for bytes: closing alone would not.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._connection._force_close()
 
     def pieces(self) -> Iterator[Piece]:
@@ -146,7 +153,7 @@ class ReplicationStream:
         if len(self._raw) - self._filled < _BUFFER_BYTES // 4:
             self._raw = np.concatenate((self._raw[: self._filled], np.empty(len(self._raw), dtype=np.uint8)))
         try:
-            received = self._connection._sock.recv_into(self._raw.data[self._filled :])
+            received = self._socket.recv_into(self._raw.data[self._filled :])
         except OSError as error:
             raise TransientError(f"the replication connection broke: {error}", place=str(self._address)) from error
         if not received:
