@@ -94,10 +94,12 @@ def test_binlog_lies_in_its_directory(server: PrivateServer, database: str) -> N
 
 def test_its_own_mysqlbinlog_reads_the_log(server: PrivateServer, database: str) -> None:
     with server.root_connection(database) as connection, connection.cursor() as cursor:
+        # A file of its own: the session's server has a long log by now, with bytes of every kind in it.
+        cursor.execute("FLUSH LOGS")
         cursor.execute("CREATE TABLE logged (id INT PRIMARY KEY)")
         cursor.execute("INSERT INTO logged VALUES (424242)")
-    files = [str(path) for path in sorted(server.binlog_dir.glob("binlog.0*"))]
-    done = subprocess.run([*mysqlbinlog(server.flavour), "-vv", *files], check=True, capture_output=True, text=True)
+    newest = max(server.binlog_dir.glob("binlog.0*"))
+    done = subprocess.run([*mysqlbinlog(server.flavour), "-vv", str(newest)], check=True, capture_output=True, text=True)
     assert f"INSERT INTO `{database}`.`logged`" in done.stdout
     assert "@1=424242 /* INT" in done.stdout
 
