@@ -32,7 +32,7 @@ UNKNOWN_GTID: Final = "unknown"
 """The GTID set of a position noted on a server too busy to tell."""
 
 _MIN_SEGMENT_BYTES: Final = 1 << 20
-_MAX_SEGMENT_BYTES: Final = 16 << 20
+_MAX_SEGMENT_BYTES: Final = 64 << 20
 _POLL_S: Final = 1.0
 _INERT = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT")
 

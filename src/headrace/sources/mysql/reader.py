@@ -26,7 +26,7 @@ from headrace.sources.mysql.events import truncated
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
-_WINDOW_EVENTS: Final = 16_384
+_WINDOW_EVENTS: Final = 65_536
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
 _NEVER: Final = 1 << 62
