@@ -62,7 +62,7 @@ class ChangeStream:
         return ended
 
     def stop(self) -> None:
-        """End after the batch under way."""
+        """End after the batch under way; raises what made it fail, if it did."""
         self._stopping = True
         with self._working:
             pass
@@ -72,6 +72,9 @@ class ChangeStream:
         except (PySparkException, Py4JError):
             # The query may have ended by the refused batch; either way it has ended.
             pass
+        if self._failure is not None:
+            # The batch under way failed: asking to stop does not make that well.
+            raise self._failure
 
     def _batch(self, addresses: DataFrame, batch_id: int) -> None:
         del batch_id

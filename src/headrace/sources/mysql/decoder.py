@@ -106,10 +106,6 @@ class RowDecoder:
         self._slots = [slot_for(column, names_as_text=False) for column in schema.columns]
         self._members = {column.name: _exact_members(column, table_map.members[c], schema, place) for c, column in enumerate(columns)}
 
-    def count(self, buf: npt.NDArray[np.uint8], start: int, end: int, change: int) -> int:
-        """How many changes one row event holds."""
-        return int(images.count_changes(buf, start, end, change, self._table))
-
     def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
         """Blocks of the given row events (lines of an index, in log order)."""
         cursor = np.zeros(7, dtype=np.int64)

@@ -24,6 +24,8 @@ from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
 _DATA_BYTES: Final = 8 << 20
+# What 32-bit offsets can address; the protocol carries rows of 1 GiB at most.
+_LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _SPLIT_SIZE: Final = 0xFFFFFF
 
 _FIXED: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float"))) | {Kind.YEAR}
@@ -107,7 +109,7 @@ class _Result:
                 if state[resultset.ROWS]:
                     yield self._batch(arena)
                 else:
-                    self._data_bytes *= 4
+                    self._data_bytes = min(self._data_bytes * 4, _LARGEST_DATA_BYTES)
                 arena = self._new_arena()
             elif status == resultset.NOT_A_ROW:
                 self._check_end()
