@@ -74,6 +74,8 @@ class ReplicationStream:
     def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True) -> None:
         self._address = address
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
+        # Our own reference: the driver forgets its socket when another thread closes the connection.
+        self._socket: socket.socket = cast(Any, self._connection)._sock
         with server_errors(address):
             try:
                 self._request(position, blocking)
@@ -83,8 +85,6 @@ class ReplicationStream:
                 if error.args[0] in ACCESS_DENIED:
                     raise missing_privilege("it may not read the binary log (REPLICATION SLAVE)", address) from error
                 raise
-        # Our own reference: the driver forgets its socket when another thread closes the connection.
-        self._socket: socket.socket = cast(Any, self._connection)._sock
         self._raw = np.empty(_BUFFER_BYTES, dtype=np.uint8)
         self._filled = 0
         self._events = np.empty(_BUFFER_BYTES, dtype=np.uint8)
