@@ -38,6 +38,12 @@ class ChangeBlock:
     version: pa.UInt64Array
     commit_ts: pa.Int64Array
     """When the source committed the change, microseconds since 1970 (for a snapshot: when it was read)."""
+    transaction: pa.DictionaryArray | None = None
+    """The transaction of each image, as the source names it (its GTID, else the place where it begins), if the reader was asked for it."""
+    order: pa.UInt64Array | None = None
+    """The place of each image within its transaction: unique and rising, with gaps. In a snapshot chunk: the row's number."""
+    query: pa.DictionaryArray | None = None
+    """The statement that made the change, where the source logged it and the reader was asked for it."""
 
     @property
     def rows(self) -> int:

@@ -38,6 +38,12 @@ class Kind(StrEnum):
     SET = "set"
     BIT = "bit"
     JSON = "json"
+    GEOMETRY = "geometry"
+    """Spatial reference (four bytes, little-endian), then well-known binary."""
+    VECTOR = "vector"
+    UUID = "uuid"
+    INET4 = "inet4"
+    INET6 = "inet6"
 
 
 _FIXED_ARROW = {
@@ -63,6 +69,12 @@ _FIXED_ARROW = {
     Kind.SET: pa.dictionary(pa.int32(), pa.string()),
     Kind.BIT: pa.uint64(),
     Kind.JSON: pa.string(),
+    Kind.GEOMETRY: pa.binary(),
+    Kind.VECTOR: pa.list_(pa.field("item", pa.float32(), nullable=False)),
+    Kind.UUID: pa.binary(16),
+    # Most significant byte first, as the network has them.
+    Kind.INET4: pa.binary(4),
+    Kind.INET6: pa.binary(16),
 }
 
 
@@ -92,6 +104,15 @@ class Column:
     """ENUM, SET: the names, in order."""
     source_type: str = ""
     """The type as the source spells it, for people."""
+    charset: str = ""
+    """STRING, ENUM, SET: the character set in which the source keeps it, if it has one."""
+    generated: str = ""
+    """"virtual" or "stored" if the source computes it."""
+    invisible: bool = False
+    auto_increment: bool = False
+    default: str | None = None
+    """The default as the source spells it; None if there is none."""
+    comment: str = ""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -109,6 +130,12 @@ class Column:
             "scale": self.scale,
             "members": list(self.members),
             "source_type": self.source_type,
+            "charset": self.charset,
+            "generated": self.generated,
+            "invisible": self.invisible,
+            "auto_increment": self.auto_increment,
+            "default": self.default,
+            "comment": self.comment,
         }
 
     @classmethod
@@ -117,12 +144,42 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """A secondary index, in the source's order of indexes."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    whole: bool = True
+    """Whether it is over whole columns, not over prefixes of them or expressions."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "columns": list(self.columns), "unique": self.unique, "whole": self.whole}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Index:
+        return cls(**{**raw, "columns": tuple(raw["columns"])})
+
+
+@dataclass(frozen=True, slots=True)
 class TableSchema:
-    """A table's columns in source order and its primary key in key order."""
+    """A table's columns in source order, its primary key in key order, and its other indexes."""
 
     name: TableName
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
+    charset: str = ""
+    """The character set of new columns that name none."""
+    comment: str = ""
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """What tells rows apart: the primary key, else the first unique index without NULLs; nothing if there is neither."""
+        if self.primary_key:
+            return self.primary_key
+        required = {column.name for column in self.columns if not column.nullable}
+        return next((index.columns for index in self.indexes if index.unique and index.whole and required.issuperset(index.columns)), ())
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -137,6 +194,9 @@ class TableSchema:
             "table": self.name.table,
             "columns": [column.to_json() for column in self.columns],
             "primary_key": list(self.primary_key),
+            "indexes": [index.to_json() for index in self.indexes],
+            "charset": self.charset,
+            "comment": self.comment,
         }
 
     @classmethod
@@ -145,4 +205,7 @@ class TableSchema:
             TableName(raw["database"], raw["table"]),
             tuple(Column.from_json(column) for column in raw["columns"]),
             tuple(raw["primary_key"]),
+            tuple(Index.from_json(index) for index in raw.get("indexes", ())),
+            raw.get("charset", ""),
+            raw.get("comment", ""),
         )
