@@ -99,14 +99,61 @@ def test_hostile_names_of_databases_tables_and_columns(server: EmbeddedServer, n
 
 
 def test_nothing_is_created_when_one_table_cannot_be_held(sink: ClickHouseSink) -> None:
-    with pytest.raises(DefiniteError, match="has no primary key"):
-        sink.prepare([schema_of("good"), replace(schema_of("bad"), primary_key=())])
+    with pytest.raises(DefiniteError, match="column _sign has a name that Headrace uses"):
+        sink.prepare([schema_of("good"), replace(schema_of("bad"), columns=(*COLUMNS, Column("_sign", Kind.INT8)))])
     assert tables_of(sink) == []
     sink.prepare([schema_of("kept")])
     sink.reader().query(f"CREATE TABLE {sink.target.database}.other (id String) ENGINE = MergeTree ORDER BY id")
     with pytest.raises(DefiniteError, match=r"other is there, but is not what Headrace needs: its engine is MergeTree"):
         sink.prepare([schema_of("aaa"), schema_of("other")])
     assert tables_of(sink) == ["kept", "other"]
+
+
+def test_a_table_without_a_key_shows_each_row_as_often_as_the_source_has_it(sink: ClickHouseSink) -> None:
+    schema = replace(schema_of(), primary_key=())
+    sink.prepare([schema])
+    sink.prepare([schema])
+    writer = sink.writer()
+    read = block_of(schema, "a", "b", "a", version=10)
+    snapshot = replace(read, op=pa.array([Op.SNAPSHOT] * 3, pa.uint8()), images=_ones(read.images))
+    with pytest.raises(DefiniteError, match="does not number its rows"):
+        writer.write(snapshot)
+    numbered = replace(snapshot, order=pa.array([0, 1, 2], pa.uint64()))
+    inserted = _versioned(block_of(schema, "a", "c"), 20, Op.INSERT, Op.INSERT)
+    updated = _versioned(block_of(schema, "a", "d"), 30, Op.BEFORE, Op.UPDATE)
+    deleted = _versioned(block_of(schema, "b", "a"), 40, Op.DELETE, Op.DELETE)
+    for block in (deleted, numbered, updated, inserted, numbered, deleted, updated):
+        writer.write(block)
+    shown = sink.reader().read_range(schema)
+    assert sorted(shown.column("id").to_pylist()) == ["a", "c", "d"]
+    assert sink.reader().count(schema) == 3
+
+
+def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink) -> None:
+    keyed, keyless = schema_of("keyed"), replace(schema_of("keyless"), primary_key=())
+    sink.prepare([keyed, keyless])
+    for schema in (keyed, keyless):
+        writer = sink.writer()
+        writer.write(_versioned(block_of(schema, "gone", "kept", "later"), 10, *[Op.INSERT] * 3))
+        again = replace(block_of(schema, "kept", version=20), op=pa.array([Op.SNAPSHOT], pa.uint8()), order=pa.array([0], pa.uint64()))
+        writer.write(again)
+        writer.write(_versioned(block_of(schema, "later"), 30, Op.INSERT))
+        for _ in range(2):
+            sink.sweep(schema, 20)
+            assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["kept", "later"]
+        # What the source says after the sweep still counts.
+        writer.write(_versioned(block_of(schema, "gone"), 40, Op.INSERT))
+        assert sink.reader().count(schema) == 3
+
+
+def _versioned(block: ChangeBlock, first: int, *ops: Op) -> ChangeBlock:
+    """The block with rising versions and the given operations, all rows with the same values but their id."""
+    versions = pa.array(range(first, first + block.rows), pa.uint64())
+    return replace(block, images=_ones(block.images), op=pa.array(list(ops), pa.uint8()), version=versions)
+
+
+def _ones(images: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch([images.column(0), pa.array([1] * images.num_rows, pa.int32())], schema=images.schema)
 
 
 def test_a_table_made_for_another_schema_is_refused(sink: ClickHouseSink) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.names import parse_names, quote_name
 from headrace.sinks.clickhouse.tables import FoundColumn, FoundTable, check_found, plan_tables
 from headrace.sinks.clickhouse.types import storage_type
@@ -90,14 +90,24 @@ def test_two_tables_of_one_name_do_not_share_a_target() -> None:
         plan_tables([ORDERS, twin], ONE_DATABASE)
 
 
-def test_a_table_without_primary_key_is_refused_by_name() -> None:
-    with pytest.raises(DefiniteError, match=r"shop.orders has no primary key") as caught:
-        plan_tables([replace(ORDERS, primary_key=())], ANYWHERE)
-    assert "add a primary key" in caught.value.hint
-    assert "--tables" in caught.value.hint
+def test_without_a_primary_key_the_first_unique_index_without_nulls_tells_rows_apart() -> None:
+    loose = Index("by_note", ("note",), unique=True)
+    tight = Index("by_id", (KEY.name,), unique=True)
+    schema = replace(ORDERS, primary_key=(), indexes=(loose, replace(tight, unique=False), tight))
+    [plan] = plan_tables([schema], ANYWHERE)
+    assert plan.sort_key == (KEY.name,)
+    assert plan.engine_arguments == ("_version", "_deleted")
 
 
-@pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row_exists", "_block_number", "_block_offset"])
+def test_a_table_without_any_key_keeps_every_image_and_has_a_view() -> None:
+    prefix = Index("by_id", (KEY.name,), unique=True, whole=False)
+    [plan] = plan_tables([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE)
+    assert plan.sort_key == ("_row", "_occurrence")
+    assert plan.engine_arguments == ("_version",)
+    assert "sum(_sign)" in plan.create_view_sql()
+
+
+@pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row", "_occurrence", "_row_exists", "_block_number", "_block_offset"])
 def test_a_column_with_a_name_in_use_is_refused(name: str) -> None:
     with pytest.raises(DefiniteError, match=f"column {name} has a name"):
         plan_tables([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE)

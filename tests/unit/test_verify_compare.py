@@ -50,6 +50,20 @@ def test_equal_rows_in_any_order_do_not_differ() -> None:
     assert compare(SCHEMA, table(*rows), table(*reversed(rows))) == Comparison(3, 0, ())
 
 
+def test_rows_without_a_key_are_compared_as_often_as_they_occur() -> None:
+    keyless = TableSchema(NAME, SCHEMA.columns, ())
+    twice = [("x", 1, 1, "p"), ("y", None, 1, None), ("x", 1, 1, "p"), ("y", None, 1, None), ("x", 1, 1, "p")]
+    assert compare(keyless, table(*twice), table(*reversed(twice))) == Comparison(5, 0, ())
+    found = compare(keyless, table(*twice), table(*twice[:3], ("z", 1, 1, "p")))
+    assert found.total == 3
+    assert found.differences == (
+        Difference(("x", 1, 1, "p"), "missing"),
+        Difference(("y", None, 1, None), "missing"),
+        Difference(("z", 1, 1, "p"), "extra"),
+    )
+    assert compare(keyless, table(), table()) == Comparison(0, 0, ())
+
+
 def test_missing_extra_and_different() -> None:
     source = table(("x", 1, 1, "p"), ("x", 2, 2, None), ("x", 3, 3, "q"))
     target = table(("x", 1, 1, "p"), ("x", None, 3, "r"), ("X", 9, 3, "q"))

@@ -81,7 +81,7 @@ def _compare_part(
 def _parts(connection: Connection[Any], address: MySQLAddress, schema: TableSchema) -> list[_Part]:
     rows = estimate_rows(connection, address, schema.name)
     count = -(-rows // _CHUNK_ROWS)
-    column = schema.column(schema.primary_key[0]) if schema.primary_key else None
+    column = schema.column(schema.row_key[0]) if schema.row_key else None
     if count > 1 and column is not None and column.kind in _INTEGERS:
         return _ranges(connection, address, schema, column.name, count)
     if count > 1 and column is not None and column.kind in _TEXT:

@@ -1,6 +1,7 @@
 """Compares the same rows as the source and as the target show them, by key and by value.
 
-Invariant: no difference is found exactly where both sides have the same keys equally often and, under each key, the same values: floats
+Invariant: no difference is found exactly where both sides have the same keys equally often and, under each key, the same values (a table
+without a key is compared by whole rows, each as often as it occurs): floats
 by their bits, NULL equal to NULL only, enums and sets by their strings. Nothing is converted that could make two values equal. Pure: it
 knows Arrow tables, not where they came from. Rows are looked at singly only where they differ, and only as many as will be reported.
 """
@@ -88,7 +89,7 @@ class _Found:
         self.add(Difference(self.key(self._source, source_row), "different", column, *values))
 
     def key(self, table: pa.Table, row: int) -> tuple[object, ...]:
-        return tuple(plain_value(table.column(name)[int(row)]) for name in self._schema.primary_key)
+        return tuple(plain_value(table.column(name)[int(row)]) for name in _key(self._schema))
 
 
 def _check_shape(schema: TableSchema, table: pa.Table, side: str) -> None:
@@ -110,7 +111,9 @@ def _comparable(column: Any) -> Any:
 
 def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> tuple[Rows, Rows, Rows, Rows]:
     """Rows only in the source, rows only in the target, and the rows of both that have equal keys, pair by pair."""
-    keys = {f"k{i}": pa.concat_arrays([left[name], right[name]]) for i, name in enumerate(schema.primary_key)}
+    keys = {f"k{i}": pa.concat_arrays([left[name], right[name]]) for i, name in enumerate(_key(schema))}
+    if not schema.row_key:
+        keys["times"] = pa.array(np.concatenate((_occurrence(left), _occurrence(right))))
     rows_left = len(next(iter(left.values())))
     rows_both = len(next(iter(keys.values())))
     side = pa.array(np.arange(rows_both) >= rows_left)
@@ -119,10 +122,7 @@ def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> 
     if rows_both < 2:
         paired = np.zeros(0, dtype=bool)
     else:
-        equal = np.ones(rows_both - 1, dtype=bool)
-        for key in keys.values():
-            in_order = key.take(by_key)
-            equal &= ~_unequal(in_order[:-1], in_order[1:])
+        equal = _equal_to_next(keys, by_key)
         # Within one key the source's rows come first: a pair is the last of them and the first of the target's.
         paired = equal & (order[:-1] < rows_left) & (order[1:] >= rows_left)
     first = np.flatnonzero(paired)
@@ -131,6 +131,29 @@ def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> 
     single[first + 1] = False
     alone = order[single]
     return alone[alone < rows_left], alone[alone >= rows_left] - rows_left, order[first], order[first + 1] - rows_left
+
+
+def _key(schema: TableSchema) -> tuple[str, ...]:
+    return schema.row_key or tuple(column.name for column in schema.columns)
+
+
+def _occurrence(rows: dict[str, Any]) -> Rows:
+    """Of each row, how many equal ones stand before it."""
+    order = pc.sort_indices(pa.table(rows), [(name, "ascending") for name in rows])
+    starts = np.concatenate(([True], ~_equal_to_next(rows, order)))[: len(order)]
+    places = np.arange(len(order))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order.to_numpy()] = places - np.maximum.accumulate(np.where(starts, places, 0))
+    return found
+
+
+def _equal_to_next(columns: dict[str, Any], order: Any) -> npt.NDArray[np.bool_]:
+    """Of each row but the last, in the given order, whether the next one is equal to it."""
+    equal = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for column in columns.values():
+        in_order = column.take(order)
+        equal &= ~_unequal(in_order[:-1], in_order[1:])
+    return equal
 
 
 def _unequal(left: Any, right: Any) -> npt.NDArray[np.bool_]:

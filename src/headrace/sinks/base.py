@@ -31,4 +31,7 @@ class Sink(Protocol):
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns whose change moves a row: for those updates the sink wants the before image too."""
 
+    def sweep(self, schema: TableSchema, before: int) -> None:
+        """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
+
     def writer(self) -> Writer: ...

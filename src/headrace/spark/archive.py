@@ -108,7 +108,10 @@ class _OneChange:
         del schemas
 
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
-        return schema.primary_key
+        return schema.row_key
+
+    def sweep(self, schema: TableSchema, before: int) -> None:
+        del schema, before
 
     def writer(self) -> Writer:
         return self

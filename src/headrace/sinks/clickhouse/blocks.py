@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.limits import ServerLimits
-from headrace.sinks.clickhouse.types import SIGN, VERSION, is_stored_nullable, storage_type
+from headrace.sinks.clickhouse.types import OCCURRENCE, SIGN, VERSION, is_stored_nullable, storage_type
 from headrace.sinks.clickhouse.values import render_value
 
 Check = Callable[["pa.Array[Any]", ChangeBlock], None]
@@ -35,7 +35,10 @@ class BlockEncoder:
         fields = [pa.field(c.name, c.arrow_type, is_stored_nullable(schema, c)) for c in schema.columns]
         self._schema = schema
         self._types = [c.arrow_type for c in schema.columns]
-        self._arrow_schema = pa.schema([*fields, pa.field(SIGN, pa.int8(), False), pa.field(VERSION, pa.uint64(), False)])
+        own = [pa.field(SIGN, pa.int8(), False), pa.field(VERSION, pa.uint64(), False)]
+        if not schema.row_key:
+            own.append(pa.field(OCCURRENCE, pa.uint64(), False))
+        self._arrow_schema = pa.schema([*fields, *own])
         self._checks = [_checks(schema, c, limits) for c in schema.columns]
         self._recoded = [c.kind in (Kind.ENUM, Kind.SET) for c in schema.columns]
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -70,7 +73,10 @@ class BlockEncoder:
             for check in checks:
                 check(array, block)
             arrays.append(_distinct_dictionary(array) if recoded else array)
-        return pa.record_batch([*arrays, _signs(block), block.version], schema=self._arrow_schema)
+        own = [_signs(block), block.version]
+        if not self._schema.row_key:
+            own.append(_occurrences(block))
+        return pa.record_batch([*arrays, *own], schema=self._arrow_schema)
 
     def _measure(self, batch: pa.RecordBatch) -> int:
         counted = pa.MockOutputStream()
@@ -107,6 +113,20 @@ class BlockEncoder:
 
 def _signs(block: ChangeBlock) -> pa.Array[Any]:
     return pa.array(_SIGN_OF[block.op.to_numpy(zero_copy_only=False)])
+
+
+def _occurrences(block: ChangeBlock) -> pa.Array[Any]:
+    """What makes each image of a table without a key a row of its own: its version, or in a snapshot, where all have one, its number."""
+    snapshot = np.equal(block.op.to_numpy(zero_copy_only=False), Op.SNAPSHOT)
+    if not snapshot.any():
+        return block.version
+    if block.order is None or not snapshot.all():
+        raise DefiniteError(
+            "a snapshot block of a table without a key does not number its rows",
+            place=f"table {block.schema.name}",
+            hint="this is a defect of the source; please report it",
+        )
+    return block.order
 
 
 def _distinct_dictionary(array: Any) -> Any:
@@ -171,7 +191,7 @@ def _check_fraction(schema: TableSchema, column: Column) -> Check:
 
 def _refusal(schema: TableSchema, column: Column, block: ChangeBlock, bad: Any, why: str) -> DefiniteError:
     row = pc.index(bad, pa.scalar(True)).as_py()
-    key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in schema.primary_key)
+    key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in schema.row_key)
     value = render_value(block.images.column(column.name)[row])
     hint = _NOT_STORED
     if column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):

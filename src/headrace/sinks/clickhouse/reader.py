@@ -1,7 +1,7 @@
 """Reads back what the tables show, in the types in which it was written.
 
 Invariant: a table read here has exactly `schema.arrow_schema`'s types, so that it can be compared with rows of the source value by value.
-All reads are `FINAL`: one row per primary key, none where the last image is a deletion.
+All reads are `FINAL`: one row per key, none where the last image is a deletion.
 
 Ranges are by ClickHouse's order of the key: numbers and times by value, strings, enums and sets by bytes. A source that orders its keys by
 a collation (or an enum by its members' places) cuts other ranges there; `orders_by_bytes` says for which columns that matters. What is cut
@@ -21,7 +21,7 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.tables import qualified_name
+from headrace.sinks.clickhouse.tables import shown_from
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.values import literal
 
@@ -56,7 +56,7 @@ class ClickHouseReader:
 
     def count(self, schema: TableSchema) -> int:
         """How many rows the table shows."""
-        _, rows = self.query(f"SELECT count() FROM {qualified_name(schema, self._target)} FINAL")
+        _, rows = self.query(f"SELECT count() FROM {shown_from(schema, self._target)}")
         return int(rows[0][0])
 
     def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
@@ -72,7 +72,7 @@ class ClickHouseReader:
     def _read(self, schema: TableSchema, condition: str) -> pa.Table:
         connection = connect(self._target)
         columns = ", ".join(_selected(column) for column in schema.columns)
-        sql = f"SELECT {columns} FROM {qualified_name(schema, self._target)} FINAL WHERE {condition}"
+        sql = f"SELECT {columns} FROM {shown_from(schema, self._target)} WHERE {condition}"
         settings = connection.known(_ARROW_SETTINGS)
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"
@@ -132,9 +132,9 @@ def _beyond(schema: TableSchema, bound: tuple[Any, ...] | None, strict: str, las
     """The key compared with the bound column by column, with a plain condition on the first that the sort index can use."""
     if bound is None:
         return ""
-    if not 1 <= len(bound) <= len(schema.primary_key):
-        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(schema.primary_key)}", place=f"table {schema.name}")
-    pairs = [(quote_name(name), literal(schema.column(name), value)) for name, value in zip(schema.primary_key, bound, strict=False)]
+    if not 1 <= len(bound) <= len(schema.row_key):
+        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(schema.row_key)}", place=f"table {schema.name}")
+    pairs = [(quote_name(name), literal(schema.column(name), value)) for name, value in zip(schema.row_key, bound, strict=False)]
     condition = f"{pairs[-1][0]} {last} {pairs[-1][1]}"
     for name, value in reversed(pairs[:-1]):
         condition = f"{name} {strict} {value} OR {name} = {value} AND ({condition})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.tables import prepare_tables
+from headrace.sinks.clickhouse.tables import prepare_tables, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 
@@ -32,8 +32,12 @@ class ClickHouseSink:
         prepare_tables(connect(self.target), self.target, tuple(schemas))
 
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
-        """The sort key is the primary key: its change deletes the old row and inserts the new one."""
-        return schema.primary_key
+        """The sort key is the row's key: its change deletes the old row and inserts the new one."""
+        return schema.row_key
+
+    def sweep(self, schema: TableSchema, before: int) -> None:
+        """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
+        sweep_table(connect(self.target), self.target, schema, before)
 
     def writer(self) -> ClickHouseWriter:
         return ClickHouseWriter(self.target)

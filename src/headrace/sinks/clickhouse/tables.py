@@ -1,8 +1,12 @@
 """The target tables: what they look like, whether those that exist are fit, and how the missing ones are made.
 
 Invariant: a table that was accepted here stores every image of its schema exactly, and merges by version: `FINAL` shows the image with
-the highest version of each primary key, or nothing where that image is a deletion. Everything is checked before anything is created, and
+the highest version of each key, or nothing where that image is a deletion. Everything is checked before anything is created, and
 creating is repeatable, so a run that was cut short is simply run again.
+
+A source table without any key holds a multiset of rows. Its target keeps every image for itself, keyed by a hash of the row and an
+occurrence number (the image's version, which nothing else has; in a snapshot, the row's number), an insertion counting 1 and a deletion
+-1; the view `t_current` shows each row as often as its images add up to. So there, too, order and repetition do not matter.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.names import check_name_lengths, parse_names, quote_name, quote_text
-from headrace.sinks.clickhouse.types import DELETED, SIGN, VERSION, storage_type
+from headrace.sinks.clickhouse.types import DELETED, OCCURRENCE, ROW, SIGN, VERSION, storage_type
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
-_OWN = (SIGN, VERSION, DELETED)
+_OWN = (SIGN, VERSION, DELETED, OCCURRENCE, ROW)
+_VIEW = "_current"
 # Columns that ClickHouse itself keeps in MergeTree tables.
 _RESERVED = ("_row_exists", "_block_number", "_block_offset")
 _ENGINE = re.compile(r"(?:Replicated|Shared)?ReplacingMergeTree\(([^)]*)\)")
+_SWEEP_SETTINGS = {"mutations_sync": "2", "lightweight_deletes_sync": "2"}
 _START_OVER = "drop or rename the table in ClickHouse and start with a new state directory, or use another target database"
 
 
@@ -34,19 +40,55 @@ class TablePlan:
     database: str
     table: str
     columns: tuple[tuple[str, str], ...]
-    sort_key: tuple[str, ...]
+    """The source's columns, without our own."""
+    key: tuple[str, ...]
+    """What tells rows apart; empty if nothing does."""
 
     @property
     def qualified(self) -> str:
         return f"{quote_name(self.database)}.{quote_name(self.table)}"
 
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        return self.key or (ROW, OCCURRENCE)
+
+    @property
+    def engine_arguments(self) -> tuple[str, ...]:
+        return (VERSION, DELETED) if self.key else (VERSION,)
+
+    @property
+    def stored(self) -> tuple[tuple[str, str], ...]:
+        """The columns that a row is inserted with."""
+        own = ((SIGN, "Int8"), (VERSION, "UInt64"))
+        return (*self.columns, *own) if self.key else (*self.columns, *own, (OCCURRENCE, "UInt64"))
+
+    @property
+    def computed(self) -> tuple[str, str, str]:
+        """The column that ClickHouse computes: its name, type and expression."""
+        if self.key:
+            return DELETED, "UInt8", f"{SIGN} = -1"
+        return ROW, "UInt64", f"cityHash64(tuple({', '.join(quote_name(name) for name, _ in self.columns)}))"
+
+    @property
+    def view(self) -> str:
+        """Where a table without a key is read."""
+        return f"{quote_name(self.database)}.{quote_name(self.table + _VIEW)}"
+
     def create_sql(self) -> str:
-        columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in self.columns)
+        columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in self.stored)
         key = ", ".join(quote_name(name) for name in self.sort_key)
+        name, kind, expression = self.computed
         return (
-            f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, "
-            f"{DELETED} UInt8 MATERIALIZED {SIGN} = -1) "
-            f"ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({key})"
+            f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, {name} {kind} MATERIALIZED {expression}) "
+            f"ENGINE = ReplacingMergeTree({', '.join(self.engine_arguments)}) ORDER BY ({key})"
+        )
+
+    def create_view_sql(self) -> str:
+        columns = ", ".join(quote_name(name) for name, _ in self.columns)
+        # While a batch is being written a deletion may be there before its insertion; it then shows nothing, not an error.
+        return (
+            f"CREATE VIEW IF NOT EXISTS {self.view} AS SELECT {columns} FROM (SELECT {columns}, sum({SIGN}) AS _times "
+            f"FROM {self.qualified} FINAL GROUP BY {columns}) ARRAY JOIN range(toUInt64(greatest(_times, 0)))"
         )
 
 
@@ -79,6 +121,13 @@ def qualified_name(schema: TableSchema, target: ClickHouseTarget) -> str:
     return f"{quote_name(database)}.{quote_name(table)}"
 
 
+def shown_from(schema: TableSchema, target: ClickHouseTarget) -> str:
+    """What follows FROM to read the rows that the source has."""
+    if schema.row_key:
+        return f"{qualified_name(schema, target)} FINAL"
+    return _plan_table(schema, target).view
+
+
 def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget) -> tuple[TablePlan, ...]:
     """The tables that the schemas need; a definite error where one of them cannot be held."""
     plans = tuple(_plan_table(schema, target) for schema in schemas)
@@ -96,12 +145,6 @@ def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget) -> tup
 
 def _plan_table(schema: TableSchema, target: ClickHouseTarget) -> TablePlan:
     place = f"table {schema.name}"
-    if not schema.primary_key:
-        raise DefiniteError(
-            f"table {schema.name} has no primary key, so its rows cannot be told apart",
-            place=place,
-            hint="add a primary key to it, or leave the table out with --tables",
-        )
     for column in schema.columns:
         if column.name in _OWN or column.name in _RESERVED:
             whose = "Headrace" if column.name in _OWN else "ClickHouse"
@@ -113,12 +156,12 @@ def _plan_table(schema: TableSchema, target: ClickHouseTarget) -> TablePlan:
     database, table = place_of(schema, target)
     check_name_lengths(database, table)
     columns = tuple((column.name, storage_type(schema, column)) for column in schema.columns)
-    return TablePlan(schema.name, database, table, (*columns, (SIGN, "Int8"), (VERSION, "UInt64")), schema.primary_key)
+    return TablePlan(schema.name, database, table, columns, schema.row_key)
 
 
 def check_found(plan: TablePlan, found: FoundTable) -> None:
     """Refuse a table that is not what `plan` would create."""
-    difference = _engine_difference(found) or _key_difference(plan, found) or _column_difference(plan, found)
+    difference = _engine_difference(plan, found) or _key_difference(plan, found) or _column_difference(plan, found)
     if difference:
         raise DefiniteError(
             f"the table {plan.database}.{plan.table} is there, but is not what Headrace needs: {difference}",
@@ -127,12 +170,12 @@ def check_found(plan: TablePlan, found: FoundTable) -> None:
         )
 
 
-def _engine_difference(found: FoundTable) -> str:
+def _engine_difference(plan: TablePlan, found: FoundTable) -> str:
     match = _ENGINE.match(found.engine)
     arguments = parse_names(match.group(1).rsplit("'", 1)[-1].lstrip(" ,")) if match else None
-    if arguments == (VERSION, DELETED):
+    if arguments == plan.engine_arguments:
         return ""
-    return f"its engine is {found.engine.split(' ')[0] or 'unknown'}, not ReplacingMergeTree({VERSION}, {DELETED})"
+    return f"its engine is {found.engine.split(' ')[0] or 'unknown'}, not ReplacingMergeTree({', '.join(plan.engine_arguments)})"
 
 
 def _key_difference(plan: TablePlan, found: FoundTable) -> str:
@@ -145,7 +188,7 @@ def _key_difference(plan: TablePlan, found: FoundTable) -> str:
 
 def _column_difference(plan: TablePlan, found: FoundTable) -> str:
     there = {column.name: column for column in found.columns}
-    for name, kind in plan.columns:
+    for name, kind in plan.stored:
         column = there.pop(name, None)
         if column is None:
             return f"it has no column {name}"
@@ -153,11 +196,13 @@ def _column_difference(plan: TablePlan, found: FoundTable) -> str:
             return f"its column {name} is {column.type}, not {kind}"
         if column.default_kind not in ("", "DEFAULT"):
             return f"its column {name} is computed ({column.default_kind}), not stored"
-    deleted = there.pop(DELETED, None)
-    if deleted is None or (deleted.type, deleted.default_kind) != ("UInt8", "MATERIALIZED"):
-        return f"it has no column {DELETED} UInt8 MATERIALIZED {SIGN} = -1"
-    if deleted.default_expression.replace(" ", "").strip("()") != f"{SIGN}=-1":
-        return f"its column {DELETED} is {deleted.default_expression}, not {SIGN} = -1"
+    name, kind, expression = plan.computed
+    computed = there.pop(name, None)
+    if computed is None or (computed.type, computed.default_kind) != (kind, "MATERIALIZED"):
+        return f"it has no column {name} {kind} MATERIALIZED {expression}"
+    # The hash only has to be some function of the row; the server spells its names in its own way.
+    if plan.key and computed.default_expression.replace(" ", "").strip("()") != expression.replace(" ", ""):
+        return f"its column {name} is {computed.default_expression}, not {expression}"
     extra = next(iter(there), None)
     return "" if extra is None else f"it has a column {extra} that the source has not"
 
@@ -179,6 +224,24 @@ def prepare_tables(connection: Connection, target: ClickHouseTarget, schemas: Se
         if (plan.database, plan.table) not in found:
             with translated(target, f"creating table {plan.database}.{plan.table}"):
                 connection.client.command(plan.create_sql(), settings=connection.known(CREATE_SETTINGS))
+        if not plan.key:
+            with translated(target, f"creating view {plan.view}"):
+                connection.client.command(plan.create_view_sql(), settings=connection.known(CREATE_SETTINGS))
+
+
+def sweep_table(connection: Connection, target: ClickHouseTarget, schema: TableSchema, before: int) -> None:
+    """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
+    plan = _plan_table(schema, target)
+    if plan.key:
+        columns = ", ".join(quote_name(name) for name, _ in plan.columns)
+        statement = (
+            f"INSERT INTO {plan.qualified} ({columns}, {SIGN}, {VERSION}) "
+            f"SELECT {columns}, -1, {before} FROM {plan.qualified} FINAL WHERE {VERSION} < {before}"
+        )
+    else:
+        statement = f"DELETE FROM {plan.qualified} WHERE {VERSION} < {before}"
+    with translated(target, f"sweeping table {plan.database}.{plan.table}"):
+        connection.client.command(statement, settings=connection.known(_SWEEP_SETTINGS))
 
 
 def _check_time_type(connection: Connection, schemas: Sequence[TableSchema]) -> None:

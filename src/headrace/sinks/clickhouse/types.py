@@ -10,6 +10,8 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
+OCCURRENCE, ROW = "_occurrence", "_row"
+"""Of tables without a key: which of equal rows a row is, and a hash of the row."""
 _PLAIN = {
     Kind.INT8: "Int8",
     Kind.INT16: "Int16",
@@ -43,7 +45,7 @@ def storage_type(schema: TableSchema, column: Column) -> str:
 
 def is_stored_nullable(schema: TableSchema, column: Column) -> bool:
     """A sort key has no NULLs, in the source as in the target."""
-    return column.nullable and column.name not in schema.primary_key
+    return column.nullable and column.name not in schema.row_key
 
 
 def _plain_type(schema: TableSchema, column: Column) -> str:
