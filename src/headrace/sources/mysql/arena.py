@@ -39,6 +39,8 @@ _WIDTHS = {
     Kind.BIT: 8,
 }
 _VARIABLE = (Kind.STRING, Kind.BYTES, Kind.JSON)
+_RAW = (Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6)
+"""Kinds that decoders deliver as bytes of variable width; a finisher makes their own type of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,13 @@ class Slot:
     """The Arrow type of the bytes as the decoder wrote them."""
 
 
-def slot_for(column: Column, *, names_as_text: bool) -> Slot:
-    """The slot of a column; ENUM and SET are numbers in the binary log and text in query results."""
+def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = False) -> Slot:
+    """The slot of a column; ENUM and SET are numbers in the binary log and text in query results.
+
+    `finished_later`: what the decoder delivers is not yet the column's own type.
+    """
+    if column.kind in _RAW or (column.kind in _VARIABLE and finished_later):
+        return Slot(0, pa.binary())
     if column.kind in _VARIABLE:
         return Slot(0, column.arrow_type)
     if column.kind in (Kind.ENUM, Kind.SET):

@@ -14,9 +14,9 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sources.mysql.connection import MySQLAddress, query
+from headrace.sources.mysql.finish import UTF8_CHARSETS
 
 _SYSTEM: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
-_UTF8: Final = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 
 _INTEGERS: Final = {
     "tinyint": (Kind.INT8, Kind.UINT8),
@@ -88,15 +88,15 @@ def _column(
     if word == "bit":
         return Column(name, Kind.BIT, nullable, precision=int(precision or 1), source_type=column_type)
     if word in ("enum", "set"):
-        return Column(name, Kind(word), nullable, members=parse_members(column_type), source_type=column_type)
+        return Column(name, Kind(word), nullable, members=parse_members(column_type), source_type=column_type, charset=charset or "")
     if word in _BINARY:
         return Column(name, Kind.BYTES, nullable, source_type=column_type)
     if word in _TEXT:
-        if charset not in _UTF8:
+        if charset not in UTF8_CHARSETS:
             raise _refused(
                 table, name, f"{column_type} in character set {charset}", "use utf8mb4 for it, or leave the table out with --tables"
             )
-        return Column(name, Kind.STRING, nullable, source_type=column_type)
+        return Column(name, Kind.STRING, nullable, source_type=column_type, charset=charset or "")
     raise _refused(table, name, column_type, "leave the table out with --tables")
 
 

@@ -22,6 +22,7 @@ from headrace.model.version import unpack_version
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.events import truncated
+from headrace.sources.mysql.finish import Finisher, decode_name, finisher
 from headrace.sources.mysql.storage import column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
@@ -102,8 +103,17 @@ class RowDecoder:
             description[:, c] = encoding, a, b, order[c], column.name in key_columns, words
         self._table = description
         self._keys = len(key_columns)
+        # Rows without a key are told apart by all their values.
+        self._every_before = options.every_before or not key_columns
         self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
-        self._slots = [slot_for(column, names_as_text=False) for column in schema.columns]
+        finishers = [finisher(column, table_map.types[c], table_map.metadata[c], place) for c, column in enumerate(columns)]
+        self._finishers: list[Finisher | None] = [None] * len(columns)
+        for c, made in enumerate(finishers):
+            self._finishers[order[c]] = made
+        self._slots = [
+            slot_for(column, names_as_text=False, finished_later=made is not None)
+            for column, made in zip(schema.columns, self._finishers, strict=True)
+        ]
         self._members = {column.name: _exact_members(column, table_map.members[c], schema, place) for c, column in enumerate(columns)}
 
     def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
@@ -124,7 +134,7 @@ class RowDecoder:
                 self._keys,
                 self._key_span,
                 np.uint64(version_base),
-                self._options.every_before,
+                self._every_before,
                 self._options.zero_dates_as_null,
                 arena.a1,
                 arena.layout,
@@ -159,8 +169,8 @@ class RowDecoder:
         # Names are found for a block at a time, so an unknown one is placed by the block's first image.
         where = f"{place}:{unpack_version(int(version[0]))[2]} or after, table {self.schema.name}"
         arrays = [
-            _named(column, array, self._members[column.name], where) if column.kind in (Kind.ENUM, Kind.SET) else array
-            for column, array in zip(self.schema.columns, arena.to_arrays(rows), strict=True)
+            self._finished(column, finish, array, where)
+            for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
         ]
         return ChangeBlock(
             self.schema,
@@ -169,6 +179,11 @@ class RowDecoder:
             pa.array(version),
             pa.array(commit_ts),
         )
+
+    def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array, place: str) -> pa.Array:
+        if column.kind in (Kind.ENUM, Kind.SET):
+            return _named(column, raw, self._members[column.name], place)
+        return raw if finish is None else finish(raw)
 
     def _too_large(self, place: str) -> DefiniteError:
         return DefiniteError(
@@ -276,7 +291,9 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
 
 def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchema, place: str) -> str:
     """One member's name: as the schema has it, or from the log where the schema's may have lost characters."""
-    name = stored.decode("utf8", "replace")
+    name = decode_name(stored, column.charset)
+    if name is None:
+        name = stored.decode("utf8", "replace")
     if "".join("?" if ord(char) > 0xFFFF else char for char in name) == member:
         return name
     # Bytes in another character set than UTF-8 cannot be compared, and the server shows those names whole.

@@ -20,6 +20,7 @@ from headrace.sources.mysql import resultset
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
+from headrace.sources.mysql.finish import finisher
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
@@ -63,7 +64,11 @@ class _Result:
         self._schema = schema
         self._zero_null = zero_null
         self._block_rows = block_rows
-        self._slots = [slot_for(column, names_as_text=True) for column in schema.columns]
+        self._finishers = [finisher(column, None, 0, f"rows of {schema.name}") for column in schema.columns]
+        self._slots = [
+            slot_for(column, names_as_text=True, finished_later=finish is not None)
+            for column, finish in zip(schema.columns, self._finishers, strict=True)
+        ]
         self._table = _describe(schema.columns)
         self._data_bytes = _DATA_BYTES
         self._raw = np.empty(2 * _RECEIVE_BYTES, dtype=np.uint8)
@@ -125,8 +130,10 @@ class _Result:
 
     def _batch(self, arena: Arena) -> pa.RecordBatch:
         arrays = [
-            array.dictionary_encode() if column.kind in (Kind.ENUM, Kind.SET) else array
-            for column, array in zip(self._schema.columns, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True)
+            array.dictionary_encode() if column.kind in (Kind.ENUM, Kind.SET) else array if finish is None else finish(array)
+            for column, finish, array in zip(
+                self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
+            )
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 

@@ -1,0 +1,91 @@
+"""From the raw bytes of a column to the Arrow type of its kind, a block at a time.
+
+The compiled decoders copy everything of variable width as it lies in the log or in a query's result. What is left to do, where anything is,
+is done here on whole columns: a *finisher* takes the raw array and gives the final one. Columns that need none (numbers, times, text in
+UTF-8) have none, and cost nothing.
+
+Invariant: a finisher gives the exact values or raises a definite error; damaged bytes never become other values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind
+
+Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
+Finisher = Callable[[Array], Array]
+
+UTF8_CHARSETS: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
+"""Character sets whose bytes are UTF-8 already; the empty name is that of columns without one (JSON)."""
+_FIXED_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
+
+
+def finisher(column: Column, stored: int | None, metadata: int, place: str) -> Finisher | None:
+    """What makes the column's final array from the raw one; None if the raw one is final.
+
+    `stored` and `metadata` are the storage type of the table map, or None and 0 for the result of a query: a server answers queries in
+    UTF-8, whatever the column's character set.
+    """
+    if column.kind is Kind.VECTOR:
+        return lambda raw: _vectors(column, raw, place)
+    if column.kind in _FIXED_BYTES:
+        return lambda raw: _fixed_bytes(column, raw, _FIXED_BYTES[column.kind], place)
+    if column.kind is Kind.STRING and stored is not None and column.charset not in UTF8_CHARSETS:
+        return _transcoder(column, place)
+    return None
+
+
+def _transcoder(column: Column, place: str) -> Finisher:
+    raise DefiniteError(
+        f"column {column.name} is in character set {column.charset}, which is not replicated yet",
+        place=f"{place}, column {column.name}",
+        hint="use utf8mb4 for it, or leave the table out with --tables",
+    )
+
+
+def decode_name(raw: bytes, charset: str) -> str | None:
+    """A member's name in the column's character set as text; None if that cannot be told."""
+    return raw.decode("utf8", "replace") if charset in UTF8_CHARSETS else None
+
+
+def _vectors(column: Column, raw: Array, place: str) -> Array:
+    """Bytes as lists of four-byte floats over the same memory."""
+    offsets = _offsets(raw)
+    if np.any(offsets & 3):
+        raise _damaged(column, "a vector of a broken number", place)
+    validity, _, data = raw.buffers()
+    floats = pa.Array.from_buffers(pa.float32(), int(offsets[-1]) // 4, [None, data])
+    return pa.Array.from_buffers(column.arrow_type, len(raw), [validity, pa.py_buffer(offsets >> 2)], children=[floats])
+
+
+def _fixed_bytes(column: Column, raw: Array, width: int, place: str) -> Array:
+    """Bytes that all have one size as Arrow's type of that size; NULLs, which have no bytes, get zeros."""
+    offsets = _offsets(raw)
+    sizes = np.diff(offsets)
+    validity, _, data = raw.buffers()
+    if raw.null_count == 0:
+        if np.any(sizes != width):
+            raise _damaged(column, f"a value that is not of {width} bytes", place)
+        return pa.Array.from_buffers(column.arrow_type, len(raw), [None, data])
+    there = np.asarray(raw.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
+    if np.any(sizes != np.where(there, width, 0)):
+        raise _damaged(column, f"a value that is not of {width} bytes", place)
+    spread = np.zeros((len(raw), width), dtype=np.uint8)
+    spread[there] = np.frombuffer(data, dtype=np.uint8, count=int(offsets[-1])).reshape(-1, width)
+    return pa.Array.from_buffers(column.arrow_type, len(raw), [validity, pa.py_buffer(spread)])
+
+
+def _offsets(raw: Array) -> npt.NDArray[np.int32]:
+    """The offsets of a raw array, which starts at the beginning of its buffers."""
+    return np.frombuffer(raw.buffers()[1], dtype=np.int32, count=len(raw) + 1)
+
+
+def _damaged(column: Column, what: str, place: str) -> DefiniteError:
+    return DefiniteError(f"column {column.name} ({column.source_type}) holds {what}", place=f"{place}, column {column.name}")
