@@ -204,6 +204,20 @@ def test_rows_alone_cut_a_batch(tmp_path: Path) -> None:
     assert ends == [log.group_ends[i] for i in (1, 3, 4, 5)]
 
 
+def test_a_batch_ends_at_the_last_group_before_a_given_place(tmp_path: Path) -> None:
+    first, second = write_log([[1], [1], [1]]), write_log([[1], [1]])
+    mirrors = [mirror_of(first, "log.000001", tmp_path), mirror_of(second, "log.000002", tmp_path)]
+    planner = planner_over(mirrors, tmp_path, Limits(flush_seconds=0))
+    start, (one, two, three), (four, _) = at("log.000001", START), first.group_ends, second.group_ends
+    wanted = {(1, one - 1): (1, START), (1, one): (1, one), (1, two + 5): (1, two), (1, three): (1, three), (2, four): (2, four)}
+    for (file, offset), (end_file, end_offset) in wanted.items():
+        end = planner.plan(start, at(f"log.00000{file}", offset))
+        assert end == at(f"log.00000{end_file}", end_offset)
+        assert planner.plan(end, at(f"log.00000{file}", offset)) == end
+    assert planner.has_reached(at("log.000002", four))
+    assert not planner.has_reached(at("log.000002", second.group_ends[-1] + 1))
+
+
 def test_statements_are_told_with_their_end(tmp_path: Path) -> None:
     log = write_log([[1], "TRUNCATE t", [1]])
     planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, Limits())

@@ -51,8 +51,8 @@ class Planner:
     def __init__(self, relay: Relay, limits: Limits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
 
-    def plan(self, start: BinlogPosition) -> BinlogPosition:
-        """Where the next batch from `start` ends; `start` itself if nothing came for a while."""
+    def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
+        """Where the next batch from `start` ends, not after `until`; `start` itself if nothing came for a while."""
         relay = self._relay
         deadline = time.monotonic() + _POLL_S
         with relay.changed:
@@ -68,7 +68,12 @@ class Planner:
                 if relay.failure is not None or self._pending(start) >= self._limits.flush_bytes:
                     break
                 relay.changed.wait(remaining)
-            return self._cut(start)
+            return self._cut(start, until)
+
+    def has_reached(self, position: BinlogPosition) -> bool:
+        """Whether the relay has everything up to `position`."""
+        with self._relay.changed:
+            return bool(self._relay.files) and self._newest() >= position
 
     def await_end(self, end: BinlogPosition) -> None:
         """Wait until the relay has everything up to `end`, as when a planned batch is run again after a crash."""
@@ -121,30 +126,36 @@ class Planner:
     def _pending(self, start: BinlogPosition) -> int:
         return sum(max(stop - begin, 0) for begin, stop in (_range(mirror, start, self._newest()) for mirror in self._relay.files))
 
-    def _cut(self, start: BinlogPosition) -> BinlogPosition:
+    def _cut(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
         gtid = None if start.gtid == UNKNOWN_GTID else parse_gtid_set(start.gtid, mariadb=self._mariadb)
         room, rows_room = self._limits.flush_bytes, self._limits.flush_rows
         end = start
         for mirror in self._relay.files:
             if file_number(mirror.name) < file_number(start.file):
                 continue
+            if until is not None and file_number(mirror.name) > file_number(until.file):
+                break
             begin = start.offset if mirror.name == start.file else mirror.start
-            taken, complete, rows = self._take(mirror, begin, room, rows_room, at_least=int(end == start))
+            last = until.offset if until is not None and mirror.name == until.file else mirror.safe_end
+            taken, complete, rows = self._take(mirror, begin, last, room, rows_room, at_least=int(end == start))
             if gtid is not None and len(taken):
                 gtid = gtid.add_groups(taken[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
             if not complete and not len(taken):
                 break
-            offset = max(mirror.safe_end, begin) if complete else int(taken[-1, scan.END])
+            offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
             end = BinlogPosition(mirror.name, offset, UNKNOWN_GTID if gtid is None else str(gtid), start.epoch)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
 
-    def _take(self, mirror: MirrorFile, begin: int, room: int, rows_room: int, at_least: int) -> tuple[npt.NDArray[np.int64], bool, int]:
+    def _take(
+        self, mirror: MirrorFile, begin: int, last: int, room: int, rows_room: int, at_least: int
+    ) -> tuple[npt.NDArray[np.int64], bool, int]:
         """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
         groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
-        fitting = max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least)
+        allowed = int(np.searchsorted(groups[:, scan.END], last, side="right"))
+        fitting = min(max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least), allowed)
         barriers = np.flatnonzero(groups[:fitting, scan.KIND] == scan.STATEMENT)
         if len(barriers):
             fitting = int(barriers[0]) + 1
