@@ -1,0 +1,350 @@
+"""How tables change: the closed union of schema changes, and what each makes of a catalogue.
+
+Sources turn their statements into these; the schema history keeps them; sinks render them. A change says everything itself (a modified
+column carries its old and its new form), so that whoever renders it needs no catalogue. `apply` is pure: the same changes on the same
+catalogue give the same catalogue, whoever replays them and however often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeAlias
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Index, TableName, TableSchema
+
+FIRST: Final = ""
+"""The place before all columns. Other places are the name of the column before, or None: at the end, or where the column is already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The tables that are known, and the character set of each database's new tables."""
+
+    tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
+    charsets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabase:
+    database: str
+    charset: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    """The database's tables keep their character sets; new ones get this."""
+
+    database: str
+    charset: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    """Comes after the `DropTable` of every table that was known in it."""
+
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """A new table, in the place of one with its name if there was one."""
+
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """The table goes to another name with its rows. Several in one statement come one after the other, a swap by way of a third name."""
+
+    table: TableName
+    new_table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    """All rows are gone."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A new column; rows that are there already hold its default."""
+
+    table: TableName
+    column: Column
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """A column goes with its values, also from the keys it is part of."""
+
+    table: TableName
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """A column keeps its values under another name, in the keys too. A swap comes as three renames."""
+
+    table: TableName
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyColumn:
+    """A column gets another definition, another place, or both; its name stays."""
+
+    table: TableName
+    column: Column
+    new_column: Column
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePrimaryKey:
+    table: TableName
+    key: tuple[str, ...]
+    new_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeIndexes:
+    """The other indexes, all of them, in the source's order."""
+
+    table: TableName
+    indexes: tuple[Index, ...]
+    new_indexes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """What a table says of itself: the character set of its new columns and its comment."""
+
+    table: TableName
+    charset: str
+    comment: str
+
+
+SchemaChange: TypeAlias = (
+    CreateDatabase
+    | AlterDatabase
+    | DropDatabase
+    | CreateTable
+    | DropTable
+    | RenameTable
+    | TruncateTable
+    | AddColumn
+    | DropColumn
+    | RenameColumn
+    | ModifyColumn
+    | ChangePrimaryKey
+    | ChangeIndexes
+    | ChangeOptions
+)
+
+
+def apply(change: SchemaChange, catalogue: Catalogue) -> Catalogue:
+    """The catalogue after a change. A change that does not fit the catalogue is a definite error."""
+    match change:
+        case CreateDatabase(database, charset) | AlterDatabase(database, charset):
+            return replace(catalogue, charsets={**catalogue.charsets, database: charset})
+        case DropDatabase(database):
+            tables = {name: schema for name, schema in catalogue.tables.items() if name.database != database}
+            return Catalogue(tables, {name: charset for name, charset in catalogue.charsets.items() if name != database})
+        case CreateTable(schema):
+            return _with(catalogue, schema)
+        case DropTable(table):
+            return _without(catalogue, table)
+        case TruncateTable():
+            return catalogue
+        case RenameTable(table, new_table):
+            schema = replace(_known(catalogue, table), name=new_table)
+            return _with(_without(catalogue, table), schema)
+        case _:
+            return _with(catalogue, alter(change, _known(catalogue, change.table)))
+
+
+def apply_all(changes: Iterable[SchemaChange], catalogue: Catalogue) -> Catalogue:
+    """The catalogue after several changes, one after the other."""
+    for change in changes:
+        catalogue = apply(change, catalogue)
+    return catalogue
+
+
+TableChange: TypeAlias = AddColumn | DropColumn | RenameColumn | ModifyColumn | ChangePrimaryKey | ChangeIndexes | ChangeOptions
+
+
+def alter(change: TableChange, schema: TableSchema) -> TableSchema:
+    """One table after a change of its definition."""
+    match change:
+        case AddColumn(_, column, place):
+            if any(other.name == column.name for other in schema.columns):
+                raise _misfit(schema.name, f"it has a column {column.name} already")
+            return replace(schema, columns=_placed(schema.name, list(schema.columns), column, place))
+        case DropColumn(_, name):
+            return _drop_column(schema, name)
+        case RenameColumn(_, name, new_name):
+            return _rename_column(schema, name, new_name)
+        case ModifyColumn(_, column, new_column, place):
+            at = _index_of(schema, column.name)
+            columns = list(schema.columns)
+            if place is None:
+                columns[at] = new_column
+                return replace(schema, columns=tuple(columns))
+            del columns[at]
+            return replace(schema, columns=_placed(schema.name, columns, new_column, place))
+        case ChangePrimaryKey(_, _, new_key):
+            return replace(schema, primary_key=new_key)
+        case ChangeIndexes(_, _, new_indexes):
+            return replace(schema, indexes=new_indexes)
+        case ChangeOptions(_, charset, comment):
+            return replace(schema, charset=charset, comment=comment)
+
+
+def tables_of(change: SchemaChange) -> tuple[TableName, ...]:
+    """The tables a change names."""
+    match change:
+        case CreateDatabase() | AlterDatabase() | DropDatabase():
+            return ()
+        case CreateTable(schema):
+            return (schema.name,)
+        case RenameTable(table, new_table):
+            return table, new_table
+        case _:
+            return (change.table,)
+
+
+def _drop_column(schema: TableSchema, name: str) -> TableSchema:
+    at = _index_of(schema, name)
+    indexes = [replace(index, columns=tuple(column for column in index.columns if column != name)) for index in schema.indexes]
+    return replace(
+        schema,
+        columns=schema.columns[:at] + schema.columns[at + 1 :],
+        primary_key=tuple(column for column in schema.primary_key if column != name),
+        indexes=tuple(index for index in indexes if index.columns or not index.whole),
+    )
+
+
+def _rename_column(schema: TableSchema, name: str, new_name: str) -> TableSchema:
+    at = _index_of(schema, name)
+    if any(column.name == new_name for column in schema.columns):
+        raise _misfit(schema.name, f"it has a column {new_name} already")
+
+    def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new_name if column == name else column for column in columns)
+
+    column = replace(schema.columns[at], name=new_name)
+    return replace(
+        schema,
+        columns=(*schema.columns[:at], column, *schema.columns[at + 1 :]),
+        primary_key=renamed(schema.primary_key),
+        indexes=tuple(replace(index, columns=renamed(index.columns)) for index in schema.indexes),
+    )
+
+
+def _placed(table: TableName, columns: list[Column], column: Column, place: str | None) -> tuple[Column, ...]:
+    if place is None:
+        return (*columns, column)
+    if place == FIRST:
+        return (column, *columns)
+    at = next((i for i, other in enumerate(columns) if other.name == place), None)
+    if at is None:
+        raise _misfit(table, f"it has no column {place}")
+    return (*columns[: at + 1], column, *columns[at + 1 :])
+
+
+def _index_of(schema: TableSchema, name: str) -> int:
+    at = next((i for i, column in enumerate(schema.columns) if column.name == name), None)
+    if at is None:
+        raise _misfit(schema.name, f"it has no column {name}")
+    return at
+
+
+def _known(catalogue: Catalogue, name: TableName) -> TableSchema:
+    schema = catalogue.tables.get(name)
+    if schema is None:
+        raise _misfit(name, "it is not known")
+    return schema
+
+
+def _with(catalogue: Catalogue, schema: TableSchema) -> Catalogue:
+    return replace(catalogue, tables={**catalogue.tables, schema.name: schema})
+
+
+def _without(catalogue: Catalogue, name: TableName) -> Catalogue:
+    return replace(catalogue, tables={other: schema for other, schema in catalogue.tables.items() if other != name})
+
+
+def _misfit(table: TableName, why: str) -> DefiniteError:
+    return DefiniteError(
+        f"a schema change does not fit what is known of {table}: {why}",
+        place=str(table),
+        hint="the schema history and the source have come apart: resynchronise the table",
+    )
+
+
+# -- JSON
+
+_KINDS: Final[dict[str, type[Any]]] = {
+    "create_database": CreateDatabase,
+    "alter_database": AlterDatabase,
+    "drop_database": DropDatabase,
+    "create_table": CreateTable,
+    "drop_table": DropTable,
+    "rename_table": RenameTable,
+    "truncate_table": TruncateTable,
+    "add_column": AddColumn,
+    "drop_column": DropColumn,
+    "rename_column": RenameColumn,
+    "modify_column": ModifyColumn,
+    "change_primary_key": ChangePrimaryKey,
+    "change_indexes": ChangeIndexes,
+    "change_options": ChangeOptions,
+}
+_WORDS: Final = {kind: word for word, kind in _KINDS.items()}
+
+
+def change_to_json(change: SchemaChange) -> dict[str, Any]:
+    return {"change": _WORDS[type(change)], **{one.name: _encoded(getattr(change, one.name)) for one in fields(change)}}
+
+
+def change_from_json(raw: dict[str, Any]) -> SchemaChange:
+    kind = _KINDS[raw["change"]]
+    change: SchemaChange = kind(**{name: _decoded(name, value) for name, value in raw.items() if name != "change"})
+    return change
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, TableName):
+        return [value.database, value.table]
+    if isinstance(value, TableSchema | Column | Index):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_encoded(part) for part in value]
+    return value
+
+
+def _decoded(name: str, value: Any) -> Any:
+    match name:
+        case "table" | "new_table":
+            return TableName(*value)
+        case "schema":
+            return TableSchema.from_json(value)
+        case "column" | "new_column":
+            return Column.from_json(value)
+        case "indexes" | "new_indexes":
+            return tuple(Index.from_json(index) for index in value)
+        case "key" | "new_key":
+            return tuple(value)
+        case _:
+            return value

@@ -1,0 +1,30 @@
+"""What the text of a statement alone does not say: the server that wrote it and what its session was set to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+REAL_AS_FLOAT: Final = 1 << 0
+ANSI_QUOTES: Final = 1 << 2
+ORACLE: Final = 1 << 9
+NO_BACKSLASH_ESCAPES: Final = 1 << 20
+STRICT: Final = 1 << 21 | 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The server: family, version (`MMmmpp`, as its version comments count), and whether it folds the case of table names."""
+
+    mariadb: bool
+    version: int
+    folds_case: bool = False
+
+    @classmethod
+    def of(cls, server_version: str, *, folds_case: bool = False) -> Dialect:
+        """From the version a server states of itself, such as `10.11.6-MariaDB-log` or `9.7.0`."""
+        # MariaDB pretends to be 5.5.5 before its real version when it greets a client.
+        found = re.search(r"(?:^|5\.5\.5-)(\d+)\.(\d+)\.(\d+)", server_version)
+        major, minor, patch = (int(part) for part in found.groups()) if found else (0, 0, 0)
+        return cls("mariadb" in server_version.lower(), major * 10_000 + minor * 100 + patch, folds_case)
