@@ -62,6 +62,24 @@ class MySQLGtidSet:
             found.setdefault(source, []).extend(zip(starts.tolist(), ends.tolist(), strict=True))
         return MySQLGtidSet(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
+    def holds(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these groups' transactions are in the set: lines as in `add_groups`."""
+        held = np.zeros(len(groups), dtype=np.bool_)
+        for source, spans in self.intervals:
+            number = uuid.UUID(source).int
+            high, low = _signed(number >> 64), _signed(number & (1 << 64) - 1)
+            ours = np.flatnonzero((groups[:, 0] == high) & (groups[:, 1] == low) & (groups[:, 2] != 0))
+            starts, ends = np.array(spans, dtype=np.int64).T
+            at = np.searchsorted(starts, groups[ours, 2], side="right") - 1
+            held[ours] = (at >= 0) & (groups[ours, 2] < ends[at])
+        return held
+
+    def minus(self, other: MySQLGtidSet) -> MySQLGtidSet:
+        """The transactions that the other set lacks."""
+        theirs = dict(other.intervals)
+        left = ((source, _without(spans, theirs.get(source, ()))) for source, spans in self.intervals)
+        return MySQLGtidSet(tuple((source, spans) for source, spans in left if spans))
+
     def __str__(self) -> str:
         return ",".join(
             ":".join([source, *(str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in spans)])
@@ -93,6 +111,20 @@ class MariaDBGtidPosition:
             last[domain] = (server, sequence)
         return MariaDBGtidPosition(tuple(sorted((domain, *rest) for domain, rest in last.items())))
 
+    def holds(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these groups are not after the position in their domain: lines as in `add_groups`."""
+        held = np.zeros(len(groups), dtype=np.bool_)
+        for domain, _, sequence in self.domains:
+            held |= (groups[:, 0] == domain) & (groups[:, 2] != 0) & (groups[:, 2] <= sequence)
+        return held
+
+    def minus(self, other: MariaDBGtidPosition) -> MariaDBGtidPosition:
+        """What lies after the other position, domain by domain."""
+        theirs: dict[int, int] = {}
+        for domain, _, sequence in other.domains:
+            theirs[domain] = max(sequence, theirs.get(domain, 0))
+        return MariaDBGtidPosition(tuple(gtid for gtid in self.domains if gtid[2] > theirs.get(gtid[0], 0)))
+
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{sequence}" for domain, server, sequence in self.domains)
 
@@ -102,6 +134,38 @@ GtidSet = MySQLGtidSet | MariaDBGtidPosition
 
 def parse_gtid_set(text: str, *, mariadb: bool) -> GtidSet:
     return MariaDBGtidPosition.parse(text) if mariadb else MySQLGtidSet.parse(text)
+
+
+def read_gtid_set(text: str) -> GtidSet:
+    """A set as we wrote it: only MySQL's have colons."""
+    return parse_gtid_set(text, mariadb=":" not in text)
+
+
+def missing_from(text: str, known: str, *, mariadb: bool) -> str:
+    """The transactions of one set that are not in another, as text; empty if there are none."""
+    if mariadb:
+        return str(MariaDBGtidPosition.parse(text).minus(MariaDBGtidPosition.parse(known)))
+    return str(MySQLGtidSet.parse(text).minus(MySQLGtidSet.parse(known)))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _without(spans: _Intervals, others: _Intervals) -> _Intervals:
+    """What is left of disjoint ordered intervals when others are cut out of them."""
+    left: list[tuple[int, int]] = []
+    for start, end in spans:
+        at = start
+        for low, high in others:
+            if high <= at or low >= end:
+                continue
+            if low > at:
+                left.append((at, low))
+            at = max(at, high)
+        if at < end:
+            left.append((at, end))
+    return tuple(left)
 
 
 def _merged(spans: list[tuple[int, int]]) -> _Intervals:

@@ -38,6 +38,8 @@ class MySQLSource:
     relay_bytes: int
     limits: Limits
     mariadb: bool
+    identity: str = ""
+    """Who the server must be, if known: another one that answers in its place is refused."""
 
     def planner(self) -> MySQLPlanner:
         from headrace.sources.mysql.source import MySQLPlanner

@@ -23,7 +23,7 @@ from headrace.sources.mysql.gtid import parse_gtid_set
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.reader import Segment
-from headrace.sources.mysql.relay import MirrorFile, Relay
+from headrace.sources.mysql.relay import Mirror, MirrorFile
 from headrace.sources.mysql.rowcount import groups_within
 
 __all__ = ["UNKNOWN_GTID", "Limits", "Planner", "Statement"]
@@ -48,7 +48,7 @@ class Statement:
 class Planner:
     """Plans batches over one relay."""
 
-    def __init__(self, relay: Relay, limits: Limits, *, mariadb: bool) -> None:
+    def __init__(self, relay: Mirror, limits: Limits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
 
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
@@ -143,7 +143,7 @@ class Planner:
             if not complete and not len(taken):
                 break
             offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
-            end = BinlogPosition(mirror.name, offset, UNKNOWN_GTID if gtid is None else str(gtid), start.epoch)
+            end = BinlogPosition(mirror.name, offset, UNKNOWN_GTID if gtid is None else str(gtid), start.epoch, start.ahead)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break

@@ -27,6 +27,8 @@ class BinlogPosition:
     offset: int
     gtid: str = ""
     epoch: int = 0
+    ahead: bool = False
+    """Whether `gtid` may hold transactions that lie after this place: they are passed over when the log is read on from here."""
 
     @property
     def version(self) -> int:
@@ -50,8 +52,9 @@ class BinlogPosition:
         return f"{self.file}:{self.offset}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"file": self.file, "pos": self.offset, "gtid": self.gtid, "epoch": self.epoch}
+        raw = {"file": self.file, "pos": self.offset, "gtid": self.gtid, "epoch": self.epoch}
+        return {**raw, "ahead": True} if self.ahead else raw
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> BinlogPosition:
-        return cls(str(raw["file"]), int(raw["pos"]), str(raw.get("gtid", "")), int(raw.get("epoch", 0)))
+        return cls(str(raw["file"]), int(raw["pos"]), str(raw.get("gtid", "")), int(raw.get("epoch", 0)), bool(raw.get("ahead", False)))

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.sources.mysql import scan
+from headrace.sources.mysql.applied import AppliedGroups
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.events import (
     FORMAT_DESCRIPTION_EVENT,
@@ -33,6 +34,7 @@ from headrace.sources.mysql.events import (
     truncated,
     unsupported_event,
 )
+from headrace.sources.mysql.gtid import read_gtid_set
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
 
@@ -58,55 +60,46 @@ class MirrorFile:
     """Up to here no group is open: the end of the last group and of the harmless events after it."""
 
 
-class Relay:
-    """Follows a server's log into a directory. `files`, `failure` and `received` are read under `changed`."""
+class Mirror:
+    """Log files and the index of their groups, as a planner sees them. `files` and `failure` are read under `changed`.
 
-    def __init__(
-        self, address: MySQLAddress, directory: Path, limit_bytes: int, warn: Callable[[str], None], give_up_s: float = _GIVE_UP_S
-    ) -> None:
+    Whoever fills it waits while more than `limit_bytes` are published and not committed.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
         self.changed = threading.Condition()
         self.files: list[MirrorFile] = []
         self.failure: HeadraceError | None = None
-        self._address, self._directory, self._limit = address, directory, limit_bytes
-        self._warn, self._give_up_s = warn, give_up_s
-        self._stopping = self._connected = False
         self.epoch = 0
+        self._limit = limit_bytes
+        self._applied: AppliedGroups | None = None
         self._committed = 0
         self._received = 0
+        self._stopping = False
         self._thread: threading.Thread | None = None
-        self._stream: ReplicationStream | None = None
 
     @property
     def started(self) -> bool:
         return self._thread is not None
 
     def start(self, position: BinlogPosition) -> None:
-        """Mirror the log from `position` on, in the background."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True, mode=0o700)
+        """Index the log from `position` on, in the background."""
         self.epoch = position.epoch
-        self._open(position.file, position.offset)
+        self._applied = AppliedGroups(read_gtid_set(position.gtid)) if position.ahead else None
+        self._begin(position)
         self._thread = threading.Thread(target=self._run, name="headrace-relay", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        with self.changed:
-            self._stopping = True
-            self.changed.notify_all()
-        if self._stream is not None:
-            self._stream.close()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-        shutil.rmtree(self._directory, ignore_errors=True)
-
     def commit(self, position: BinlogPosition) -> None:
         """Forget and free what lies before `position`."""
+        if position.epoch != self.epoch:
+            return
         with self.changed:
             number = file_number(position.file)
             for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
                 self._free(mirror, int(mirror.safe_end))
                 self.files.remove(mirror)
-                mirror.path.unlink(missing_ok=True)
+                self._drop(mirror)
             if self.files and self.files[0].name == position.file:
                 mirror = self.files[0]
                 mirror.groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], position.offset, side="right") :]
@@ -114,11 +107,105 @@ class Relay:
                 self._free(mirror, position.offset)
             self.changed.notify_all()
 
+    def stop(self) -> None:
+        with self.changed:
+            self._stopping = True
+            self.changed.notify_all()
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _begin(self, position: BinlogPosition) -> None:
+        """Make ready for `_run`."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        """What the thread does until it is asked to stop."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Interrupt what the thread may be waiting for."""
+
+    def _drop(self, mirror: MirrorFile) -> None:
+        """A file of which nothing is needed any more."""
+
+    def _free(self, mirror: MirrorFile, offset: int) -> None:
+        if offset > mirror.start:
+            self._committed += offset - mirror.start
+            mirror.start = offset
+
+    def _fail(self, error: HeadraceError) -> None:
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    def _open(self, name: str, path: Path, offset: int) -> MirrorFile:
+        mirror = MirrorFile(name, path, offset)
+        with self.changed:
+            self.files.append(mirror)
+            self.changed.notify_all()
+        return mirror
+
+    def _append(self, appender: Appender, piece: npt.NDArray[np.uint8]) -> None:
+        """Publish the whole groups that a piece of log completes."""
+        for groups, splits in appender.append(piece):
+            if self._applied is not None and len(groups):
+                self._applied.mark(groups, f"{appender.mirror.name}:{int(groups[0, scan.END])}")
+            with self.changed:
+                mirror = appender.mirror
+                before = max(mirror.safe_end, mirror.start)
+                if len(groups):
+                    mirror.groups = np.concatenate((mirror.groups, groups))
+                if len(splits):
+                    mirror.splits = np.concatenate((mirror.splits, splits))
+                mirror.safe_end = max(mirror.safe_end, int(groups[-1, scan.END]) if len(groups) else appender.safe_end)
+                self._received += mirror.safe_end - before
+                self.changed.notify_all()
+                # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
+                while self._received - self._committed > self._limit and not self._stopping:
+                    self.changed.wait(1.0)
+        if appender.fault is not None:
+            raise appender.fault
+
+
+class Relay(Mirror):
+    """Follows a server's log into a directory."""
+
+    def __init__(
+        self,
+        address: MySQLAddress,
+        directory: Path,
+        limit_bytes: int,
+        warn: Callable[[str], None],
+        give_up_s: float = _GIVE_UP_S,
+        identity: str = "",
+    ) -> None:
+        super().__init__(limit_bytes)
+        self._address, self._directory, self._identity = address, directory, identity
+        self._warn, self._give_up_s = warn, give_up_s
+        self._connected = False
+        self._stream: ReplicationStream | None = None
+
+    def stop(self) -> None:
+        super().stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _begin(self, position: BinlogPosition) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, mode=0o700)
+        self._open_mirror(position.file, position.offset)
+
+    def _wake(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def _drop(self, mirror: MirrorFile) -> None:
+        mirror.path.unlink(missing_ok=True)
+
     def _free(self, mirror: MirrorFile, offset: int) -> None:
         if offset > mirror.start:
             _punch_hole(mirror.path, mirror.start, offset)
-            self._committed += offset - mirror.start
-            mirror.start = offset
+        super()._free(mirror, offset)
 
     def _run(self) -> None:
         pause_s, failing_since = 0.1, 0.0
@@ -145,17 +232,12 @@ class Relay:
                 self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self._address)))
                 raise
 
-    def _fail(self, error: HeadraceError) -> None:
-        with self.changed:
-            self.failure = error
-            self.changed.notify_all()
-
     def _follow(self) -> None:
         """Follow one connection until it breaks or we stop."""
         mirror = self.files[-1]
         resume = BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self.epoch)
-        stream = self._stream = ReplicationStream(self._address, resume)
-        appender: _Appender | None = None
+        stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
+        appender: Appender | None = None
         checksum = mirror.checksum
         try:
             for piece in stream.pieces():
@@ -170,7 +252,7 @@ class Relay:
                 elif isinstance(piece, NewFile):
                     if appender is not None:
                         appender.close()
-                    appender = _Appender(self._file(piece, resume), checksum)
+                    appender = Appender(self._file(piece, resume), checksum)
                 elif piece is not None and appender is not None:
                     self._append(appender, piece)
         finally:
@@ -184,53 +266,33 @@ class Relay:
             return current
         if news.name != resume.file and file_number(news.name) <= file_number(current.name):
             raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self._address))
-        return self._open(news.name, news.offset)
+        return self._open_mirror(news.name, news.offset)
 
-    def _open(self, name: str, offset: int) -> MirrorFile:
-        mirror = MirrorFile(name, self._directory / Path(name).name, offset)
-        mirror.path.touch(mode=0o600)
-        with self.changed:
-            self.files.append(mirror)
-            self.changed.notify_all()
-        return mirror
-
-    def _append(self, appender: _Appender, piece: npt.NDArray[np.uint8]) -> None:
-        for groups, splits in appender.append(piece):
-            with self.changed:
-                mirror = appender.mirror
-                before = max(mirror.safe_end, mirror.start)
-                if len(groups):
-                    mirror.groups = np.concatenate((mirror.groups, groups))
-                if len(splits):
-                    mirror.splits = np.concatenate((mirror.splits, splits))
-                mirror.safe_end = max(mirror.safe_end, int(groups[-1, scan.END]) if len(groups) else appender.safe_end)
-                self._received += mirror.safe_end - before
-                self.changed.notify_all()
-                # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
-                while self._received - self._committed > self._limit and not self._stopping:
-                    self.changed.wait(1.0)
-        if appender.fault is not None:
-            raise appender.fault
+    def _open_mirror(self, name: str, offset: int) -> MirrorFile:
+        path = self._directory / Path(name).name
+        path.touch(mode=0o600)
+        return self._open(name, path, offset)
 
 
-class _Appender:
-    """Appends a connection's bytes to one mirror file and scans them."""
+class Appender:
+    """Appends a connection's bytes to one mirror file and scans them; only scans what is the file already (`in_place`)."""
 
-    def __init__(self, mirror: MirrorFile, checksum: bool) -> None:
+    def __init__(self, mirror: MirrorFile, checksum: bool, *, in_place: bool = False) -> None:
         self.mirror = mirror
         mirror.checksum = checksum
-        self._file = mirror.path.open("r+b", buffering=0)
+        self._file = None if in_place else mirror.path.open("r+b", buffering=0)
         self._offset = max(mirror.safe_end, mirror.start)
         """Log offset of the first byte of `_rest`."""
         self.safe_end = self._offset
         self.fault: DefiniteError | None = None
         self._rest: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
         self._state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
-        if self._offset == len(MAGIC):
+        if self._offset == len(MAGIC) and self._file is not None:
             os.pwrite(self._file.fileno(), MAGIC, 0)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def append(self, piece: npt.NDArray[np.uint8]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Write whole events to the mirror; the groups and splits found, in order. What stopped it, if anything, is in `fault`."""
@@ -251,7 +313,8 @@ class _Appender:
         if status != scan.OK:
             self.fault = self._error(status, data)
         done = int(state[scan.POS])
-        _write_all(self._file.fileno(), data[:done], self._offset)
+        if self._file is not None:
+            _write_all(self._file.fileno(), data[:done], self._offset)
         self._offset += done
         self._rest = data[done:].copy()
         if not state[scan.IN_GROUP]:

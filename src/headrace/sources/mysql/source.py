@@ -39,7 +39,7 @@ class MySQLPlanner:
     def __init__(self, source: MySQLSource) -> None:
         self._start = source.start
         # A directory of our own: a predecessor that is still dying cannot touch it.
-        self._relay = Relay(source.address, source.relay_dir / f"{os.getpid()}", source.relay_bytes, log.warning)
+        self._relay = Relay(source.address, source.relay_dir / f"{os.getpid()}", source.relay_bytes, log.warning, identity=source.identity)
         self._planner = Planner(self._relay, source.limits, mariadb=source.mariadb)
 
     def initial(self) -> Offset:
@@ -50,6 +50,9 @@ class MySQLPlanner:
 
     def works(self, start: Offset, end: Offset) -> list[Work]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)
+        if stop.epoch < self._start.epoch:
+            # Planned on a server that was left since: whatever of it was written comes again, by GTID, from the one we read now.
+            return [{"kind": "mark", "until": end}]
         self._planner.await_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
         works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in segments]
@@ -70,6 +73,9 @@ class MySQLPlanner:
 
     def _follow(self, start: Offset) -> BinlogPosition:
         position = BinlogPosition.from_json(start)
+        if position.epoch < self._start.epoch:
+            # The end of an older epoch is the beginning of this one.
+            position = self._start
         if not self._relay.started:
             self._relay.start(position)
         return position

@@ -71,14 +71,19 @@ Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | None
 class ReplicationStream:
     """One connection that follows the log from a position on."""
 
-    def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True) -> None:
+    def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True, identity: str = "") -> None:
         self._address = address
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
         # Our own reference: the driver forgets its socket when another thread closes the connection.
         self._socket: socket.socket = cast(Any, self._connection)._sock
         with server_errors(address):
             try:
+                if identity:
+                    self._check_identity(identity)
                 self._request(position, blocking)
+            except DefiniteError:
+                self.close()
+                raise
             except pymysql.err.OperationalError as error:
                 self.close()
                 # The server let us in a moment ago; now it means that we may not be a replica.
@@ -117,6 +122,18 @@ class ReplicationStream:
                     return
                 if status == framing.ARTIFICIAL:
                     yield self._news(payload)
+
+    def _check_identity(self, identity: str) -> None:
+        """A name may lead to another server after a failover; our file and offset mean something else there."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT @@global.{'server_id' if is_mariadb(self._connection) else 'server_uuid'}")
+            found = str(cursor.fetchone()[0])
+        if found != identity:
+            raise DefiniteError(
+                f"another server answers at the source's address: {found} instead of {identity}",
+                place=str(self._address),
+                hint="start Headrace again with the same state: it goes on there by GTID, if that server has what is needed",
+            )
 
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
         if position.offset >= 1 << 32:
