@@ -30,6 +30,13 @@ class AppliedGroups:
         if isinstance(self._applied, MariaDBGtidPosition):
             self._check_order(gtids, held, place)
         kinds = groups[:, scan.KIND]
+        nameless = (gtids[:, 2] == 0) & ((kinds == scan.DATA) | (kinds == scan.STATEMENT))
+        if nameless.any():
+            raise DefiniteError(
+                "a transaction in the source's log has no GTID, so nothing tells whether it was applied already",
+                place=place,
+                hint="start at a FILE:OFFSET; to start over, remove the state directory and the target tables",
+            )
         groups[held & (kinds == scan.XA_COMMIT), scan.KIND] = scan.XA_ROLLBACK
         plain = held & ((kinds == scan.DATA) | (kinds == scan.STATEMENT))
         groups[plain, scan.KIND] = scan.SKIPPED

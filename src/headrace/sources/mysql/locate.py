@@ -1,0 +1,218 @@
+"""Where in *this* server's log to start: `now`, `oldest`, a file and offset, or a set of GTIDs.
+
+Invariant: a position that leaves here is the end of a whole group that the server has, and it knows its GTID set wherever the server has
+GTIDs, so that another server can take over from it. A GTID set is resolved to the newest file that begins within it; what the file
+holds of the set is passed over when it is read (`BinlogPosition.ahead`, see `applied`): the set may be ahead in one place and behind in
+another, so no offset alone is right. Nothing is decided from names or times, so resolving again on an unchanged log gives the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.sources.mysql import scan
+from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.events import MAGIC
+from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
+from headrace.sources.mysql.planner import UNKNOWN_GTID
+from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.preflight import check_position
+from headrace.sources.mysql.relay import Appender, MirrorFile
+from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
+from headrace.sources.mysql.watermark import log_end, note_position
+
+FORMS: Final = (
+    "write now, oldest, FILE:OFFSET such as binlog.000042:157, a MySQL GTID set such as UUID:1-99, or a MariaDB position such as 0-1-99"
+)
+START_OVER: Final = "to start over, remove the state directory and the target tables"
+
+_FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
+_MYSQL_GTIDS: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}:.*", re.DOTALL)
+_MARIADB_GTIDS: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+(\s*,\s*[0-9]+-[0-9]+-[0-9]+)*")
+_HEAD_EVENTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGtids:
+    """What a server has executed, and what of it is in no log file of its."""
+
+    mariadb: bool
+    executed: str
+    """MariaDB: the last of every domain *and* server: a domain's last alone does not tell two histories apart."""
+    purged: str = ""
+    """MySQL only; MariaDB's oldest file says it."""
+
+    def lacks(self, wanted: str) -> str:
+        """The transactions of a set that the server has not executed."""
+        if not self.mariadb:
+            return missing_from(wanted, self.executed, mariadb=False)
+        last: dict[tuple[int, int], int] = {}
+        for domain, server, sequence in _triples(self.executed):
+            last[domain, server] = max(sequence, last.get((domain, server), 0))
+        return ",".join(f"{d}-{s}-{n}" for d, s, n in _triples(wanted) if last.get((d, s), 0) < n)
+
+
+def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> ServerGtids | None:
+    """None if the server's transactions have no GTIDs."""
+    if is_mariadb(connection):
+        state, applied = query(connection, address, "SELECT @@global.gtid_binlog_state, @@global.gtid_slave_pos")[0]
+        return ServerGtids(mariadb=True, executed=",".join(text for text in (str(state or ""), str(applied or "")) if text))
+    mode, executed, purged = query(connection, address, "SELECT @@global.gtid_mode, @@global.gtid_executed, @@global.gtid_purged")[0]
+    if str(mode).upper() != "ON":
+        return None
+    return ServerGtids(mariadb=False, executed=_plain(executed), purged=_plain(purged))
+
+
+def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str, epoch: int = 0) -> BinlogPosition:
+    """Where to start reading, as a person wrote it."""
+    wanted = text.strip()
+    if wanted == "now":
+        return _now(connection, address, epoch)
+    if wanted == "oldest":
+        oldest = _log_files(connection, address)[0]
+        return complete_gtid(connection, address, BinlogPosition(oldest, len(MAGIC), UNKNOWN_GTID, epoch))
+    place = _FILE_OFFSET.fullmatch(wanted)
+    if place is not None:
+        position = BinlogPosition(place["file"], int(place["offset"]), UNKNOWN_GTID, epoch)
+        check_position(connection, address, position)
+        return _complete(connection, address, position, check=True)
+    mariadb = is_mariadb(connection)
+    if (_MARIADB_GTIDS if mariadb else _MYSQL_GTIDS).fullmatch(wanted):
+        return resolve_gtid(connection, address, str(parse_gtid_set(wanted, mariadb=mariadb)), epoch)
+    if (_MYSQL_GTIDS if mariadb else _MARIADB_GTIDS).fullmatch(wanted):
+        written, served = ("MySQL", "MariaDB") if mariadb else ("MariaDB", "MySQL")
+        raise DefiniteError(f"{wanted!r} is written as {written}'s GTIDs are, but the source is {served}", place=str(address), hint=FORMS)
+    raise DefiniteError(f"{wanted!r} is not a place in a log", place=str(address), hint=FORMS)
+
+
+def resolve_gtid(
+    connection: Connection[Any], address: MySQLAddress, wanted: str, epoch: int = 0, *, from_oldest: bool = False
+) -> BinlogPosition:
+    """The place from which on the server's log holds everything that the set `wanted` lacks."""
+    gtids = read_server_gtids(connection, address)
+    if gtids is None:
+        raise DefiniteError(
+            "the source's transactions have no GTIDs, so a GTID names no place in its log", place=str(address), hint="set gtid_mode = ON"
+        )
+    missing = gtids.lacks(wanted)
+    if missing:
+        raise DefiniteError(
+            f"the source has not executed {missing}",
+            place=str(address),
+            hint="check the GTIDs: they are of another server, or not yet replicated to this one",
+        )
+    _check_purged(missing_from(gtids.purged, wanted, mariadb=gtids.mariadb), address)
+    files = _log_files(connection, address)
+    # Each file begins with a larger set than the one before it.
+    first, last = 0, len(files)
+    while first < last:
+        middle = (first + last) // 2
+        missing = missing_from(_begins_with(connection, address, files[middle]), wanted, mariadb=gtids.mariadb)
+        if missing and middle == 0:
+            _check_purged(missing, address)
+        first, last = (first, middle) if missing else (middle + 1, last)
+    chosen = files[0] if from_oldest else files[first - 1]
+    return BinlogPosition(chosen, len(MAGIC), wanted, epoch, ahead=True)
+
+
+def complete_gtid(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> BinlogPosition:
+    """The position with its GTID set, if that is unknown and the server can know it: read from its file's beginning on."""
+    return position if position.gtid != UNKNOWN_GTID else _complete(connection, address, position, check=False)
+
+
+def _complete(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, *, check: bool) -> BinlogPosition:
+    before = _groups_before(address, position)
+    text = UNKNOWN_GTID
+    if is_mariadb(connection):
+        found = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
+        text = UNKNOWN_GTID if found is None else str(parse_gtid_set(str(found), mariadb=True))
+    elif read_server_gtids(connection, address) is not None:
+        gtid = parse_gtid_set(_begins_with(connection, address, position.file), mariadb=False)
+        for groups in before:
+            gtid = gtid.add_groups(groups[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
+        text = str(gtid)
+    if check:
+        # Reading up to the place is the check, if that was not done yet.
+        for _ in before:
+            pass
+    return replace(position, gtid=text)
+
+
+def _now(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    if read_server_gtids(connection, address) is None:
+        return replace(log_end(connection, address, epoch), gtid=UNKNOWN_GTID)
+    position = note_position(connection, address, epoch)
+    connection.commit()
+    return complete_gtid(connection, address, position)
+
+
+def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[npt.NDArray[np.int64]]:
+    """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
+    if position.offset == len(MAGIC):
+        return
+    mirror = MirrorFile(position.file, Path(position.file), len(MAGIC))
+    appender = Appender(mirror, checksum=False, in_place=True)
+    fed = len(MAGIC)
+    with closing(ReplicationStream(address, replace(position, offset=len(MAGIC)), blocking=False)) as stream:
+        for piece in stream.pieces():
+            if isinstance(piece, NewFormat):
+                mirror.checksum = piece.checksum
+            if isinstance(piece, NewFile) and piece.name != position.file:
+                break
+            if not isinstance(piece, np.ndarray):
+                continue
+            part = piece[: position.offset - fed]
+            fed += len(part)
+            yield from (groups for groups, _ in appender.append(part))
+            if appender.fault is not None:
+                raise appender.fault
+            if fed == position.offset:
+                break
+    if appender.safe_end != position.offset:
+        raise DefiniteError(
+            f"{position} is not the end of a transaction in the source's log",
+            place=str(address),
+            hint=f"the last one before it ends at {position.file}:{appender.safe_end}; see SHOW BINLOG EVENTS",
+        )
+
+
+def _log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
+    return sorted((str(row[0]) for row in query(connection, address, "SHOW BINARY LOGS")), key=file_number)
+
+
+def _begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -> str:
+    """The set of transactions before a log file, which the server writes at its head."""
+    for row in query(connection, address, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (file,)):
+        if row[2] in ("Previous_gtids", "Gtid_list"):
+            return _plain(str(row[5]).strip("[]"))
+    raise DefiniteError(
+        f"log file {file} does not say which transactions are before it", place=str(address), hint="start at a FILE:OFFSET, or oldest"
+    )
+
+
+def _check_purged(missing: str, address: MySQLAddress) -> None:
+    if missing:
+        raise DefiniteError(
+            f"the source no longer has the log of transactions that are needed: {missing}",
+            place=str(address),
+            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {START_OVER}",
+        )
+
+
+def _triples(text: str) -> list[tuple[int, int, int]]:
+    parsed = (part.strip().split("-") for part in text.split(",") if part.strip())
+    return [(int(domain), int(server), int(sequence)) for domain, server, sequence in parsed]
+
+
+def _plain(text: object) -> str:
+    return "".join(str(text or "").split())
