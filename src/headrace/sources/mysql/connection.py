@@ -1,76 +1,197 @@
 """Connections to a MySQL or MariaDB server, and the server's errors in our words.
 
-An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections are not encrypted; others use TLS
-when the server offers it.
+An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections and Unix sockets are not encrypted;
+others use TLS when the server offers it; the address's settings change that (see `tls`). Every wait has an end: a server that takes the
+connection and then says nothing is a transient error after `connect-timeout` or `read-timeout`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.mysql.tls import Tls, TlsMode, tls_failure, tls_settings
 
 PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
 
 ACCESS_DENIED = {1044, 1045, 1698, 3118, 1820}
-_MISSING_PRIVILEGE = {1227, 1142, 1143, 1370}
+MISSING_PRIVILEGE = {1227, 1142, 1143, 1370}
 _BINLOG_READ_FAILED = 1236
-_GONE = {1040, 1042, 1043, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927}
+_INSECURE = 3159
+_GONE = {
+    1040,
+    1042,
+    1043,
+    1053,
+    1077,
+    1079,
+    1080,
+    1152,
+    1158,
+    1159,
+    1160,
+    1161,
+    1184,
+    1203,
+    1205,
+    1213,
+    1226,
+    1317,
+    1927,
+    1969,
+    3024,
+    3168,
+    3169,
+    4031,
+}
+_SAME_ID = 4052
+
+CONNECT_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 600.0
+_LONGEST_TIMEOUT_S: Final = 31_536_000.0
+_FORM: Final = "write mysql://user:password@host:port/db"
+_SETTINGS: Final = ("tls", "ca", "cert", "key", "socket", "connect-timeout", "read-timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class MySQLAddress:
-    """Where a server is and who we are there."""
+    """Where a server is, who we are there, and how we speak to it."""
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
     database: str = ""
+    tls: Tls | None = None
+    """None: as the host suggests, see `Tls.for_host`."""
+    socket: str = ""
+    """The path of a Unix socket, used instead of host and port."""
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
 
     def __str__(self) -> str:
+        if self.socket:
+            return f"mysql://{self.user}@{self.host}/{self.database}?socket={self.socket}"
         return f"mysql://{self.user}@{self.host}:{self.port}/{self.database}"
+
+    @property
+    def effective_tls(self) -> Tls:
+        return self.tls or Tls.for_host("" if self.socket else self.host)
 
 
 def parse_mysql_url(url: str) -> MySQLAddress:
-    """`mysql://user:password@host:port/db`; the password may come from the environment instead."""
+    """`mysql://user:password@host:port/db?tls=required`; the password may come from the environment instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError as error:
-        raise DefiniteError("the source's address cannot be read", hint="write mysql://user:password@host:port/db") from error
+        raise DefiniteError("the source's address cannot be read", hint=_FORM) from error
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname:
-        raise DefiniteError("the source's address cannot be read", hint="write mysql://user:password@host:port/db")
+        raise DefiniteError("the source's address cannot be read", hint=_FORM)
     password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
-    return MySQLAddress(parts.hostname, port, unquote(parts.username or "root"), password, unquote(parts.path.strip("/")))
+    user, database = unquote(parts.username or "root"), unquote(parts.path.strip("/"))
+    settings = _settings(parts.query)
+    return MySQLAddress(
+        parts.hostname,
+        port,
+        user,
+        password,
+        database,
+        tls_settings(*(settings.get(name, "") for name in ("tls", "ca", "cert", "key"))),
+        settings.get("socket", ""),
+        _seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S),
+        _seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S),
+    )
 
 
-def connect(address: MySQLAddress, *, read_timeout_s: float | None = 600) -> Connection[Any]:
-    """A connection in UTC, in strict autocommit; raises our errors only."""
+def _settings(text: str) -> dict[str, str]:
+    """The settings after the question mark; a value is never repeated in an error, it may be a secret in the wrong place."""
+    known = "known settings: " + ", ".join(_SETTINGS)
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name not in _SETTINGS:
+            raise DefiniteError(f"the source's address has an unknown setting {name!r}", hint=known)
+        if name in found:
+            raise DefiniteError(f"the source's address has the setting {name!r} twice", hint="give it once")
+        if not value:
+            raise DefiniteError(f"the source's address gives {name!r} no value", hint=f"write {name}=VALUE, or leave it out")
+        found[name] = value
+    if text and not found:
+        raise DefiniteError("the settings in the source's address cannot be read", hint=f"write ?name=value&name=value; {known}")
+    return found
+
+
+def _seconds(name: str, text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
+        raise DefiniteError(f"{name} in the source's address is not a number of seconds", hint=f"write {name}=10 or {name}=0.5")
+    return seconds
+
+
+def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
+    """A connection in UTC, in strict autocommit; raises our errors only. `read_timeout_s` may only shorten the address's own."""
+    wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):
-        return pymysql.connect(
+        connection: Any = pymysql.connect(
             host=address.host,
             port=address.port,
             user=address.user,
-            password=address.password,
+            # As the servers' own clients send it; the driver alone would refuse what is not Latin-1.
+            password=address.password.encode(),
             charset="utf8mb4",
             autocommit=True,
-            connect_timeout=10,
-            read_timeout=read_timeout_s,
-            ssl_disabled=_is_loopback(address.host),
+            connect_timeout=address.connect_timeout_s,
+            # The driver's own limit ends when the socket is open: a server that takes it and says nothing would keep us for hours.
+            read_timeout=address.connect_timeout_s,
+            write_timeout=address.connect_timeout_s,
             init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
+            defer_connect=True,
+            **address.effective_tls.driver_options(),
         )
+        if address.socket:
+            # What cannot be overheard may carry a password in the clear.
+            connection._secure = True
+            connection.connect(_open_socket(address))
+        else:
+            connection.connect()
+    # Both are the same on purpose: the driver sets the socket's timeout when it changes from one to the other, and raw readers of the
+    # socket would otherwise find the one of the last write.
+    connection._read_timeout = connection._write_timeout = wait_s
+    connection._current_timeout = wait_s
+    connection._sock.settimeout(wait_s)
+    return connection  # type: ignore[no-any-return]
+
+
+def _open_socket(address: MySQLAddress) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened.settimeout(address.connect_timeout_s)
+    try:
+        opened.connect(address.socket)
+    except OSError as error:
+        opened.close()
+        if isinstance(error, ConnectionRefusedError | TimeoutError | BlockingIOError):
+            raise
+        raise DefiniteError(
+            f"the source's socket cannot be opened: {error.strerror or error}",
+            place=str(address),
+            hint="check socket= in the source's address, and that the server runs",
+        ) from error
+    return opened
 
 
 @contextmanager
@@ -89,13 +210,20 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     place = str(address)
+    failure = tls_failure(error, address.effective_tls, address.host, place)
+    if failure is not None:
+        return failure
     if code in ACCESS_DENIED:
-        return DefiniteError(
-            f"the source refused user {address.user!r}: {text}",
-            place=place,
-            hint="check user and password (also in " + PASSWORD_VARIABLE + ")",
-        )
-    if code in _MISSING_PRIVILEGE:
+        hint = "check user and password (also in " + PASSWORD_VARIABLE + ")"
+        mode = address.effective_tls.mode
+        if mode is TlsMode.DISABLED:
+            hint += "; if the account must use TLS, add ?tls=required to the address"
+        elif not address.effective_tls.cert:
+            hint += "; if the account must show a certificate, add cert= and key= to the address"
+        return DefiniteError(f"the source refused user {address.user!r}: {text}", place=place, hint=hint)
+    if code == _INSECURE:
+        return DefiniteError(f"the source takes encrypted connections only: {text}", place=place, hint="add ?tls=required to the address")
+    if code in MISSING_PRIVILEGE:
         return missing_privilege(text, address)
     if code == _BINLOG_READ_FAILED:
         return read_failed(text, place)
@@ -105,7 +233,9 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
         return DefiniteError(f"the source has no such table: {text}", place=place, hint="it was dropped; start again to go on without it")
     if isinstance(error.__cause__, socket.gaierror) or "Name or service not known" in text or "getaddrinfo" in text:
         return DefiniteError(f"unknown host {address.host!r}", place=place, hint="check the host name in the source's address")
-    if code >= 2000 or code in _GONE or code == 0:
+    if code == _SAME_ID:
+        return read_failed(text, place)
+    if 2000 <= code < 3000 or code in _GONE or code == 0:
         return TransientError(f"the source does not answer: {text}", place=place, hint="check that the server runs and can be reached")
     return DefiniteError(f"the source answered with error {code}: {text}", place=place)
 
@@ -146,10 +276,3 @@ def is_mariadb(connection: Connection[Any]) -> bool:
 def quote_name(name: str) -> str:
     """An identifier, quoted for MySQL."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,7 +11,8 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Iterator
+import uuid
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.sources.mysql import framing
 from headrace.sources.mysql.connection import (
     ACCESS_DENIED,
+    MISSING_PRIVILEGE,
     MySQLAddress,
     connect,
     is_mariadb,
@@ -36,14 +38,18 @@ from headrace.sources.mysql.events import (
     HEADER_SIZE,
     HEARTBEAT_EVENT,
     HEARTBEAT_EVENT_V2,
+    MAGIC,
     ROTATE_EVENT,
     parse_format_description,
     parse_rotate,
 )
 from headrace.sources.mysql.position import BinlogPosition
 
-_REGISTER_SLAVE, _BINLOG_DUMP = 0x15, 0x12
+_REGISTER_SLAVE, _BINLOG_DUMP, _BINLOG_DUMP_GTID = 0x15, 0x12, 0x1E
 _NON_BLOCKING, _WITH_ANNOTATIONS = 1, 2
+_PLAIN_POSITIONS: Final = 1 << 32
+_SERVER_IDS: Final = range(1 << 30, 1 << 32)
+_SYNTAX_ERROR: Final = 1064
 _HEARTBEAT_S: Final = 2
 _SILENCE_S: Final = 30
 _BUFFER_BYTES: Final = 4 << 20
@@ -73,6 +79,7 @@ class ReplicationStream:
 
     def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True, identity: str = "") -> None:
         self._address = address
+        self._format_comes = False
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
         # Our own reference: the driver forgets its socket when another thread closes the connection.
         self._socket: socket.socket = cast(Any, self._connection)._sock
@@ -97,8 +104,9 @@ class ReplicationStream:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            # Wakes the thread that waits for bytes: closing alone would not.
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Wakes the thread that waits for bytes: closing alone would not. Not the method of an encrypted socket, which would drop the
+            # cipher first and let that thread read what is left as plain bytes.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._connection._force_close()
 
     def pieces(self) -> Iterator[Piece]:
@@ -108,7 +116,7 @@ class ReplicationStream:
             state[framing.OUT] = 0
             status = framing.deframe(self._raw, self._filled, self._events, state)
             if state[framing.OUT]:
-                yield self._events[: state[framing.OUT]]
+                yield from self._without_repeated_format(self._events[: state[framing.OUT]])
                 continue
             if status == framing.MORE:
                 self._receive()
@@ -136,29 +144,49 @@ class ReplicationStream:
             )
 
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
-        if position.offset >= 1 << 32:
-            raise DefiniteError(
-                f"cannot start reading at {position}: the protocol's positions end at 4 GiB",
-                hint="start over: remove the state directory and the target tables",
-            )
-        server_id = random.SystemRandom().randrange(1 << 30, 1 << 32)
+        mariadb = is_mariadb(self._connection)
         with self._connection.cursor() as cursor:
             for side in ("master", "source"):
                 cursor.execute(f"SET @{side}_binlog_checksum = @@global.binlog_checksum")
                 cursor.execute(f"SET @{side}_heartbeat_period = {_HEARTBEAT_S * 10**9}")
-            cursor.execute("SET @mariadb_slave_capability = 4")
+            # MySQL ends an older dump of the same uuid, and takes those without one for the same.
+            name = uuid.uuid4()
+            cursor.execute(f"SET @mariadb_slave_capability = 4, @slave_uuid = '{name}', @replica_uuid = '{name}'")
             cursor.execute("SELECT @@global.binlog_checksum")
             # Decides how the first, artificial rotation ends; from then on each file's format description does.
             self._checksum = cursor.fetchone()[0] == "CRC32"
+            server_id = choose_server_id(_taken_server_ids(cursor, mariadb))
         host = f"headrace-{os.getpid()}".encode()
         register = struct.pack("<I", server_id) + bytes([len(host)]) + host + b"\0\0" + struct.pack("<HII", 0, 0, 0)
         self._connection._execute_command(_REGISTER_SLAVE, register)
         self._connection._read_packet()
-        flags = 0 if blocking else _NON_BLOCKING
-        if is_mariadb(self._connection):
-            # Else MariaDB leaves events out, and the mirror would have gaps.
-            flags |= _WITH_ANNOTATIONS
-        self._connection._execute_command(_BINLOG_DUMP, struct.pack("<IHI", position.offset, flags, server_id) + position.file.encode())
+        self._dump(position, server_id, blocking, mariadb)
+
+    def _dump(self, position: BinlogPosition, server_id: int, blocking: bool, mariadb: bool) -> None:
+        flags, file = 0 if blocking else _NON_BLOCKING, position.file.encode()
+        if position.offset < _PLAIN_POSITIONS:
+            if mariadb:
+                # Else MariaDB leaves events out, and the mirror would have gaps.
+                flags |= _WITH_ANNOTATIONS
+            self._connection._execute_command(_BINLOG_DUMP, struct.pack("<IHI", position.offset, flags, server_id) + file)
+        elif not mariadb:
+            self._format_comes = position.offset > len(MAGIC)
+            self._connection._execute_command(_BINLOG_DUMP_GTID, wide_dump_request(position, server_id, flags))
+        else:
+            raise DefiniteError(
+                f"cannot start reading at {position}: MariaDB's protocol has no positions beyond 4 GiB",
+                hint="start over: remove the state directory and the target tables",
+            )
+
+    def _without_repeated_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
+        """A wide request is answered with the file's format as it lies at its beginning, not where we are: it is news, not log."""
+        if self._format_comes and piece[4] == FORMAT_DESCRIPTION_EVENT:
+            size = int.from_bytes(piece[9:13].tobytes(), "little")
+            yield self._news(b"\0" + piece[:size].tobytes())
+            piece = piece[size:]
+        self._format_comes = False
+        if len(piece):
+            yield piece
 
     def _receive(self) -> None:
         """Take in what has arrived; heartbeats come often enough that silence is a fault."""
@@ -208,3 +236,31 @@ class ReplicationStream:
             self._checksum = parse_format_description(body, place).checksum
             return NewFormat(self._checksum)
         return None
+
+
+def choose_server_id(taken: Collection[int]) -> int:
+    """An id for us that no replica the server knows of has. One that comes later with the same ends one of us, and we choose anew."""
+    chooser = random.SystemRandom()
+    while (chosen := chooser.choice(_SERVER_IDS)) in taken:
+        pass
+    return chosen
+
+
+def _taken_server_ids(cursor: Any, mariadb: bool) -> set[int]:
+    cursor.execute("SELECT @@global.server_id")
+    taken = {int(cursor.fetchone()[0])}
+    try:
+        cursor.execute("SHOW SLAVE HOSTS" if mariadb else "SHOW REPLICAS")
+    except pymysql.err.MySQLError as error:
+        # MariaDB shows them to administrators only, old MySQL by the other name: then chance alone keeps us apart.
+        if error.args[0] not in (*MISSING_PRIVILEGE, _SYNTAX_ERROR):
+            raise
+        return taken
+    return taken | {int(row[0]) for row in cursor.fetchall()}
+
+
+def wide_dump_request(position: BinlogPosition, server_id: int, flags: int) -> bytes:
+    """MySQL's newer request: positions of 64 bits, and a set of GTIDs to leave out, which is empty here."""
+    file, nothing = position.file.encode(), struct.pack("<Q", 0)
+    head = struct.pack("<HII", flags, server_id, len(file)) + file
+    return head + struct.pack("<QI", position.offset, len(nothing)) + nothing
