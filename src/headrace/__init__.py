@@ -1,3 +1,19 @@
 """Headrace replicates mutable operational data, continuously and exactly, into analytics."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.api import Feed, Transaction, changes, transactions
+
 __version__ = "0.1.0"
+__all__ = ["Feed", "Transaction", "__version__", "changes", "transactions"]
+
+
+def __getattr__(name: str) -> Any:
+    # The API brings compiled kernels with it; importing the package alone stays cheap.
+    if name in __all__:
+        return getattr(importlib.import_module("headrace.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a storage type fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -76,6 +76,8 @@ _FIXED_ARROW = {
     Kind.INET4: pa.binary(4),
     Kind.INET6: pa.binary(16),
 }
+
+_DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -180,6 +182,15 @@ class TableSchema:
             return self.primary_key
         required = {column.name for column in self.columns if not column.nullable}
         return next((index.columns for index in self.indexes if index.unique and index.whole and required.issuperset(index.columns)), ())
+
+    @property
+    def with_nullable_dates(self) -> TableSchema:
+        """The schema when dates that no calendar has are read as NULL: their columns must take it; a key cannot."""
+        columns = [
+            replace(column, nullable=True) if column.kind in _DATES and column.name not in self.primary_key else column
+            for column in self.columns
+        ]
+        return replace(self, columns=tuple(columns))
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)

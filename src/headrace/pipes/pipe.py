@@ -22,7 +22,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.retry import retrying
@@ -48,7 +48,6 @@ log = logging.getLogger("headrace")
 
 _START_PATIENCE_S = 30.0
 _PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
-_DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ class Pipe:
     def _capture(self, connection: Connection[Any], only: TableName | None = None) -> list[TableSchema]:
         wanted: Callable[[TableName], bool] = self._selection if only is None else (lambda name: name == only)
         schemas = capture_schemas(connection, self._address, wanted)
-        return [_with_nullable_dates(schema) for schema in schemas] if self._settings.zero_dates_as_null else schemas
+        return [schema.with_nullable_dates for schema in schemas] if self._settings.zero_dates_as_null else schemas
 
     # -- snapshot
 
@@ -355,12 +354,3 @@ def _parse_start(text: str) -> BinlogPosition:
     if not file or not offset.isdigit():
         raise DefiniteError(f"{text!r} is not a log position", hint="write --start-at FILE:OFFSET, such as binlog.000042:157")
     return BinlogPosition(file, int(offset), UNKNOWN_GTID)
-
-
-def _with_nullable_dates(schema: TableSchema) -> TableSchema:
-    """Dates that do not exist become NULL, so their columns must take it; a key cannot."""
-    columns = [
-        replace(column, nullable=True) if column.kind in _DATES and column.name not in schema.primary_key else column
-        for column in schema.columns
-    ]
-    return replace(schema, columns=tuple(columns))

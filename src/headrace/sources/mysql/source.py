@@ -25,12 +25,17 @@ log = logging.getLogger("headrace.mysql")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which tables are replicated: globs over `database.table`."""
+    """Which tables are replicated: globs over `database.table`, and globs of what is left out of them."""
 
     patterns: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
 
     def __call__(self, name: TableName) -> bool:
-        return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in self.patterns)
+        return _matches(name, self.patterns) and not _matches(name, self.exclude)
+
+
+def _matches(name: TableName, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in patterns)
 
 
 class MySQLPlanner:
@@ -45,8 +50,12 @@ class MySQLPlanner:
     def initial(self) -> Offset:
         return self._start.to_json()
 
-    def plan(self, start: Offset) -> Offset:
-        return self._planner.plan(self._follow(start)).to_json()
+    def plan(self, start: Offset, until: Offset | None = None) -> Offset:
+        return self._planner.plan(self._follow(start), None if until is None else BinlogPosition.from_json(until)).to_json()
+
+    def has_reached(self, position: Offset) -> bool:
+        """Whether everything up to `position` is at hand."""
+        return self._planner.has_reached(BinlogPosition.from_json(position))
 
     def works(self, start: Offset, end: Offset) -> list[Work]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)

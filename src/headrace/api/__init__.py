@@ -1,0 +1,8 @@
+"""The public API: a server's changes as an iterator, in one process and without Spark."""
+
+from __future__ import annotations
+
+from headrace.api.feed import Feed, changes, transactions
+from headrace.api.grouping import Transaction
+
+__all__ = ["Feed", "Transaction", "changes", "transactions"]

@@ -1,0 +1,297 @@
+"""`headrace.changes(...)`: a server's changes, block by block, in this process.
+
+Order: batches follow each other in the log and hold whole transactions; within a batch the images of one table come in the order of the
+log (versions rise); what two tables did within a batch has no order between blocks, only by version. `transactions` gives the exact order.
+
+Resuming is exact because a position holds three things: where the batch began, where it ends, and per table the last version handed out.
+Reading the batch again gives the same images with the same versions, and what was handed out is left out. A batch counts as passed when
+the next item is asked for, so a reader that stops at any moment has every change before `position` and none after.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Self, TypeVar
+
+from headrace.api.grouping import Transaction, group_by_transaction, slice_block
+from headrace.api.start import Place, resolve_place
+from headrace.api.tables import KnownTables, TableRules
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import TableSchema
+from headrace.retry import retrying
+from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.origin import Limits, MySQLSource
+from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.preflight import check_cascades, check_server
+from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
+from headrace.sources.mysql.source import MySQLPlanner, MySQLReader, Selection
+from headrace.sources.mysql.watermark import log_end
+
+T = TypeVar("T")
+Position = dict[str, Any]
+"""A place between two changes: plain values, to be kept as JSON and handed back as `start`."""
+
+RELAY_BYTES: Final = 256 << 20
+_LIMITS: Final = Limits(flush_bytes=8 << 20, flush_seconds=0.01, parallelism=1)
+_CONNECT_PATIENCE_S: Final = 30.0
+
+
+def changes(
+    url: str,
+    tables: Sequence[str] | str = (),
+    *,
+    exclude: Sequence[str] | str = (),
+    start: str | Position = "now",
+    stop: str | Position | None = None,
+    snapshot: bool = False,
+    before: bool = False,
+    zero_dates: Literal["error", "null"] = "error",
+    relay_bytes: int = RELAY_BYTES,
+) -> Feed[ChangeBlock]:
+    """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
+    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
+    request = _Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes)
+    return Feed(request, _as_they_are, lambda block: (block,))
+
+
+def transactions(
+    url: str,
+    tables: Sequence[str] | str = (),
+    *,
+    exclude: Sequence[str] | str = (),
+    start: str | Position = "now",
+    stop: str | Position | None = None,
+    before: bool = False,
+    zero_dates: Literal["error", "null"] = "error",
+    relay_bytes: int = RELAY_BYTES,
+) -> Feed[Transaction]:
+    """The same changes, a transaction at a time; each is held in memory whole."""
+    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
+    request = _Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes)
+    return Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the caller asked for."""
+
+    address: MySQLAddress
+    selection: Selection
+    options: ReadOptions
+    start: str | Position
+    stop: str | Position | None
+    snapshot: bool
+    relay_bytes: int
+
+
+class Feed(Generic[T]):
+    """An iterator over a server's changes; also a context manager. An error ends it and frees what it held; so does `close`."""
+
+    def __init__(
+        self, request: _Request, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
+    ) -> None:
+        self._request, self._shape, self._blocks_of = request, shape, blocks_of
+        self._turn = threading.RLock()
+        self._closing = False
+        self._held: T | None = None
+        """What was handed out last; it counts as seen as soon as it is set, and nothing can come between."""
+        self._chunks: list[Chunk] = []
+        place = retrying(self._open, deadline_s=_CONNECT_PATIENCE_S)
+        self._offset: Offset = place.position.to_json()
+        """Where the batch under way begins."""
+        self._until = place.until
+        """Where it ends; None if none is under way."""
+        self._seen = place.seen
+        """Per table, the last version handed out of it."""
+        self._planner, self._release = self._make_planner(place.position)
+        self._items: Generator[T, None, None] = self._run()
+
+    @property
+    def position(self) -> Position:
+        """The place after what was handed out so far: a feed that starts there gives the rest, without gap and without repetition."""
+        if self._chunks:
+            raise DefiniteError("a snapshot under way has no position", hint="read on until its last row, or start it again")
+        seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
+        partly = {"partly": {"until": self._until, "seen": seen}} if seen and self._until is not None else {}
+        return {**self._offset, **partly}
+
+    @property
+    def schemas(self) -> list[TableSchema]:
+        """The tables as of the place reached."""
+        return list(self._tables.schemas.values())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        with self._turn:
+            if self._closing:
+                raise StopIteration
+            if self._held is not None:
+                self._seen |= _last_versions(self._blocks_of(self._held))
+                self._held = None
+            try:
+                item = next(self._items)
+            except (HeadraceError, OSError):
+                if self._closing:
+                    # Closed from a signal's handler, in the middle of this call.
+                    raise StopIteration from None
+                self.close()
+                raise
+            except BaseException:
+                self.close()
+                raise
+        self._held = item
+        return item
+
+    def close(self) -> None:
+        """End: no thread, connection or file remains. Safe to call again, and from another thread while one waits for changes."""
+        self._closing = True
+        with self._turn:
+            # A signal's handler may come here in the middle of `__next__`, which then ends by itself.
+            if inspect.getgeneratorstate(self._items) != inspect.GEN_RUNNING:
+                self._items.close()
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- beginning
+
+    def _open(self) -> Place:
+        request = self._request
+        with closing(connect(request.address)) as connection:
+            server = check_server(connection, request.address)
+            place = resolve_place(connection, request.address, request.start)
+            rules = TableRules(request.address, request.selection, server.folds_case, request.options.zero_dates_as_null)
+            self._tables = KnownTables(rules, rules.capture(connection))
+            check_cascades(connection, request.address, self._tables.schemas)
+            if request.snapshot:
+                if request.start != "now":
+                    raise DefiniteError("a snapshot is taken now, it cannot start elsewhere", hint='leave start= out, or write start="now"')
+                self._chunks = [
+                    chunk for schema in self._tables.schemas.values() for chunk in plan_chunks(connection, request.address, schema)
+                ]
+            self._mariadb = server.mariadb
+            self._stop: BinlogPosition | None = None
+            if request.stop == "end":
+                self._stop = log_end(connection, request.address, place.position.epoch)
+            elif request.stop is not None:
+                self._stop = resolve_place(connection, request.address, request.stop).position
+        return place
+
+    def _make_planner(self, position: BinlogPosition) -> tuple[MySQLPlanner, Callable[[], object]]:
+        directory = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
+        request = self._request
+        source = MySQLSource(request.address, position, Path(directory.name), request.relay_bytes, _LIMITS, self._mariadb)
+        planner = source.planner()
+        # Also when the feed is forgotten, and when the interpreter ends.
+        return planner, weakref.finalize(self, _free, planner, directory)
+
+    # -- reading
+
+    def _run(self) -> Generator[T, None, None]:
+        while self._chunks:
+            chunk = self._chunks[0]
+            schema = self._tables.schemas[chunk.name]
+            yield from self._shape(read_chunk(self._request.address, schema, chunk, int(self._offset["epoch"]), self._request.options))
+            self._chunks.pop(0)
+            self._seen = {}
+        while not self._closing:
+            end = self._until or self._plan()
+            if end is None:
+                return
+            if end == self._offset:
+                continue
+            self._until = end
+            yield from self._batch(end)
+            self._offset, self._until, self._seen = end, None, {}
+            self._planner.commit(end)
+
+    def _plan(self) -> Offset | None:
+        """Where the next batch ends, where the last one did if nothing came, or nothing if there is no next one."""
+        offset, stop = BinlogPosition.from_json(self._offset), self._stop
+        if stop is not None and offset >= stop:
+            return None
+        end = self._planner.plan(self._offset, None if stop is None else stop.to_json())
+        if BinlogPosition.from_json(end) > offset:
+            return end
+        # A place inside a transaction is reached when that transaction is at hand.
+        return None if stop is not None and self._planner.has_reached(stop.to_json()) else self._offset
+
+    def _batch(self, end: Offset) -> Iterator[T]:
+        works, seen, reader = self._planner.works(self._offset, end), dict(self._seen), self._reader()
+        rows = sorted((work for work in works if work["kind"] == "rows"), key=_address)
+        yield from self._shape(block for work in rows for block in _unseen(reader.read(work), seen))
+        for work in works:
+            if work["kind"] == "statement":
+                self._tables.follow(work)
+
+    def _reader(self) -> MySQLReader:
+        schemas = dict(self._tables.schemas)
+        keys = {name: schema.row_key for name, schema in schemas.items()}
+        epoch = int(self._offset["epoch"])
+        return MySQLReader(
+            self._request.address, schemas, keys, self._request.selection, self._request.options, epoch, {}, self._tables.gone
+        )
+
+
+def _free(planner: MySQLPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
+    planner.stop()
+    directory.cleanup()
+
+
+def _as_they_are(blocks: Iterable[ChangeBlock]) -> Iterable[ChangeBlock]:
+    return blocks
+
+
+def _last_versions(blocks: Sequence[ChangeBlock]) -> dict[str, int]:
+    """Per table, the greatest version: versions rise within a block and from block to block of a batch."""
+    return {str(block.schema.name): int(block.version[-1].as_py()) for block in blocks}
+
+
+def _unseen(blocks: Iterable[ChangeBlock], seen: dict[str, int]) -> Iterator[ChangeBlock]:
+    for block in blocks:
+        last = seen.get(str(block.schema.name), -1)
+        skipped = int((block.version.to_numpy() <= last).sum()) if last >= 0 else 0
+        if skipped < block.rows:
+            yield slice_block(block, skipped, block.rows - skipped) if skipped else block
+
+
+def _address(work: Work) -> tuple[int, int]:
+    return file_number(work["file"]), int(work["start"])
+
+
+def _as_null(zero_dates: str) -> bool:
+    if zero_dates not in ("error", "null"):
+        raise DefiniteError(f"zero_dates={zero_dates!r} is not known", hint='write zero_dates="error" or zero_dates="null"')
+    return zero_dates == "null"
+
+
+def _selection(url: str, tables: Sequence[str] | str, exclude: Sequence[str] | str) -> Selection:
+    chosen, left_out = _patterns(tables), _patterns(exclude)
+    database = parse_mysql_url(url).database
+    if not chosen and not database:
+        raise DefiniteError("no tables were chosen", hint='write tables=["shop.*"], or a database in the address')
+    return Selection(chosen or (f"{database}.*",), left_out)
+
+
+def _patterns(patterns: Sequence[str] | str) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+__all__ = ["RELAY_BYTES", "Feed", "Position", "changes", "transactions"]
