@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -57,7 +58,9 @@ def work(book: Logbook, rounds: int = 4) -> None:
     """Transactions over two tables, single statements, key changes, deletes, a rollback and a savepoint."""
     for n in range(rounds):
         goods = ", ".join(f"({n * 100 + i}, 'thing {i}', {i}.25, '2024-02-{n % 28 + 1:02d} 10:00:00.{i:03d}')" for i in range(20))
-        book.run("BEGIN", f"INSERT INTO goods VALUES {goods}", f"INSERT INTO sales VALUES ('2024-01-01', {n}, 7), ('2024-01-02', {n}, NULL)")
+        book.run(
+            "BEGIN", f"INSERT INTO goods VALUES {goods}", f"INSERT INTO sales VALUES ('2024-01-01', {n}, 7), ('2024-01-02', {n}, NULL)"
+        )
         book.run(f"UPDATE goods SET price = price + 1 WHERE id BETWEEN {n * 100} AND {n * 100 + 9}", "SAVEPOINT s")
         book.run("UPDATE sales SET pieces = 99", "ROLLBACK TO s", "COMMIT")
         book.run(f"UPDATE goods SET id = id + 50 WHERE id = {n * 100 + 3}", f"DELETE FROM goods WHERE id = {n * 100 + 7}")
@@ -213,8 +216,11 @@ def test_dates_that_no_calendar_has(book: Logbook, changes: Changes) -> None:
         changes(zero_dates="maybe")
 
 
-def scratch() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("headrace-*"))
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[Path]]:
+    """What lies in the directory for temporary files, which is the test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return lambda: set(tmp_path.iterdir())
 
 
 def relay_threads() -> int:
@@ -240,7 +246,7 @@ def test_two_feeds_at_once(book: Logbook, changes: Changes) -> None:
     assert [image.row for image in images_of(found["notes"])] == [(str(i), str(i)) for i in range(30)]
 
 
-def test_closing_leaves_nothing_behind(book: Logbook, changes: Changes) -> None:
+def test_closing_leaves_nothing_behind(book: Logbook, changes: Changes, scratch: Callable[[], set[Path]]) -> None:
     threads, before = relay_threads(), scratch()
     feed = changes()
     book.run("INSERT INTO notes VALUES (1, 'a')")
@@ -252,13 +258,16 @@ def test_closing_leaves_nothing_behind(book: Logbook, changes: Changes) -> None:
     assert (relay_threads(), scratch()) == (threads, before)
     assert list(feed) == []
     assert feed.position["file"]
-    # Forgotten, not closed.
-    forgotten = changes()
+    forgotten = headrace.changes(book.server.url(book.database))
     book.run("INSERT INTO notes VALUES (2, 'b')")
     next(forgotten)
+    assert relay_threads() == threads + 1
+    del forgotten
+    gc.collect()
+    assert (relay_threads(), scratch()) == (threads, before)
 
 
-def test_closing_ends_a_wait(book: Logbook, changes: Changes) -> None:
+def test_closing_ends_a_wait(changes: Changes, scratch: Callable[[], set[Path]]) -> None:
     before = scratch()
     feed = changes()
     ended = threading.Event()
@@ -276,7 +285,7 @@ def test_closing_ends_a_wait(book: Logbook, changes: Changes) -> None:
     assert scratch() == before
 
 
-def test_an_error_ends_a_feed_and_frees_it(book: Logbook, changes: Changes) -> None:
+def test_an_error_ends_a_feed_and_frees_it(book: Logbook, changes: Changes, scratch: Callable[[], set[Path]]) -> None:
     before = scratch()
     feed = changes()
     book.run("INSERT INTO notes VALUES (1, 'a')", "ALTER TABLE notes ADD COLUMN more INT", "INSERT INTO notes VALUES (2, 'b', 3)")
@@ -317,7 +326,7 @@ def test_an_interrupt_leaves_a_position_and_nothing_else(book: Logbook, changes:
 
 def test_places_that_cannot_be_read(changes: Changes) -> None:
     for start in ("yesterday", "binlog.000001:x", '{"file"', {"pos": 4}):
-        with pytest.raises(DefiniteError, match="not a place in the log"):
+        with pytest.raises(DefiniteError, match="not a place in a log"):
             changes(start=start)
     with pytest.raises(DefiniteError, match="no longer has binary log"):
         changes(start="binlog.999999:4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.api.feed import Feed, changes, transactions
-from headrace.api.grouping import Transaction
+from headrace.api.feed import Feed, changes
 
-__all__ = ["Feed", "Transaction", "changes", "transactions"]
+__all__ = ["Feed", "changes"]

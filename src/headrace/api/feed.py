@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from headrace.api.grouping import Transaction, group_by_transaction, slice_block
-from headrace.api.start import Place, resolve_place
+from headrace.api.start import Place, resolve_place, resolve_stop
 from headrace.api.tables import KnownTables, TableRules
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change import ChangeBlock
@@ -36,7 +36,6 @@ from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.preflight import check_cascades, check_server
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.source import MySQLPlanner, MySQLReader, Selection
-from headrace.sources.mysql.watermark import log_end
 
 T = TypeVar("T")
 Position = dict[str, Any]
@@ -186,18 +185,16 @@ class Feed(Generic[T]):
                 self._chunks = [
                     chunk for schema in self._tables.schemas.values() for chunk in plan_chunks(connection, request.address, schema)
                 ]
-            self._mariadb = server.mariadb
-            self._stop: BinlogPosition | None = None
-            if request.stop == "end":
-                self._stop = log_end(connection, request.address, place.position.epoch)
-            elif request.stop is not None:
-                self._stop = resolve_place(connection, request.address, request.stop).position
+            self._server = server
+            self._stop = resolve_stop(connection, request.address, request.stop)
         return place
 
     def _make_planner(self, position: BinlogPosition) -> tuple[MySQLPlanner, Callable[[], object]]:
         directory = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
         request = self._request
-        source = MySQLSource(request.address, position, Path(directory.name), request.relay_bytes, _LIMITS, self._mariadb)
+        source = MySQLSource(
+            request.address, position, Path(directory.name), request.relay_bytes, _LIMITS, self._server.mariadb, self._server.identity
+        )
         planner = source.planner()
         # Also when the feed is forgotten, and when the interpreter ends.
         return planner, weakref.finalize(self, _free, planner, directory)

@@ -10,13 +10,11 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.sources.base import Offset
-from headrace.sources.mysql.connection import MySQLAddress, query
-from headrace.sources.mysql.planner import UNKNOWN_GTID
-from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.locate import FORMS, resolve_start
+from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import check_position
-from headrace.sources.mysql.watermark import note_position
-
-_FIRST_EVENT = 4
+from headrace.sources.mysql.watermark import log_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +28,37 @@ class Place:
 
 
 def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
-    """`now`, `oldest`, `FILE:OFFSET`, or a position handed out before, as a mapping or its JSON text."""
-    raw = start
-    if isinstance(raw, str) and raw.lstrip().startswith("{"):
-        raw = _parse(raw)
+    """Anything `locate.resolve_start` knows, or a position handed out before, as a mapping or its JSON text."""
+    raw = _parse(start)
+    if isinstance(raw, str):
+        return Place(resolve_start(connection, address, raw))
+    position, partly = _position(raw), raw.get("partly") or {}
+    check_position(connection, address, position)
+    return Place(position, partly.get("until"), dict(partly.get("seen", {})))
+
+
+def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str | dict[str, Any] | None) -> BinlogPosition | None:
+    """`end` (of the log now), `FILE:OFFSET` (it need not be there yet), or a position; None is never."""
+    if stop is None:
+        return None
+    raw = _parse(stop)
+    if raw == "end":
+        return log_end(connection, address, 0)
     if isinstance(raw, dict):
-        position = _position(raw)
-        partly = raw.get("partly") or {}
-        check_position(connection, address, position)
-        return Place(position, partly.get("until"), dict(partly.get("seen", {})))
-    if raw == "now":
-        position = note_position(connection, address, epoch=0)
-        connection.commit()
-        return Place(position)
-    if raw == "oldest":
-        files = [str(row[0]) for row in query(connection, address, "SHOW BINARY LOGS")]
-        return Place(BinlogPosition(min(files, key=file_number), _FIRST_EVENT, UNKNOWN_GTID))
+        return _position(raw)
     file, _, offset = raw.rpartition(":")
     if not file or not offset.isdigit():
-        raise _unreadable(raw)
-    position = BinlogPosition(file, int(offset), UNKNOWN_GTID)
-    check_position(connection, address, position)
-    return Place(position)
+        raise DefiniteError(f"{raw!r} is not a place to stop at", hint='write "end", FILE:OFFSET, or a position that was handed out before')
+    return BinlogPosition(file, int(offset))
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(place: str | dict[str, Any]) -> str | dict[str, Any]:
+    if not isinstance(place, str) or not place.lstrip().startswith("{"):
+        return place
     try:
-        raw: dict[str, Any] = json.loads(text)
+        raw: dict[str, Any] = json.loads(place)
     except ValueError as error:
-        raise _unreadable(text) from error
+        raise _unreadable(place) from error
     return raw
 
 
@@ -70,6 +70,4 @@ def _position(raw: dict[str, Any]) -> BinlogPosition:
 
 
 def _unreadable(text: str) -> DefiniteError:
-    return DefiniteError(
-        f"{text!r} is not a place in the log", hint='write "now", "oldest", "FILE:OFFSET", or a position that was handed out before'
-    )
+    return DefiniteError(f"{text!r} is not a place in a log", hint=f"{FORMS}, or give a position that was handed out before")
