@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pymysql.connections import Connection
 
@@ -24,6 +25,7 @@ from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.sources.mysql.connection import MySQLAddress, connect, query, quote_name
 from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablescan import scan_table
 from headrace.sources.mysql.watermark import note_position
 
@@ -87,18 +89,27 @@ def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: 
 def _read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Iterator[ChangeBlock]:
     connection = connect(address)
     try:
-        version = note_position(connection, address, epoch).version
-        read_at = time.time_ns() // 1000
-        for batch in scan_table(connection, address, schema, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
-            yield ChangeBlock(
-                schema,
-                batch,
-                pa.repeat(pa.scalar(int(Op.SNAPSHOT), pa.uint8()), batch.num_rows),
-                pa.repeat(pa.scalar(version, pa.uint64()), batch.num_rows),
-                pa.repeat(pa.scalar(read_at, pa.int64()), batch.num_rows),
-            )
+        position = note_position(connection, address, epoch)
+        yield from read_chunk_at(connection, address, schema, chunk, position, options)
     finally:
         connection.close()
+
+
+def read_chunk_at(
+    connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk: Chunk, position: BinlogPosition, options: ReadOptions
+) -> Iterator[ChangeBlock]:
+    """The rows of a chunk as the connection's transaction sees them, stamped with the position that belongs to it."""
+    version, read_at, number = position.version, time.time_ns() // 1000, 0
+    for batch in scan_table(connection, address, schema, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
+        yield ChangeBlock(
+            schema,
+            batch,
+            pa.repeat(pa.scalar(int(Op.SNAPSHOT), pa.uint8()), batch.num_rows),
+            pa.repeat(pa.scalar(version, pa.uint64()), batch.num_rows),
+            pa.repeat(pa.scalar(read_at, pa.int64()), batch.num_rows),
+            order=pa.array(np.arange(number, number + batch.num_rows, dtype=np.uint64)),
+        )
+        number += batch.num_rows
 
 
 def estimate_rows(connection: Connection[Any], address: MySQLAddress, name: TableName) -> int:
