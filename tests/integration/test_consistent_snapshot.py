@@ -108,6 +108,8 @@ def test_all_readers_see_one_moment(server: PrivateServer, bank: str, pool: Proc
     meeting = Rendezvous(READERS)
     names = [TableName(bank, table) for table in ("a", "b", "ledger")]
     with busy(server, bank) as waits:
+        with server.root_connection(bank) as watcher:
+            wait_for(lambda: count_rows(watcher, "ledger") > 20)
         with ConsistentSnapshot(address, Rendezvous.from_json(meeting.to_json()), names, 0) as snapshot:
             parts = [pool.submit(read_part, address, meeting, number, bank) for number in range(READERS)]
             moment = snapshot.take(lambda: not any(part.done() for part in parts))
@@ -134,6 +136,12 @@ def logged_inserts(server: PrivateServer, database: str, position: Any) -> int:
     arguments = ["-vv", f"--stop-position={position.offset}", str(first)]
     done = subprocess.run([*mysqlbinlog(server.flavour), *arguments], check=True, capture_output=True, text=True, errors="replace")
     return done.stdout.count(f"### INSERT INTO `{database}`.`ledger`")
+
+
+def count_rows(connection: Any, table: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*) FROM {table}")
+        return int(cursor.fetchone()[0])
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
