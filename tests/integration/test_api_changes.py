@@ -288,12 +288,26 @@ def test_closing_ends_a_wait(changes: Changes, scratch: Callable[[], set[Path]])
 def test_an_error_ends_a_feed_and_frees_it(book: Logbook, changes: Changes, scratch: Callable[[], set[Path]]) -> None:
     before = scratch()
     feed = changes()
-    book.run("INSERT INTO notes VALUES (1, 'a')", "ALTER TABLE notes ADD COLUMN more INT", "INSERT INTO notes VALUES (2, 'b', 3)")
+    book.run("INSERT INTO notes VALUES (1, 'a')", "TRUNCATE TABLE notes", "INSERT INTO notes VALUES (2, 'b')")
     assert images_of([next(feed)])[0].row == ("1", "a")
-    with pytest.raises(DefiniteError, match="ADD COLUMN more"):
+    with pytest.raises(DefiniteError, match="TRUNCATE TABLE notes") as caught:
         next(feed)
     assert scratch() == before
     assert list(feed) == []
+    # The error says where to go on.
+    rest = changes(start=caught.value.place, stop="end")
+    assert [image.row for image in images_of(list(rest))] == [("2", "b")]
+
+
+def test_statements_are_told_between_the_changes(book: Logbook, changes: Changes) -> None:
+    start = changes().position
+    book.run("INSERT INTO notes VALUES (1, 'a')", "ALTER TABLE notes ADD COLUMN more INT", "INSERT INTO notes VALUES (2, 'b', 3)")
+    book.run("TRUNCATE TABLE notes", "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO notes VALUES (4, 'd', 5)")
+    told: list[tuple[str, str] | int] = []
+    with changes(start=start, stop="end", on_statement=lambda found: told.append((found.table.table, found.news.name))) as feed:
+        for block in feed:
+            told += [len(image.row) for image in images_of([block])]
+    assert told == [2, ("notes", "DEFINED"), 3, ("notes", "EMPTIED"), ("other", "DEFINED"), 3]
 
 
 _SCRIPT = """

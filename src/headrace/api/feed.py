@@ -3,7 +3,7 @@
 Order: batches follow each other in the log and hold whole transactions; within a batch the images of one table come in the order of the
 log (versions rise); what two tables did within a batch has no order between blocks, only by version. `transactions` gives the exact order.
 
-Resuming is exact because a position holds three things: where the batch began, where it ends, and per table the last version handed out.
+Resuming is exact because a position holds where the batch began, where it ends, per table the last version handed out, and the schemas.
 Reading the batch again gives the same images with the same versions, and what was handed out is left out. A batch counts as passed when
 the next item is asked for, so a reader that stops at any moment has every change before `position` and none after.
 """
@@ -11,19 +11,17 @@ the next item is asked for, so a reader that stops at any moment has every chang
 from __future__ import annotations
 
 import inspect
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from headrace.api.grouping import Transaction, group_by_transaction, slice_block
+from headrace.api.mirror import Mirror
 from headrace.api.start import Place, resolve_place, resolve_stop
-from headrace.api.tables import KnownTables, TableRules
+from headrace.api.tables import KnownTables, News, Statement, TableRules
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema
@@ -31,11 +29,11 @@ from headrace.retry import retrying
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import Limits, MySQLSource
-from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.position import file_number
 from headrace.sources.mysql.preflight import check_cascades, check_server
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.source import MySQLPlanner, MySQLReader, Selection
+from headrace.sources.mysql.source import MySQLReader, Selection
 
 T = TypeVar("T")
 Position = dict[str, Any]
@@ -56,12 +54,13 @@ def changes(
     snapshot: bool = False,
     before: bool = False,
     zero_dates: Literal["error", "null"] = "error",
+    on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[ChangeBlock]:
     """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
     options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
-    request = _Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes)
-    return Feed(request, _as_they_are, lambda block: (block,))
+    request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
+    return block_feed(request)
 
 
 def transactions(
@@ -73,32 +72,38 @@ def transactions(
     stop: str | Position | None = None,
     before: bool = False,
     zero_dates: Literal["error", "null"] = "error",
+    on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[Transaction]:
     """The same changes, a transaction at a time; each is held in memory whole."""
     options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
-    request = _Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes)
+    request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
     return Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
 
 
+def block_feed(request: Request) -> Feed[ChangeBlock]:
+    return Feed(request, _as_they_are, lambda block: (block,))
+
+
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """What the caller asked for."""
+class Request:
+    """What a reader asks for."""
 
     address: MySQLAddress
     selection: Selection
     options: ReadOptions
     start: str | Position
     stop: str | Position | None
-    snapshot: bool
-    relay_bytes: int
+    snapshot: bool = False
+    relay_bytes: int = RELAY_BYTES
+    on_statement: Callable[[Statement], None] | None = None
 
 
 class Feed(Generic[T]):
     """An iterator over a server's changes; also a context manager. An error ends it and frees what it held; so does `close`."""
 
     def __init__(
-        self, request: _Request, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
+        self, request: Request, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
     ) -> None:
         self._request, self._shape, self._blocks_of = request, shape, blocks_of
         self._turn = threading.RLock()
@@ -113,7 +118,8 @@ class Feed(Generic[T]):
         """Where it ends; None if none is under way."""
         self._seen = place.seen
         """Per table, the last version handed out of it."""
-        self._planner, self._release = self._make_planner(place.position)
+        self._mirror = Mirror(request.address, self._server, place.position, request.relay_bytes, _LIMITS)
+        self._mirror.stop = self._stop
         self._items: Generator[T, None, None] = self._run()
 
     @property
@@ -123,7 +129,7 @@ class Feed(Generic[T]):
             raise DefiniteError("a snapshot under way has no position", hint="read on until its last row, or start it again")
         seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
         partly = {"partly": {"until": self._until, "seen": seen}} if seen and self._until is not None else {}
-        return {**self._offset, **partly}
+        return {**self._offset, "tables": [schema.to_json() for schema in self.schemas], **partly}
 
     @property
     def schemas(self) -> list[TableSchema]:
@@ -161,7 +167,7 @@ class Feed(Generic[T]):
             # A signal's handler may come here in the middle of `__next__`, which then ends by itself.
             if inspect.getgeneratorstate(self._items) != inspect.GEN_RUNNING:
                 self._items.close()
-            self._release()
+            self._mirror.close()
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +183,8 @@ class Feed(Generic[T]):
             server = check_server(connection, request.address)
             place = resolve_place(connection, request.address, request.start)
             rules = TableRules(request.address, request.selection, server.folds_case, request.options.zero_dates_as_null)
-            self._tables = KnownTables(rules, rules.capture(connection))
+            # What a table was at the place counts; what it is now is the best guess where that is not known.
+            self._tables = KnownTables(rules, [*rules.capture(connection), *(t for t in place.tables if request.selection(t.name))])
             check_cascades(connection, request.address, self._tables.schemas)
             if request.snapshot:
                 if request.start != "now":
@@ -189,16 +196,6 @@ class Feed(Generic[T]):
             self._stop = resolve_stop(connection, request.address, request.stop)
         return place
 
-    def _make_planner(self, position: BinlogPosition) -> tuple[MySQLPlanner, Callable[[], object]]:
-        directory = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
-        request = self._request
-        source = MySQLSource(
-            request.address, position, Path(directory.name), request.relay_bytes, _LIMITS, self._server.mariadb, self._server.identity
-        )
-        planner = source.planner()
-        # Also when the feed is forgotten, and when the interpreter ends.
-        return planner, weakref.finalize(self, _free, planner, directory)
-
     # -- reading
 
     def _run(self) -> Generator[T, None, None]:
@@ -209,7 +206,7 @@ class Feed(Generic[T]):
             self._chunks.pop(0)
             self._seen = {}
         while not self._closing:
-            end = self._until or self._plan()
+            end = self._until or self._mirror.plan(self._offset)
             if end is None:
                 return
             if end == self._offset:
@@ -217,26 +214,22 @@ class Feed(Generic[T]):
             self._until = end
             yield from self._batch(end)
             self._offset, self._until, self._seen = end, None, {}
-            self._planner.commit(end)
-
-    def _plan(self) -> Offset | None:
-        """Where the next batch ends, where the last one did if nothing came, or nothing if there is no next one."""
-        offset, stop = BinlogPosition.from_json(self._offset), self._stop
-        if stop is not None and offset >= stop:
-            return None
-        end = self._planner.plan(self._offset, None if stop is None else stop.to_json())
-        if BinlogPosition.from_json(end) > offset:
-            return end
-        # A place inside a transaction is reached when that transaction is at hand.
-        return None if stop is not None and self._planner.has_reached(stop.to_json()) else self._offset
+            self._mirror.commit(end)
 
     def _batch(self, end: Offset) -> Iterator[T]:
-        works, seen, reader = self._planner.works(self._offset, end), dict(self._seen), self._reader()
+        works, seen, reader = self._mirror.works(self._offset, end), dict(self._seen), self._reader()
         rows = sorted((work for work in works if work["kind"] == "rows"), key=_address)
         yield from self._shape(block for work in rows for block in _unseen(reader.read(work), seen))
         for work in works:
             if work["kind"] == "statement":
-                self._tables.follow(work)
+                for statement in self._tables.follow(work):
+                    self._tell(statement)
+
+    def _tell(self, statement: Statement) -> None:
+        if self._request.on_statement is not None:
+            self._request.on_statement(statement)
+        elif statement.news is not News.DEFINED:
+            raise statement.refused()
 
     def _reader(self) -> MySQLReader:
         schemas = dict(self._tables.schemas)
@@ -245,11 +238,6 @@ class Feed(Generic[T]):
         return MySQLReader(
             self._request.address, schemas, keys, self._request.selection, self._request.options, epoch, {}, self._tables.gone
         )
-
-
-def _free(planner: MySQLPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
-    planner.stop()
-    directory.cleanup()
 
 
 def _as_they_are(blocks: Iterable[ChangeBlock]) -> Iterable[ChangeBlock]:
@@ -291,4 +279,4 @@ def _patterns(patterns: Sequence[str] | str) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-__all__ = ["RELAY_BYTES", "Feed", "Position", "changes", "transactions"]
+__all__ = ["RELAY_BYTES", "Feed", "Position", "Request", "Statement", "block_feed", "changes", "transactions"]

@@ -9,6 +9,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableSchema
 from headrace.sources.base import Offset
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.locate import FORMS, resolve_start
@@ -25,6 +26,8 @@ class Place:
     until: Offset | None = None
     """Where the batch that was under way ends; None if none was."""
     seen: dict[str, int] = field(default_factory=dict)
+    tables: tuple[TableSchema, ...] = ()
+    """The tables as they were at the place, those that are known."""
 
 
 def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
@@ -34,7 +37,8 @@ def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str
         return Place(resolve_start(connection, address, raw))
     position, partly = _position(raw), raw.get("partly") or {}
     check_position(connection, address, position)
-    return Place(position, partly.get("until"), dict(partly.get("seen", {})))
+    tables = tuple(TableSchema.from_json(table) for table in raw.get("tables", ()))
+    return Place(position, partly.get("until"), dict(partly.get("seen", {})), tables)
 
 
 def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str | dict[str, Any] | None) -> BinlogPosition | None:

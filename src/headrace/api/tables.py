@@ -7,8 +7,10 @@ before it were read, and before any change after it is: the schemas here are alw
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from pymysql.connections import Connection
@@ -25,6 +27,34 @@ from headrace.sources.mysql.source import Selection
 from headrace.sources.mysql.statements import Effect, assess
 
 log = logging.getLogger("headrace")
+
+
+class News(Enum):
+    """What a statement did to a table, other than changing rows one by one."""
+
+    DEFINED = auto()
+    """It is new, or its definition may have changed; the rows are as the changes say."""
+    EMPTIED = auto()
+    """All its rows are gone."""
+    LOST = auto()
+    """Rows came, went or changed, and the log does not say which: the table was dropped, renamed, had a partition exchanged, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that concerned a wanted table, after the changes before it and before those after it."""
+
+    table: TableName
+    news: News
+    text: str
+    position: BinlogPosition
+
+    def refused(self) -> DefiniteError:
+        return DefiniteError(
+            f"rows of {self.table} came or went without changes in the log: {self.text}",
+            place=str(self.position),
+            hint=f"take such statements with on_statement=, or read the table anew and go on at {self.position}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +84,31 @@ class TableRules:
 class KnownTables:
     """The schemas by which the next changes are read."""
 
-    def __init__(self, rules: TableRules, schemas: list[TableSchema]) -> None:
+    def __init__(self, rules: TableRules, schemas: Iterable[TableSchema]) -> None:
         self._rules = rules
         self.schemas = {schema.name: schema for schema in schemas}
         self.gone: frozenset[TableName] = frozenset()
 
-    def follow(self, work: Work) -> None:
-        """Take in a statement of the log (see `sources.base.Work`); raises if the tables cannot be followed over it."""
+    def follow(self, work: Work) -> list[Statement]:
+        """Take in a statement of the log (see `sources.base.Work`); what it did to the wanted tables."""
         query, position = Query(work["database"], work["statement"]), BinlogPosition.from_json(work["offset"])
         found = assess(query, self._rules.selection, folds_case=self._rules.folds_case)
         if found.effect is Effect.NONE:
             log.debug("passing over a statement at %s: %s", position, query.statement)
-            return
-        for name in found.tables:
-            known = [schema for schema in self.schemas.values() if _covers(name, schema.name)]
-            if not known and found.effect in (Effect.CREATED, Effect.REPLACED):
-                self._add(name)
-            elif known:
-                self._check_unchanged(found.effect, known[0], query, position)
+            return []
+        statements = []
+        for named in found.tables:
+            known = [name for name in self.schemas if _covers(named, name)] or ([named] if found.effect is Effect.CREATED else [])
+            statements += [Statement(name, self._news(found.effect, name, query), query.statement, position) for name in known]
+        return statements
 
-    def _add(self, name: TableName) -> None:
+    def _news(self, effect: Effect, name: TableName, query: Query) -> News:
+        if effect is Effect.DESTRUCTIVE and query.statement.lstrip().upper().startswith("TRUNCATE"):
+            return News.EMPTIED
         schemas = self._rules.capture_now(name)
         self.schemas.update({schema.name: schema for schema in schemas})
         self.gone = self.gone - {name} if schemas else self.gone | {name}
-
-    def _check_unchanged(self, effect: Effect, schema: TableSchema, query: Query, position: BinlogPosition) -> None:
-        keeps_rows = effect in (Effect.CREATED, Effect.ALTERED)
-        if not (keeps_rows and self._rules.capture_now(schema.name) == [schema]):
-            raise DefiniteError(
-                f"table {schema.name} was changed by a statement: {query.statement}",
-                place=str(position),
-                hint=f"start again at {position} to read the table as it is now",
-            )
+        return News.DEFINED if effect in (Effect.CREATED, Effect.ALTERED) else News.LOST
 
 
 def _covers(named: TableName, name: TableName) -> bool:
