@@ -6,12 +6,15 @@ Nothing here renders through Headrace's code: `as_text` works on the plain integ
 
 from __future__ import annotations
 
+import socket
+import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -236,6 +239,14 @@ def as_text(column: Column, value: Any) -> Value:
             return f"{value:04d}"
         case Kind.DECIMAL:
             return f"{value:f}"
+        case Kind.GEOMETRY:
+            return str(value.hex()).upper()
+        case Kind.VECTOR:
+            return struct.pack(f"<{len(value)}f", *value).hex().upper()
+        case Kind.UUID:
+            return str(UUID(bytes=value))
+        case Kind.INET4 | Kind.INET6:
+            return socket.inet_ntop(socket.AF_INET if len(value) == 4 else socket.AF_INET6, value)
         case _:
             return value if isinstance(value, bytes) else str(value)
 
@@ -254,6 +265,8 @@ def time_text(micros: int, digits: int) -> str:
 
 def _exact(column: Column) -> str:
     name = "`" + column.name.replace("`", "``") + "`"
+    if column.kind in (Kind.GEOMETRY, Kind.VECTOR):
+        return f"HEX({name})"
     # The server rounds what it prints of a FLOAT and a DOUBLE(m,d); cast, it prints all digits of what it stores.
     return f"CAST({name} AS DOUBLE)" if column.kind in (Kind.FLOAT32, Kind.FLOAT64) else name
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +118,11 @@ def extremes(kind: Kind, precision: int, scale: int) -> list[Any]:
         Kind.SET: ["", "a", "a,b", "a,b,c"],
         Kind.BIT: [0, 1, 2**64 - 1],
         Kind.JSON: ["{}", '{"a": [1, 2.50, "é\\n"]}', "null"],
+        Kind.GEOMETRY: [bytes.fromhex("e61000000101000000") + bytes(16), bytes.fromhex("00000000010700000000000000"), b""],
+        Kind.VECTOR: [[1.5], [0.0, -0.0, 1.401298464324817e-45], [3.4028234663852886e38] * 2048],
+        Kind.UUID: [bytes(16), b"\xff" * 16, bytes(range(16)), UUID("123e4567-e89b-12d3-a456-426655440000").bytes],
+        Kind.INET4: [bytes(4), b"\xff" * 4, b"\x01\x02\x03\x04"],
+        Kind.INET6: [bytes(16), b"\xff" * 16, bytes(range(16)), bytes(10) + b"\xff\xff\x01\x02\x03\x04"],
     }
     return by_kind[kind]
 
@@ -175,6 +181,22 @@ def test_the_engine_shows_numbers_strings_and_dates_as_the_source_would(sink: Cl
     assert shown(sink, schema, "hex(b)") == ["00FF", ""]
     assert shown(sink, schema, "toString(day)") == ["0000-01-01", "9999-12-31"]
     assert shown(sink, schema, "toString(u)") == [str(2**64 - 1), "0"]
+
+
+def test_the_engine_shows_addresses_uuids_and_vectors_as_the_source_would(sink: ClickHouseSink) -> None:
+    schema = schema_of(
+        Column("u", Kind.UUID, False), Column("un", Kind.UUID), Column("a", Kind.INET4), Column("i", Kind.INET6), Column("v", Kind.VECTOR)
+    )
+    one, other = "123e4567-e89b-12d3-a456-426655440000", "ffffffff-0000-0000-0000-000000000001"
+    six = b" \x01\r\xb8" + bytes(11) + b"\x01"
+    uuids = [UUID(one).bytes, UUID(other).bytes]
+    written = store(sink, schema, [uuids, [None, uuids[0]], [b"\xc0\xa8\x00\x01", None], [None, six], [None, [1.5, -0.25]]])
+    assert shown(sink, schema, "toString(u)") == [one, other]
+    assert shown(sink, schema, "toString(un)") == [None, one]
+    assert shown(sink, schema, "toString(a)") == ["192.168.0.1", None]
+    assert shown(sink, schema, "toString(i)") == [None, "2001:db8::1"]
+    assert shown(sink, schema, "v") == [[], [1.5, -0.25]]
+    assert compare(schema, written, sink.reader().read_range(schema)).total == 0
 
 
 def test_the_limits_of_this_engine_are_mysql_s_own(sink: ClickHouseSink) -> None:
@@ -298,6 +320,9 @@ KEYS: list[tuple[Column, list[Any]]] = [
     (Column("k", Kind.TIME, False, 2), [-timedelta(hours=838), -timedelta(milliseconds=10), timedelta(0), timedelta(hours=30)]),
     (Column("k", Kind.YEAR, False), [0, 1901, 2155]),
     (Column("k", Kind.ENUM, False), ["", "a", "b"]),
+    (Column("k", Kind.UUID, False), [bytes(16), bytes(15) + b"\x01", bytes(15) + b"\xff"]),
+    (Column("k", Kind.INET4, False), [bytes(4), b"\x00\x00\x00\x01", b"\x01\x00\x00\x00", b"\xff" * 4]),
+    (Column("k", Kind.INET6, False), [bytes(16), bytes(15) + b"\x01", b"\x01" + bytes(15), b"\xff" * 16]),
 ]
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.schema import Kind
+from headrace.model.schema import Index, Kind
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import connect
+from headrace.sources.mysql.connection import connect, query
 from testkit.binlogs import Logbook, images_of, open_logbook, scan_log
 
 
@@ -93,6 +93,90 @@ def test_hidden_columns_of_indexes_are_not_columns(book: Logbook) -> None:
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'word')")
     assert [image.row for image in images_of(book.read(start, "t"))] == [("1", "word")]
+
+
+COLUMNS = {
+    "id": ("INT NOT NULL AUTO_INCREMENT COMMENT 'it''s the key'", {"auto_increment": True, "comment": "it's the key"}),
+    "a": ("INT DEFAULT 5", {"default": "5"}),
+    "b": ("VARCHAR(20) CHARACTER SET ascii NOT NULL DEFAULT 'it''s \\\\ a\\nb'", {"default": "it's \\ a\nb", "charset": "ascii"}),
+    "c": ("DECIMAL(5,2) DEFAULT 1.5", {"default": "1.50"}),
+    "d": ("TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)", {"default": "(current_timestamp(3))"}),
+    "e": ("DATETIME DEFAULT NOW()", {"default": "(current_timestamp())"}),
+    "f": ("VARCHAR(36) DEFAULT (UUID())", {"default": "(uuid())", "charset": "utf8mb4"}),
+    "g": ("INT GENERATED ALWAYS AS (a + 1) VIRTUAL", {"generated": "virtual"}),
+    "h": ("INT AS (a * 2) STORED COMMENT 'twice'", {"generated": "stored", "comment": "twice"}),
+    "i": ("INT INVISIBLE DEFAULT 7", {"invisible": True, "default": "7"}),
+    "j": ("BIT(5) DEFAULT b'101'", {"default": "b'101'"}),
+    "k": ("ENUM('x','NULL') DEFAULT 'NULL'", {"default": "NULL", "charset": "utf8mb4"}),
+    "l": ("SET('x','y') CHARACTER SET latin1", {"charset": "latin1"}),
+    "m": ("BINARY(3) DEFAULT 'a'", {"default": "0x61"}),
+    "n": ("VARCHAR(5) NOT NULL DEFAULT ''", {"default": "", "charset": "utf8mb4"}),
+    "o": ("DATE DEFAULT NULL", {}),
+    "p": ("TEXT", {"charset": "utf8mb4"}),
+    "q": ("VARCHAR(30) DEFAULT 'current_timestamp()'", {"default": "current_timestamp()", "charset": "utf8mb4"}),
+    "r": ("DOUBLE DEFAULT -1.5e10", {"default": "-15000000000"}),
+}
+TOLD = ("auto_increment", "comment", "default", "charset", "generated", "invisible")
+PLAIN = {"auto_increment": False, "comment": "", "default": None, "charset": "", "generated": "", "invisible": False}
+
+
+def test_what_is_told_of_columns_is_the_same_on_both_servers(book: Logbook) -> None:
+    columns = ", ".join(f"{name} {text}" for name, (text, _) in COLUMNS.items())
+    book.run(f"CREATE TABLE t ({columns}, PRIMARY KEY (id)) COMMENT 'all of it' CHARACTER SET utf8mb4")
+    schema = book.schema("t")
+    told = {column.name: {field: getattr(column, field) for field in TOLD} for column in schema.columns}
+    assert told == {name: {**PLAIN, **fields} for name, (_, fields) in COLUMNS.items()}
+    assert (schema.charset, schema.comment) == ("utf8mb4", "all of it")
+
+
+def test_indexes_in_the_order_of_their_names(book: Logbook) -> None:
+    book.run(
+        "CREATE TABLE t (a INT NOT NULL, b INT, c VARCHAR(50) NOT NULL, d TEXT, KEY z (b DESC, a), UNIQUE KEY y (c(10)),"
+        " UNIQUE KEY x (c, a), UNIQUE KEY w (b), FULLTEXT KEY f (d)) CHARACTER SET ascii"
+    )
+    schema = book.schema("t")
+    assert schema.indexes == (
+        Index("f", ("d",), unique=False),
+        Index("w", ("b",), unique=True),
+        Index("x", ("c", "a"), unique=True),
+        Index("y", ("c",), unique=True, whole=False),
+        Index("z", ("b", "a"), unique=False),
+    )
+    assert (schema.primary_key, schema.row_key, schema.charset) == ((), ("c", "a"), "ascii")
+
+
+def test_indexes_on_expressions_and_generated_keys(mysql_server: PrivateServer) -> None:
+    with open_logbook(mysql_server, "mysql") as book:
+        book.run("CREATE DATABASE odd_keys", "USE odd_keys")
+        book.database = "odd_keys"
+        try:
+            book.run(
+                "CREATE TABLE t (a INT, KEY e ((a + 1), a))",
+                "SET SESSION sql_generate_invisible_primary_key = ON",
+                "CREATE TABLE g (a INT)",
+            )
+            assert book.schema("t").indexes == (Index("e", ("a",), unique=False, whole=False),)
+            hidden = book.schema("g").columns[0]
+            assert (hidden.name, hidden.kind, hidden.invisible, hidden.auto_increment) == ("my_row_id", Kind.UINT64, True, True)
+            start = book.place()
+            book.run("INSERT INTO g (a) VALUES (5), (6)")
+            assert [image.row for image in images_of(book.read(start, "g"))] == [("1", "5"), ("2", "6")]
+            assert book.scanned(book.schema("g")) == [("1", "5"), ("2", "6")]
+        finally:
+            book.run("DROP DATABASE odd_keys")
+
+
+def test_the_number_of_queries_does_not_depend_on_the_number_of_tables(book: Logbook) -> None:
+    def questions() -> int:
+        with closing(connect(book.address)) as connection:
+            capture_schemas(connection, book.address, lambda name: name.database == book.database)
+            return int(query(connection, book.address, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
+
+    book.run("CREATE TABLE t (a INT)")
+    one = questions()
+    book.run(*(f"CREATE TABLE t{n} (a INT)" for n in range(10)))
+    assert questions() == one
+    assert len(captured(book)) == 11
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,21 @@ def _comparable(column: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     array = column.combine_chunks()
+    if pa.types.is_list(array.type):
+        return _list_bytes(array)
     bits = _BITS.get(array.type)
     if bits is not None:
         return array.view(bits)
     return array.view(pa.int64()) if pa.types.is_time64(array.type) or pa.types.is_timestamp(array.type) else array
+
+
+def _list_bytes(lists: Any) -> Any:
+    """Lists of floats as the bytes of their values, NULL as NULL."""
+    validity, offsets = lists.buffers()[:2]
+    floats = lists.values.buffers()[-1]
+    places = np.frombuffer(offsets, dtype=np.int32, count=lists.offset + len(lists) + 1) if len(lists) else np.zeros(1, dtype=np.int32)
+    ends = (places + lists.values.offset) * 4
+    return pa.Array.from_buffers(pa.binary(), len(lists), [validity, pa.py_buffer(ends), floats], offset=lists.offset)
 
 
 def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> tuple[Rows, Rows, Rows, Rows]:

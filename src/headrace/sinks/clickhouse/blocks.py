@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.carriers import to_wire, wire_type
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.types import OCCURRENCE, SIGN, VERSION, is_stored_nullable, storage_type
 from headrace.sinks.clickhouse.values import render_value
@@ -32,7 +33,7 @@ class BlockEncoder:
     """Encodes blocks of one table schema; built once, then run on every block."""
 
     def __init__(self, schema: TableSchema, limits: ServerLimits, *, compression: str | None = None) -> None:
-        fields = [pa.field(c.name, c.arrow_type, is_stored_nullable(schema, c)) for c in schema.columns]
+        fields = [pa.field(c.name, wire_type(c), is_stored_nullable(schema, c)) for c in schema.columns]
         self._schema = schema
         self._types = [c.arrow_type for c in schema.columns]
         own = [pa.field(SIGN, pa.int8(), False), pa.field(VERSION, pa.uint64(), False)]
@@ -40,7 +41,7 @@ class BlockEncoder:
             own.append(pa.field(OCCURRENCE, pa.uint64(), False))
         self._arrow_schema = pa.schema([*fields, *own])
         self._checks = [_checks(schema, c, limits) for c in schema.columns]
-        self._recoded = [c.kind in (Kind.ENUM, Kind.SET) for c in schema.columns]
+        self._recodes = [to_wire(c) for c in schema.columns]
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._compressed = compression is not None
         self._buffer: Any = None
@@ -69,10 +70,10 @@ class BlockEncoder:
     def _checked(self, block: ChangeBlock) -> pa.RecordBatch:
         self._check_shape(block)
         arrays: list[Any] = []
-        for array, checks, recoded in zip(block.images.columns, self._checks, self._recoded, strict=True):
+        for array, checks, recode in zip(block.images.columns, self._checks, self._recodes, strict=True):
             for check in checks:
                 check(array, block)
-            arrays.append(_distinct_dictionary(array) if recoded else array)
+            arrays.append(array if recode is None else recode(array))
         own = [_signs(block), block.version]
         if not self._schema.row_key:
             own.append(_occurrences(block))
@@ -129,17 +130,9 @@ def _occurrences(block: ChangeBlock) -> pa.Array[Any]:
     return block.order
 
 
-def _distinct_dictionary(array: Any) -> Any:
-    """The same strings over a dictionary without NULLs and repetitions, which the server refuses."""
-    dictionary = array.dictionary
-    if dictionary.null_count == 0 and len(pc.unique(dictionary)) == len(dictionary):
-        return array
-    return array.cast(array.type.value_type).dictionary_encode()
-
-
 def _checks(schema: TableSchema, column: Column, limits: ServerLimits) -> list[Check]:
     checks: list[Check] = []
-    if not is_stored_nullable(schema, column):
+    if not is_stored_nullable(schema, column) and not (column.kind is Kind.VECTOR and column.nullable):
         checks.append(_check_no_null(schema, column))
     match column.kind:
         case Kind.DATE:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.carriers import from_wire
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.names import quote_name
@@ -120,7 +121,7 @@ def _cast(column: Column, values: Any) -> Any:
             return values.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(pa.timestamp("us"))
         case Kind.TIME:
             return pa.chunked_array([chunk.view(pa.time64("us")) for chunk in values.chunks], pa.time64("us"))
-    return values.cast(column.arrow_type)
+    return from_wire(column, values)
 
 
 def _range_condition(schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:

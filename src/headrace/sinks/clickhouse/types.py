@@ -29,6 +29,11 @@ _PLAIN = {
     Kind.YEAR: "UInt16",
     Kind.BIT: "UInt64",
     Kind.JSON: "String",
+    Kind.GEOMETRY: "String",
+    Kind.VECTOR: "Array(Float32)",
+    Kind.UUID: "UUID",
+    Kind.INET4: "IPv4",
+    Kind.INET6: "IPv6",
 }
 _NAMED = (Kind.ENUM, Kind.SET)
 _MOST_DIGITS, _MOST_SCALE, _MOST_FRACTION = 65, 30, 6
@@ -44,8 +49,8 @@ def storage_type(schema: TableSchema, column: Column) -> str:
 
 
 def is_stored_nullable(schema: TableSchema, column: Column) -> bool:
-    """A sort key has no NULLs, in the source as in the target."""
-    return column.nullable and column.name not in schema.row_key
+    """A sort key has no NULLs, in the source as in the target; an Array cannot be Nullable (see `carriers`)."""
+    return column.nullable and column.kind is not Kind.VECTOR and column.name not in schema.row_key
 
 
 def _plain_type(schema: TableSchema, column: Column) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -79,8 +81,14 @@ def literal(column: Column, value: object) -> str:
             return f"addMicroseconds(toDateTime64('1970-01-01 00:00:00', 6, 'UTC'), {scalar.value})"
         case Kind.TIME:
             return f"CAST('{time_text(scalar.value)}' AS Time64(6))"
-        case Kind.BYTES:
+        case Kind.BYTES | Kind.GEOMETRY:
             return f"unhex('{scalar.as_py().hex()}')"
+        case Kind.UUID:
+            return f"toUUID('{UUID(bytes=scalar.as_py())}')"
+        case Kind.INET4:
+            return f"toIPv4('{IPv4Address(scalar.as_py())}')"
+        case Kind.INET6:
+            return f"toIPv6('{IPv6Address(scalar.as_py())}')"
         case Kind.STRING | Kind.JSON | Kind.ENUM | Kind.SET:
             return quote_text(str(scalar.as_py()))
     return str(scalar.as_py())

@@ -23,7 +23,7 @@ from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.events import truncated
 from headrace.sources.mysql.finish import Finisher, decode_name, finisher
-from headrace.sources.mysql.storage import column_layout
+from headrace.sources.mysql.storage import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
 MAX_BLOCK_ROWS: Final = 65_536
@@ -55,12 +55,15 @@ _WIDTHS: Final = {
     Kind.BIT: 8,
 }
 _TEMPORAL: Final = {
-    Kind.DATETIME: tablemap.DATETIME2,
-    Kind.TIMESTAMP: tablemap.TIMESTAMP2,
-    Kind.TIME: tablemap.TIME2,
+    Kind.DATETIME: (tablemap.DATETIME2, tablemap.DATETIME),
+    Kind.TIMESTAMP: (tablemap.TIMESTAMP2, tablemap.TIMESTAMP),
+    Kind.TIME: (tablemap.TIME2, tablemap.TIME),
 }
+"""The storage type of today, which has its fractional digits with it, and the one before MySQL 5.6."""
 _INTEGER_STORAGE: Final = {1: {tablemap.TINY}, 2: {tablemap.SHORT}, 4: {tablemap.LONG, tablemap.INT24}, 8: {tablemap.LONGLONG}}
-_TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.BLOB}
+_PADDED: Final = {Kind.BYTES, Kind.UUID, Kind.INET4, Kind.INET6}
+_COMPRESSED: Final = {tablemap.VARCHAR_COMPRESSED, tablemap.BLOB_COMPRESSED}
+_TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.BLOB} | _COMPRESSED
 _STORED: Final = {
     **{kind: _INTEGER_STORAGE[width] for kind, width in _INTEGERS.items()},
     Kind.FLOAT32: {tablemap.FLOAT},
@@ -73,6 +76,11 @@ _STORED: Final = {
     Kind.ENUM: {tablemap.ENUM},
     Kind.SET: {tablemap.SET},
     Kind.BIT: {tablemap.BIT},
+    Kind.GEOMETRY: {tablemap.GEOMETRY},
+    Kind.VECTOR: {tablemap.VECTOR},
+    Kind.UUID: {tablemap.STRING},
+    Kind.INET4: {tablemap.STRING},
+    Kind.INET6: {tablemap.STRING},
 }
 """The storage types in which a kind's values may lie; decimals and times also depend on their parameters."""
 
@@ -237,15 +245,15 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
 
 def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
     """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
-    layout = column_layout(stored, metadata)
+    layout = column_layout(stored, column.precision if stored in OLD_TEMPORAL else metadata)
     if layout is None or not _agrees(column, stored, metadata):
         stored_name = TYPE_NAMES.get(stored, str(stored))
         raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
     encoding, a, b = layout
     if encoding == images.INT and column.kind.value.startswith("u"):
         encoding = images.UINT
-    if stored == tablemap.STRING and column.kind is Kind.BYTES:
-        # The log leaves out the zero bytes at the end of a BINARY.
+    if stored == tablemap.STRING and column.kind in _PADDED:
+        # The log leaves out the zero bytes at the end of a BINARY, and of what MariaDB keeps as one.
         b = metadata
     if column.kind is Kind.DECIMAL:
         return encoding, a, b, 4 if column.precision > 38 else 2
@@ -258,7 +266,8 @@ def _agrees(column: Column, stored: int, metadata: int) -> bool:
     if kind is Kind.DECIMAL:
         return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
     if kind in _TEMPORAL:
-        return stored == _TEMPORAL[kind] and metadata == column.precision
+        today, before = _TEMPORAL[kind]
+        return stored == before or (stored == today and metadata == column.precision)
     return stored in _STORED[kind]
 
 

@@ -9,6 +9,7 @@ Invariant: a finisher gives the exact values or raises a definite error; damaged
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,12 +19,14 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
+from headrace.sources.mysql import tablemap
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Finisher = Callable[[Array], Array]
 
 UTF8_CHARSETS: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
 """Character sets whose bytes are UTF-8 already; the empty name is that of columns without one (JSON)."""
+_ZLIB: Final = 8
 _FIXED_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 
 
@@ -33,6 +36,9 @@ def finisher(column: Column, stored: int | None, metadata: int, place: str) -> F
     `stored` and `metadata` are the storage type of the table map, or None and 0 for the result of a query: a server answers queries in
     UTF-8, whatever the column's character set.
     """
+    if stored in (tablemap.VARCHAR_COMPRESSED, tablemap.BLOB_COMPRESSED):
+        plain = finisher(column, tablemap.BLOB, metadata, place)
+        return lambda raw: _after(plain, decompress(column, raw, place), column)
     if column.kind is Kind.VECTOR:
         return lambda raw: _vectors(column, raw, place)
     if column.kind in _FIXED_BYTES:
@@ -40,6 +46,36 @@ def finisher(column: Column, stored: int | None, metadata: int, place: str) -> F
     if column.kind is Kind.STRING and stored is not None and column.charset not in UTF8_CHARSETS:
         return _transcoder(column, place)
     return None
+
+
+def _after(finish: Finisher | None, raw: Array, column: Column) -> Array:
+    return raw.view(column.arrow_type) if finish is None else finish(raw)
+
+
+def decompress(column: Column, raw: Array, place: str) -> Array:
+    """The values of a MariaDB COMPRESSED column: each is empty, or a byte that says how the rest is kept, then the rest.
+
+    A first byte of zero: the rest is the value. Method 8: the low three bits are the bytes of the value's length, which follows, most
+    significant first; then deflated data, without zlib's header if the next bit is set.
+    """
+    values = [None if value is None else _decompressed(column, value, place) for value in raw.to_pylist()]
+    return pa.array(values, pa.binary())
+
+
+def _decompressed(column: Column, value: bytes, place: str) -> bytes:
+    if value[:1] in (b"", b"\0"):
+        return value[1:]
+    method, bare, width = value[0] >> 4, bool(value[0] & 8), value[0] & 7
+    size = int.from_bytes(value[1 : 1 + width], "big")
+    try:
+        stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS)
+        # One byte more than told would show that more is there.
+        plain = stream.decompress(value[1 + width :], size + 1)
+    except zlib.error as error:
+        raise _damaged(column, "a compressed value that cannot be read", place) from error
+    if method != _ZLIB or not 1 <= width <= 4 or len(plain) != size or not stream.eof or stream.unused_data:
+        raise _damaged(column, "a compressed value that cannot be read", place)
+    return plain
 
 
 def _transcoder(column: Column, place: str) -> Finisher:

@@ -47,7 +47,10 @@ from headrace.sources.mysql.words import (
     TIMESTAMP2,  # a: fractional digits
     TIME2,  # a: fractional digits
     JSON,  # a: bytes of the length
-) = range(13)
+    OLD_DATETIME,  # a: fractional digits; this and the next two as servers before MySQL 5.6 kept them, and MariaDB still may
+    OLD_TIMESTAMP,  # a: fractional digits
+    OLD_TIME,  # a: fractional digits
+) = range(16)
 
 # Rows of the table description.
 ENCODING, A, B, OUT, IS_KEY, WORDS = range(6)
@@ -65,7 +68,7 @@ _NO_DATE = v.NO_DATE
 # Cells of a column's line in the plan: a size of 0 means that a length of _P_A bytes says it; a width of 0, variable output.
 _P_ENCODING, _P_SIZE, _P_A, _P_B, _P_IS_KEY, _P_WIDTH, _P_VALIDITY, _P_VALUES, _P_DATA, _P_DATA_END = range(10)
 _LINE = 10
-_SKIPPED = 13
+_SKIPPED = 16
 """The encoding of a column that has no output."""
 
 
@@ -84,6 +87,8 @@ def _fixed_size(encoding: int, a: int, b: int) -> int:
         return 4 + v.fraction_bytes(a)
     if encoding == TIME2:
         return 3 + v.fraction_bytes(a)
+    if encoding == OLD_DATETIME or encoding == OLD_TIMESTAMP or encoding == OLD_TIME:
+        return v.old_size(8 if encoding == OLD_DATETIME else 4 if encoding == OLD_TIMESTAMP else 3, a)
     return 1 if encoding == YEAR else a
 
 
@@ -215,6 +220,12 @@ def _read_number(plan: Slots, line: int, encoding: int, buf: Pointer, pos: int, 
         return v.read_time2(buf, pos, a, limit)
     if encoding == BITS:
         return load_be(buf, pos, size, limit)
+    if encoding == OLD_DATETIME:
+        return v.read_old_datetime(buf, pos, a, limit)
+    if encoding == OLD_TIMESTAMP:
+        return v.read_old_timestamp(buf, pos, a, limit)
+    if encoding == OLD_TIME:
+        return v.read_old_time(buf, pos, a, limit)
     year = byte_at(buf, pos)
     return year + 1900 if year != 0 else 0
 
@@ -251,7 +262,8 @@ def _write(
             v.store_packed_decimal(buf, start, int(plan[line + _P_A]), int(plan[line + _P_B]), out, at, width >> 3, limit)
         elif encoding != _SKIPPED:
             number = _read_number(plan, line, encoding, buf, start, pos - start, limit)
-            if number == _NO_DATE and (encoding == DATE or encoding == DATETIME2 or encoding == TIMESTAMP2):
+            # Only encodings of dates and times come after DATE; before it the number may be an integer like any other.
+            if number == _NO_DATE and encoding >= DATE:
                 if not zero_null:
                     cursor[ERROR_COLUMN] = c
                     return -ZERO_DATE

@@ -27,29 +27,33 @@ _FIXED: Final[dict[int, Layout]] = {
     tablemap.DOUBLE: (images.UINT, 8, 0),
     tablemap.YEAR: (images.YEAR, 0, 0),
     tablemap.DATE: (images.DATE, 0, 0),
-    # Columns older than MySQL 5.6 keep these forms; no schema is read with them, but they can be stepped over.
-    tablemap.TIMESTAMP: (images.UINT, 4, 0),
-    tablemap.DATETIME: (images.UINT, 8, 0),
-    tablemap.TIME: (images.UINT, 3, 0),
 }
 _FRACTIONAL: Final = {
     tablemap.DATETIME2: images.DATETIME2,
     tablemap.TIMESTAMP2: images.TIMESTAMP2,
     tablemap.TIME2: images.TIME2,
 }
+OLD_TEMPORAL: Final = {
+    tablemap.DATETIME: images.OLD_DATETIME,
+    tablemap.TIMESTAMP: images.OLD_TIMESTAMP,
+    tablemap.TIME: images.OLD_TIME,
+}
+"""Forms older than MySQL 5.6. Their fractional digits, which only MariaDB has, are not in the table map: the schema must tell."""
 
 
 def column_layout(stored: int, metadata: int) -> Layout | None:
-    """The layout of a stored type, or None if no server is known to write it so."""
+    """The layout of a stored type, or None if no server is known to write it so; of an old temporal type, `metadata` is the digits."""
     if stored in _FIXED:
         return _FIXED[stored]
     if stored in _FRACTIONAL and metadata <= 6:
         return _FRACTIONAL[stored], metadata, 0
+    if stored in OLD_TEMPORAL and metadata <= 6:
+        return OLD_TEMPORAL[stored], metadata, 0
     if stored == tablemap.NEWDECIMAL:
         return images.DECIMAL, metadata >> 8, metadata & 255
-    if stored in (tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING):
+    if stored in (tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.VARCHAR_COMPRESSED):
         return images.VAR, 1 if metadata < 256 else 2, 0
-    if stored in (tablemap.BLOB, tablemap.GEOMETRY, tablemap.VECTOR) and 1 <= metadata <= 4:
+    if stored in (tablemap.BLOB, tablemap.GEOMETRY, tablemap.VECTOR, tablemap.BLOB_COMPRESSED) and 1 <= metadata <= 4:
         return images.VAR, metadata, 0
     if stored == tablemap.JSON and 1 <= metadata <= 4:
         return images.JSON, metadata, 0

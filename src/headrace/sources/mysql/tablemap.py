@@ -15,6 +15,7 @@ from headrace.sources.mysql.events import truncated
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 7, 8, 9
 DATE, TIME, DATETIME, YEAR, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 10, 11, 12, 13, 15, 16, 17, 18, 19
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
 VECTOR, JSON, NEWDECIMAL, ENUM, SET, BLOB, VAR_STRING, STRING, GEOMETRY = 242, 245, 246, 247, 248, 252, 253, 254, 255
 
 TYPE_NAMES: Final = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}
@@ -26,10 +27,12 @@ _METADATA_SIZE: Final = {
     JSON: 1,
     GEOMETRY: 1,
     VECTOR: 1,
+    BLOB_COMPRESSED: 1,
     TIMESTAMP2: 1,
     DATETIME2: 1,
     TIME2: 1,
     VARCHAR: 2,
+    VARCHAR_COMPRESSED: 2,
     VAR_STRING: 2,
     STRING: 2,
     NEWDECIMAL: 2,

@@ -29,6 +29,7 @@ _DATA_BYTES: Final = 8 << 20
 _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _SPLIT_SIZE: Final = 0xFFFFFF
 
+_AS_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 _FIXED: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float"))) | {Kind.YEAR}
 _TEMPORAL: Final = {
     Kind.DATE: (resultset.DATE, 4),
@@ -48,11 +49,17 @@ def scan_table(
     block_rows: int = MAX_BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The table's rows that satisfy `where` (SQL), in the server's order, as batches of `schema.arrow_schema`."""
-    columns = ", ".join(quote_name(column.name) for column in schema.columns)
+    columns = ", ".join(_selected(column) for column in schema.columns)
     table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
     sql = f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
     with server_errors(address):
         yield from _Result(connection, address, schema, zero_dates_as_null, block_rows).batches(sql)
+
+
+def _selected(column: Column) -> str:
+    """The column as it is asked for: what a server would answer as text, as bytes."""
+    name = quote_name(column.name)
+    return f"CAST({name} AS BINARY({_AS_BYTES[column.kind]}))" if column.kind in _AS_BYTES else name
 
 
 class _Result:

@@ -18,6 +18,13 @@ _DIGITS_TO_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 _POWERS = np.array([10**n for n in range(20)], dtype=np.uint64)
 _DAYS_BEFORE_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 0, 0, 0], dtype=np.int64)
 _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], dtype=np.int64)
+_UNITS = np.array([1_000_000, 100_000, 10_000, 1_000, 100, 10, 1], dtype=np.int64)
+"""Microseconds per unit of so many fractional digits."""
+_OLD_DATETIME_BYTES = np.array([8, 6, 6, 7, 7, 7, 8], dtype=np.int64)
+_OLD_TIMESTAMP_BYTES = np.array([4, 5, 5, 6, 6, 7, 7], dtype=np.int64)
+_OLD_TIME_BYTES = np.array([3, 4, 4, 5, 5, 5, 6], dtype=np.int64)
+_OLD_TIME_ZERO = 3_020_400_000_000
+"""What MariaDB adds to a time with fractions, in microseconds: one second more than the greatest time."""
 _FRACTION_SCALE = np.array([0, 10_000, 10_000, 100, 100, 1, 1], dtype=np.int64)
 
 SMALL_DIGITS = 18
@@ -111,6 +118,61 @@ def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
     micros = (packed & ((1 << (8 * size)) - 1)) * int(_FRACTION_SCALE[_U64(digits)])
     seconds = ((whole >> 12) & 1023) * 3600 + ((whole >> 6) & 63) * 60 + (whole & 63)
     return sign * (seconds * 1_000_000 + micros)
+
+
+@compiled("int64(int64, int64)")
+def old_size(whole: int, digits: int) -> int:
+    """How many bytes an old temporal value with fractional digits takes; `whole`, how many without (8: datetime, 4: timestamp, 3: time)."""
+    if digits == 0:
+        return whole
+    if whole == 8:
+        return int(_OLD_DATETIME_BYTES[_U64(digits)])
+    return int(_OLD_TIMESTAMP_BYTES[_U64(digits)]) if whole == 4 else int(_OLD_TIME_BYTES[_U64(digits)])
+
+
+@compiled("int64(CPointer(uint8), int64, int64, int64)")
+def read_old_datetime(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    """The number YYYYMMDDhhmmss; with fractions, MariaDB's own packing, big-endian."""
+    if digits == 0:
+        number = load_le(buf, pos, 8, limit)
+        if number < 0:
+            return NO_DATE
+        day, clock = number // 1_000_000, number % 1_000_000
+        return micros_from_civil(day // 10_000, day // 100 % 100, day % 100, clock // 10_000, clock // 100 % 100, clock % 100, 0)
+    unit = int(_UNITS[_U64(digits)])
+    packed = load_be(buf, pos, int(_OLD_DATETIME_BYTES[_U64(digits)]), limit)
+    if packed < 0:
+        return NO_DATE
+    per_second = 1_000_000 // unit
+    seconds = packed // per_second
+    day = seconds // 86_400
+    clock = seconds % 86_400
+    month = day // 32
+    return micros_from_civil(month // 13, month % 13, day % 32, clock // 3600, clock // 60 % 60, clock % 60, (packed % per_second) * unit)
+
+
+@compiled("int64(CPointer(uint8), int64, int64, int64)")
+def read_old_timestamp(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    """Seconds since 1970; with fractions, big-endian, followed by units of the last digit."""
+    if digits == 0:
+        micros = load_le(buf, pos, 4, limit) * 1_000_000
+    else:
+        more = int(_OLD_TIMESTAMP_BYTES[_U64(digits)]) - 4
+        micros = load_be(buf, pos, 4, limit) * 1_000_000 + load_be(buf, pos + 4, more, limit) * int(_UNITS[_U64(digits)])
+    return NO_DATE if micros == 0 else micros
+
+
+@compiled("int64(CPointer(uint8), int64, int64, int64)")
+def read_old_time(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    """The signed number hhmmss; with fractions, units of the last digit above a zero point, big-endian."""
+    if digits == 0:
+        number = load_le(buf, pos, 3, limit)
+        sign = 1
+        if number & 0x800000:
+            sign, number = -1, 0x1000000 - number
+        return sign * (number // 10_000 * 3600 + number // 100 % 100 * 60 + number % 100) * 1_000_000
+    unit = int(_UNITS[_U64(digits)])
+    return load_be(buf, pos, int(_OLD_TIME_BYTES[_U64(digits)]), limit) * unit - _OLD_TIME_ZERO
 
 
 @compiled("int64(int64, int64)")
