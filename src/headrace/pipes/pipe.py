@@ -25,21 +25,21 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.takeover import forget_seen, note_seen, reached, take_over
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.locate import complete_gtid, resolve_start
 from headrace.sources.mysql.origin import Limits, MySQLSource
-from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import ServerIdentity, check_cascades, check_position, check_server
+from headrace.sources.mysql.preflight import ServerIdentity, check_cascades, check_server
 from headrace.sources.mysql.snapshot import CHUNK_ROWS, Chunk, plan_chunks
 from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.statements import Effect, assess
 from headrace.sources.mysql.watermark import log_end, note_position
-from headrace.spark.checkpoint import committed_offset
 from headrace.spark.session import java_pid, start_session, warm_workers
 from headrace.spark.stream import ChangeStream, run_works
 from headrace.spark.tasks import Report, Task
@@ -58,7 +58,7 @@ class PipeSettings:
     state: Path
     once: bool = False
     start_at: str = ""
-    """`FILE:OFFSET`: replicate from there, without a snapshot."""
+    """Replicate from there, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or GTIDs (see `locate`)."""
     limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30
     chunk_rows: int = CHUNK_ROWS
@@ -101,7 +101,7 @@ class Pipe:
             connection.close()
         self._view.note(f"replicating {len(state.tables)} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()
-        self._reached = BinlogPosition.from_json(committed_offset(directory.checkpoint) or state.start)
+        self._reached = reached(directory, state)
         if not snapshot.pending() and self._is_finished(target):
             self._view.note(f"nothing new since {self._reached}")
             return
@@ -109,7 +109,7 @@ class Pipe:
         try:
             directory.note_helper(java_pid(session))
             warm_workers(session)
-            self._take_snapshot(session, state, snapshot)
+            self._take_snapshot(session, directory, state, snapshot)
             self._stream(session, directory, state, server, target)
         finally:
             self._view.close()
@@ -127,9 +127,8 @@ class Pipe:
         if state is None:
             state = self._new_state(connection, server)
         else:
-            self._check_state(state, server)
-            position = committed_offset(directory.checkpoint) or state.start
-            check_position(connection, self._address, BinlogPosition.from_json(position))
+            self._check_state(state)
+            take_over(connection, self._address, directory, state, server, rows_copied=bool(SnapshotLog(directory).done))
             if not self._settings.start_at:
                 seen = note_position(connection, self._address, state.epoch)
                 connection.commit()
@@ -157,22 +156,18 @@ class Pipe:
 
     def _new_state(self, connection: Connection[Any], server: ServerIdentity) -> PipeState:
         if self._settings.start_at:
-            start = _parse_start(self._settings.start_at)
-            check_position(connection, self._address, start)
+            start = resolve_start(connection, self._address, self._settings.start_at)
         else:
             start = note_position(connection, self._address, epoch=0)
             connection.commit()
+            start = complete_gtid(connection, self._address, start)
         options = {"zero_dates_as_null": self._settings.zero_dates_as_null}
         return PipeState(
             str(self._address), server.identity, self._sink_name, self._settings.patterns, start.to_json(), start.epoch, options
         )
 
-    def _check_state(self, state: PipeState, server: ServerIdentity) -> None:
+    def _check_state(self, state: PipeState) -> None:
         place = str(self._settings.state)
-        if state.identity != server.identity:
-            raise DefiniteError(
-                "the state belongs to another source server", place=place, hint="use the state directory of this source, or a new one"
-            )
         if state.sink != self._sink_name:
             raise DefiniteError(
                 f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
@@ -201,10 +196,12 @@ class Pipe:
                 snapshot.plan(name, [chunk.to_json() for chunk in chunks])
         return snapshot
 
-    def _take_snapshot(self, session: Any, state: PipeState, snapshot: SnapshotLog) -> None:
+    def _take_snapshot(self, session: Any, directory: StateDirectory, state: PipeState, snapshot: SnapshotLog) -> None:
         pending = [Chunk.from_json(raw) for raw in snapshot.pending()]
         if not pending:
+            self._note_seen(directory, state)
             return
+        forget_seen(directory, state)
         left = Counter(str(chunk.name) for chunk in pending)
         estimates = {table: sum(chunk["estimate"] for chunk in snapshot.planned[table]) for table in left}
         done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
@@ -228,7 +225,16 @@ class Pipe:
         except _Stopped:
             self._view.note("stopped during the snapshot; run again to go on")
             return
+        self._note_seen(directory, state)
         self._view.snapshot_ends(total, time.monotonic() - started)
+
+    def _note_seen(self, directory: StateDirectory, state: PipeState) -> None:
+        if not state.seen:
+            connection = retrying(lambda: connect(self._address))
+            try:
+                note_seen(connection, self._address, directory, state)
+            finally:
+                connection.close()
 
     # -- stream
 
@@ -242,6 +248,7 @@ class Pipe:
             self._settings.relay_bytes,
             replace(self._settings.limits, parallelism=_slots(self._settings.master)),
             server.mariadb,
+            server.identity,
         )
         on_batch = functools.partial(self._on_batch, directory, state)
         stream = ChangeStream(session, source, directory.checkpoint, lambda: self._task(state), on_batch)
@@ -260,6 +267,8 @@ class Pipe:
         schemas = {name: table.schema for name, table in state.tables.items()}
         keys = {name: self._sink.key_columns(schema) for name, schema in schemas.items()}
         since = {name: BinlogPosition.from_json(table.rows_from) for name, table in state.tables.items() if table.rows_from is not None}
+        # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
+        since = {name: position for name, position in since.items() if position.epoch == state.epoch}
         reader = MySQLReader(self._address, schemas, keys, self._selection, self._options, state.epoch, since, frozenset(state.gone))
         return Task(reader, self._sink, retrying)
 
@@ -347,10 +356,3 @@ def _slots(master: str) -> int:
     if inside == "*":
         return os.cpu_count() or 2
     return int(inside.split(",")[0]) if inside.split(",")[0].isdigit() else 8
-
-
-def _parse_start(text: str) -> BinlogPosition:
-    file, _, offset = text.rpartition(":")
-    if not file or not offset.isdigit():
-        raise DefiniteError(f"{text!r} is not a log position", hint="write --start-at FILE:OFFSET, such as binlog.000042:157")
-    return BinlogPosition(file, int(offset), UNKNOWN_GTID)

@@ -46,6 +46,8 @@ class PipeState:
     tables: dict[TableName, TableState] = field(default_factory=dict)
     gone: set[TableName] = field(default_factory=set)
     """Tables that were made and dropped again before they could be looked at: their changes in the log belong to nothing."""
+    seen: str = ""
+    """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +64,7 @@ class PipeState:
                 for table in self.tables.values()
             ],
             "gone": [[name.database, name.table] for name in sorted(self.gone)],
+            "seen": self.seen,
         }
 
     @classmethod
@@ -79,6 +82,7 @@ class PipeState:
             raw["options"],
             {table.schema.name: table for table in tables},
             {TableName(*name) for name in raw.get("gone", [])},
+            raw.get("seen", ""),
         )
 
 

@@ -11,10 +11,22 @@ from headrace.sources.base import Offset
 
 def committed_offset(checkpoint: Path) -> Offset | None:
     """Where the last committed batch ended; None if none was."""
-    batches = [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
-    if not batches:
+    return _offset(checkpoint, _newest(checkpoint / "commits"))
+
+
+def planned_offset(checkpoint: Path) -> Offset | None:
+    """Where the last planned batch ends, committed or not; None if none was planned."""
+    return _offset(checkpoint, _newest(checkpoint / "offsets"))
+
+
+def _newest(directory: Path) -> int | None:
+    return max((int(file.name) for file in directory.glob("*") if file.name.isdigit()), default=None)
+
+
+def _offset(checkpoint: Path, batch: int | None) -> Offset | None:
+    if batch is None:
         return None
-    file = checkpoint / "offsets" / str(max(batches))
+    file = checkpoint / "offsets" / str(batch)
     try:
         # Three lines: the format, the batch's metadata, the only source's offset.
         offset: Offset = json.loads(file.read_text().splitlines()[2])

@@ -50,7 +50,7 @@ class ServerGtids:
     executed: str
     """MariaDB: the last of every domain *and* server: a domain's last alone does not tell two histories apart."""
     purged: str = ""
-    """MySQL only; MariaDB's oldest file says it."""
+    """MariaDB: only what never was in its log; what was and is no more, its oldest file says."""
 
     def lacks(self, wanted: str) -> str:
         """The transactions of a set that the server has not executed."""
@@ -65,8 +65,9 @@ class ServerGtids:
 def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> ServerGtids | None:
     """None if the server's transactions have no GTIDs."""
     if is_mariadb(connection):
-        state, applied = query(connection, address, "SELECT @@global.gtid_binlog_state, @@global.gtid_slave_pos")[0]
-        return ServerGtids(mariadb=True, executed=",".join(text for text in (str(state or ""), str(applied or "")) if text))
+        state, applied = map(_plain, query(connection, address, "SELECT @@global.gtid_binlog_state, @@global.gtid_slave_pos")[0])
+        unlogged = ServerGtids(mariadb=True, executed=state).lacks(applied)
+        return ServerGtids(mariadb=True, executed=",".join(text for text in (state, applied) if text), purged=unlogged)
     mode, executed, purged = query(connection, address, "SELECT @@global.gtid_mode, @@global.gtid_executed, @@global.gtid_purged")[0]
     if str(mode).upper() != "ON":
         return None
@@ -117,7 +118,7 @@ def resolve_gtid(
     first, last = 0, len(files)
     while first < last:
         middle = (first + last) // 2
-        missing = missing_from(_begins_with(connection, address, files[middle]), wanted, mariadb=gtids.mariadb)
+        missing = missing_from(begins_with(connection, address, files[middle]), wanted, mariadb=gtids.mariadb)
         if missing and middle == 0:
             _check_purged(missing, address)
         first, last = (first, middle) if missing else (middle + 1, last)
@@ -137,7 +138,7 @@ def _complete(connection: Connection[Any], address: MySQLAddress, position: Binl
         found = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
         text = UNKNOWN_GTID if found is None else str(parse_gtid_set(str(found), mariadb=True))
     elif read_server_gtids(connection, address) is not None:
-        gtid = parse_gtid_set(_begins_with(connection, address, position.file), mariadb=False)
+        gtid = parse_gtid_set(begins_with(connection, address, position.file), mariadb=False)
         for groups in before:
             gtid = gtid.add_groups(groups[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
         text = str(gtid)
@@ -190,7 +191,7 @@ def _log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
     return sorted((str(row[0]) for row in query(connection, address, "SHOW BINARY LOGS")), key=file_number)
 
 
-def _begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -> str:
+def begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -> str:
     """The set of transactions before a log file, which the server writes at its head."""
     for row in query(connection, address, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (file,)):
         if row[2] in ("Previous_gtids", "Gtid_list"):

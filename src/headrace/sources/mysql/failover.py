@@ -1,0 +1,134 @@
+"""Going on by GTID where file and offset mean nothing: on another server of the same history, or after a log was reset.
+
+Why nothing is lost or kept wrongly. The new server must have executed every transaction whose rows may be in the sink: those of committed
+batches, those of a batch that was planned and perhaps half written, those that a snapshot read. So what the sink holds is a past of the
+new server, and the log from the committed set on leads from it to the present. It must also have all of that log. Changes that were
+written but not committed come again, under a higher epoch, and the merge keeps the later ones. All is checked before anything is changed;
+if the process dies before the new start is saved, the same questions are asked again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.connection import MySQLAddress, query
+from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
+from headrace.sources.mysql.locate import START_OVER, ServerGtids, begins_with, read_server_gtids, resolve_gtid
+from headrace.sources.mysql.planner import UNKNOWN_GTID
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import check_position
+
+PATIENCE_S: Final = 10.0
+_POLL_S: Final = 0.2
+_GTID_OF_EVENT: Final = re.compile(r"GTID_NEXT= ?'(?P<mysql>[^']+)'|GTID (?P<mariadb>[0-9]+-[0-9]+-[0-9]+)")
+
+
+def check_same_log(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
+    """Raise if the server's log has no such position, or if it is another log that only looks as if it had.
+
+    A log that was reset, or restored from a backup, has files of the same names again.
+    """
+    check_position(connection, address, position)
+    gtids = read_server_gtids(connection, address)
+    if gtids is None or not _is_known(position.gtid):
+        return
+    _await_executed(connection, address, position.gtid)
+    before = missing_from(begins_with(connection, address, position.file), position.gtid, mariadb=gtids.mariadb)
+    after = "" if position.ahead else _next_gtid(connection, address, position)
+    if before or (after and not missing_from(after, position.gtid, mariadb=gtids.mariadb)):
+        raise DefiniteError(
+            f"the source's log is not the one that was read up to {position}: its transactions there are others",
+            place=str(address),
+            hint=f"the server was reset or restored; {START_OVER}",
+        )
+
+
+def continue_on(
+    connection: Connection[Any], address: MySQLAddress, committed: BinlogPosition, touched: Sequence[str] = ()
+) -> BinlogPosition:
+    """Where to go on in this server's log, with a new epoch.
+
+    `committed` is how far the sink surely is; `touched` are GTID sets of which rows may be in the sink beyond that.
+    """
+    sets = [committed.gtid, *(text for text in touched if text)]
+    if not all(_is_known(text) for text in sets):
+        raise DefiniteError(
+            "this is another source server (or its log was reset), and replication has no GTIDs by which to go on",
+            place=str(address),
+            hint=f"go back to the former server, or {START_OVER}; turn GTIDs on (gtid_mode = ON) to be able to change servers",
+        )
+    gtids = read_server_gtids(connection, address)
+    if gtids is None:
+        raise DefiniteError(
+            "this is another source server (or its log was reset), and its transactions have no GTIDs",
+            place=str(address),
+            hint="set gtid_mode = ON there",
+        )
+    _check_family("".join(sets), gtids, address)
+    _check_logged(connection, address, missing_from(gtids.purged, committed.gtid, mariadb=gtids.mariadb))
+    for text in sets:
+        _await_executed(connection, address, text)
+    return resolve_gtid(connection, address, committed.gtid, committed.epoch + 1)
+
+
+def _check_family(text: str, gtids: ServerGtids, address: MySQLAddress) -> None:
+    if text and gtids.mariadb != (":" not in text):
+        raise DefiniteError(
+            "the state belongs to a server of the other family (MySQL, MariaDB), whose GTIDs mean nothing here",
+            place=str(address),
+            hint=f"use the state directory of this source, or a new one; {START_OVER}",
+        )
+
+
+def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: str) -> None:
+    """Transactions that are needed and in no log of the server: where it does not log what it replicates, that is why."""
+    found = query(connection, address, "SHOW GLOBAL VARIABLES WHERE variable_name IN ('log_replica_updates', 'log_slave_updates')")
+    if absent and any(str(value).upper() != "ON" for _, value in found):
+        raise DefiniteError(
+            f"the source has {found[0][0]} = OFF: transactions that it replicated are not in its own log: {absent}",
+            place=str(address),
+            hint=f"set {found[0][0]} = ON on replicas before they take over; {START_OVER}",
+        )
+
+
+def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str, patience_s: float | None = None) -> None:
+    """A replica may be a moment behind; what it does not get within that time, it may never get."""
+    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        gtids = read_server_gtids(connection, address)
+        missing = gtids.lacks(text) if gtids is not None else text
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise DefiniteError(
+                f"the source has not executed {missing}, of which changes may be in the target already",
+                place=str(address),
+                hint=f"if it is a replica that lags, start again when it has caught up; if the transactions are lost, {START_OVER}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _next_gtid(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> str:
+    """The GTID of the group that begins at a position; nothing if none does."""
+    rows = query(connection, address, f"SHOW BINLOG EVENTS IN %s FROM {position.offset} LIMIT 1", (position.file,))
+    found = _GTID_OF_EVENT.search(str(rows[0][5])) if rows else None
+    text = (found["mysql"] or found["mariadb"]) if found is not None else ""
+    return "" if text == "ANONYMOUS" else text
+
+
+def _is_known(text: str) -> bool:
+    # An empty set is known: nothing was executed before.
+    return text != UNKNOWN_GTID
+
+
+def joined(first: str, second: str, *, mariadb: bool) -> str:
+    """Two sets as one, for `touched`."""
+    texts = ",".join(text for text in (first, second) if text)
+    # MariaDB: every domain and server counts, so nothing may be merged away.
+    return ",".join(dict.fromkeys(texts.split(","))) if mariadb else str(parse_gtid_set(texts, mariadb=False))

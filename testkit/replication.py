@@ -1,0 +1,74 @@
+"""A replica of a private server, by GTID: the servers' own replication, set up as an administrator would."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from headrace.demo.server import PrivateServer
+
+PATIENCE_S = 60.0
+REPLICA_SETTINGS = {"mariadb": {"log_slave_updates": True}, "mysql": {"log_replica_updates": True}}
+
+
+def start_replica(primary: PrivateServer, start: Callable[..., PrivateServer]) -> PrivateServer:
+    """A new server, started by `start`, that replicates everything from `primary`, whose log must be whole."""
+    replica = start(**REPLICA_SETTINGS[primary.flavour])
+    follow(replica, primary)
+    return replica
+
+
+def follow(replica: PrivateServer, primary: PrivateServer) -> None:
+    """Replicate from `primary`, from what `replica` has on."""
+    user, password = f"copy_{secrets.token_hex(3)}", secrets.token_hex(8)
+    execute(primary, f"CREATE USER '{user}'@'%' IDENTIFIED BY '{password}'", f"GRANT REPLICATION SLAVE ON *.* TO '{user}'@'%'")
+    where = f"{{side}}_HOST = '127.0.0.1', {{side}}_PORT = {primary.port}, {{side}}_USER = '{user}', {{side}}_PASSWORD = '{password}'"
+    if primary.flavour == "mariadb":
+        execute(replica, f"CHANGE MASTER TO {where.format(side='MASTER')}, MASTER_USE_GTID = slave_pos", "START SLAVE")
+    else:
+        options = "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
+        execute(replica, f"CHANGE REPLICATION SOURCE TO {where.format(side='SOURCE')}, {options}", "START REPLICA")
+
+
+def promote(replica: PrivateServer) -> None:
+    """Make a server of its own of a replica."""
+    word = "SLAVE" if replica.flavour == "mariadb" else "REPLICA"
+    execute(replica, f"STOP {word}", f"RESET {word} ALL")
+
+
+def executed(server: PrivateServer) -> str:
+    """What the server has in its log, as its own text."""
+    variable = "gtid_binlog_pos" if server.flavour == "mariadb" else "gtid_executed"
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT @@GLOBAL.{variable}")
+        return "".join(str(cursor.fetchone()[0]).split())
+
+
+def await_applied(replica: PrivateServer, gtids: str) -> None:
+    """Wait, by the server's own function, until it has applied all of these."""
+    function = "MASTER_GTID_WAIT" if replica.flavour == "mariadb" else "WAIT_FOR_EXECUTED_GTID_SET"
+    with replica.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}('{gtids}', {PATIENCE_S})")
+        answer = cursor.fetchone()[0]
+    assert answer == 0, f"the replica did not catch up within {PATIENCE_S:.0f} s"
+
+
+def await_executed(replica: PrivateServer, gtids: str) -> None:
+    """Wait until the server has applied all of these and has them in its own log."""
+    await_applied(replica, gtids)
+    deadline = time.monotonic() + PATIENCE_S
+    while replica.flavour == "mariadb" and not _beyond(replica, gtids):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def execute(server: PrivateServer, *statements: str) -> None:
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def _beyond(replica: PrivateServer, gtids: str) -> bool:
+    last = {part.split("-")[0]: int(part.split("-")[2]) for part in executed(replica).split(",") if part}
+    return all(last.get(part.split("-")[0], 0) >= int(part.split("-")[2]) for part in gtids.split(","))
