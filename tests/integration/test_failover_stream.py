@@ -54,6 +54,10 @@ def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_
     # The primary goes on, is ahead of its replica by some transactions, and dies.
     time.sleep(0.3)
     primary.kill()
+    deadline = time.monotonic() + 20
+    while workload.failure is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert isinstance(workload.stop(), pymysql.err.MySQLError)
     assert workload.transactions > 20
     promote(replica)
