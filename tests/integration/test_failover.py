@@ -201,3 +201,16 @@ def test_another_server_at_the_same_address(fresh_server: Callable[..., PrivateS
             planner.plan(start.to_json())
     finally:
         planner.stop()
+
+
+@pytest.mark.timeout(60)
+def test_a_planned_batch_beyond_the_log_s_end(server: PrivateServer, tmp_path: Path) -> None:
+    """What was planned was in the log once; a log that ends before it has lost something, and waiting does not bring it back."""
+    start = now(server)
+    planner = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, Limits(), server.flavour == "mariadb").planner()
+    beyond = replace(start, offset=start.offset + 100_000_000)
+    try:
+        with pytest.raises(DefiniteError, match="lost a part of its log"):
+            planner.works(start.to_json(), beyond.to_json())
+    finally:
+        planner.stop()

@@ -236,3 +236,15 @@ def test_a_failed_relay_is_heard_only_after_what_it_brought(tmp_path: Path) -> N
     assert end.offset == log.group_ends[-1]
     with pytest.raises(DefiniteError, match="damaged"):
         planner.plan(end)
+
+
+def test_a_planned_end_that_the_log_no_longer_has_is_an_error(tmp_path: Path) -> None:
+    """A server that crashed lost the unsynced end of a file, and goes on in the next one."""
+    mirrors = [mirror_of(write_log([[1]]), f"log.{number:06}", tmp_path) for number in (1, 2)]
+    planner = planner_over(mirrors, tmp_path, Limits())
+    end = mirrors[0].safe_end
+    assert planner.await_end(at("log.000001", end))
+    with pytest.raises(DefiniteError, match="lost a part of its log"):
+        planner.await_end(at("log.000001", end + 1))
+    # Where nothing follows, it may only be late.
+    assert not planner.await_end(at("log.000002", end + 1), 0.05)

@@ -75,14 +75,23 @@ class Planner:
         with self._relay.changed:
             return bool(self._relay.files) and self._newest() >= position
 
-    def await_end(self, end: BinlogPosition) -> None:
-        """Wait until the relay has everything up to `end`, as when a planned batch is run again after a crash."""
+    def await_end(self, end: BinlogPosition, timeout_s: float = 3600.0) -> bool:
+        """Wait until the relay has everything up to `end`, as when a planned batch is run again after a crash; whether it has."""
         relay = self._relay
+        deadline = time.monotonic() + timeout_s
         with relay.changed:
             while not (relay.files and self._newest() >= end):
                 if relay.failure is not None:
                     raise relay.failure
-                relay.changed.wait(_POLL_S)
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                relay.changed.wait(min(remaining, _POLL_S))
+            mirror = next((mirror for mirror in relay.files if mirror.name == end.file), None)
+            if mirror is None or max(mirror.safe_end, mirror.start) < end.offset:
+                # The next file begins, and this one is not as long as it was when the batch was planned.
+                raise lost_log(end, str(mirror.safe_end if mirror is not None else 0))
+            return True
 
     def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """The pieces of [start, end), each a task's work."""
@@ -168,6 +177,15 @@ class Planner:
             taken = taken[:count]
         complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
         return taken, complete, rows
+
+
+def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
+    return DefiniteError(
+        f"the source lost a part of its log that was read before: a batch was planned up to {end}, but the log ends at {found}",
+        place=str(end),
+        hint="changes in the target may be lost at the source (sync_binlog = 1 prevents that); "
+        "to start over, remove the state directory and the target tables",
+    )
 
 
 def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:

@@ -6,21 +6,27 @@ import fnmatch
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
+from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
-from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import MySQLSource
-from headrace.sources.mysql.planner import Planner
+from headrace.sources.mysql.planner import Planner, lost_log
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Relay
 from headrace.sources.mysql.snapshot import Chunk, read_chunk
+from headrace.sources.mysql.watermark import log_end
 
 log = logging.getLogger("headrace.mysql")
+
+_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class MySQLPlanner:
     """The planning side: owns the relay and its thread."""
 
     def __init__(self, source: MySQLSource) -> None:
-        self._start = source.start
+        self._start, self._address = source.start, source.address
         # A directory of our own: a predecessor that is still dying cannot touch it.
         self._relay = Relay(source.address, source.relay_dir / f"{os.getpid()}", source.relay_bytes, log.warning, identity=source.identity)
         self._planner = Planner(self._relay, source.limits, mariadb=source.mariadb)
@@ -62,7 +68,8 @@ class MySQLPlanner:
         if stop.epoch < self._start.epoch:
             # Planned on a server that was left since: whatever of it was written comes again, by GTID, from the one we read now.
             return [{"kind": "mark", "until": end}]
-        self._planner.await_end(stop)
+        while not self._planner.await_end(stop, _LOOK_S):
+            self._check_log_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
         works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in segments]
         if not works:
@@ -79,6 +86,18 @@ class MySQLPlanner:
 
     def stop(self) -> None:
         self._relay.stop()
+
+    def _check_log_end(self, end: BinlogPosition) -> None:
+        """What was planned was in the log once; if the log ends before it now, waiting is in vain."""
+        try:
+            with closing(connect(self._address)) as connection:
+                found = log_end(connection, self._address, end.epoch)
+        except TransientError as error:
+            # The relay has its own patience with a server that is away.
+            log.debug("cannot look at the log's end: %s", error.message)
+            return
+        if found < end:
+            raise lost_log(end, str(found))
 
     def _follow(self, start: Offset) -> BinlogPosition:
         position = BinlogPosition.from_json(start)
