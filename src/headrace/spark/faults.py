@@ -23,11 +23,11 @@ class CarriedError(RuntimeError):
 
 @contextmanager
 def carried() -> Iterator[None]:
-    """Raise our errors in their carried form."""
+    """Raise our errors in their carried form, which people can read too."""
     try:
         yield
     except HeadraceError as error:
-        raise CarriedError(encode(error)) from error
+        raise CarriedError(f"{error}\n{encode(error)}") from error
 
 
 def encode(error: HeadraceError) -> str:

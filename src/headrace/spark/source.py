@@ -39,8 +39,8 @@ def address_format(source: Source) -> type[DataSource]:
     return Addresses
 
 
-class AddressReader(DataSourceStreamReader):
-    """Spark's reader over our planner, which is made on first use."""
+class PlannedReader(DataSourceStreamReader):
+    """Spark's reader over our planner, which is made on first use. What a partition's work becomes is the heirs' business."""
 
     def __init__(self, source: Source) -> None:
         self._source: Source | None = source
@@ -53,10 +53,6 @@ class AddressReader(DataSourceStreamReader):
             mark_log()
             self._made = self._source.planner()
         return self._made
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What tasks get for `read`: it needs nothing, and so its workers import nothing of the source.
-        return {"_source": None, "_made": None}
 
     def initialOffset(self) -> Offset:
         with carried():
@@ -71,9 +67,6 @@ class AddressReader(DataSourceStreamReader):
         with carried():
             return [InputPartition(json.dumps(work)) for work in self._planner.works(start, end)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        yield (partition.value,)
-
     def commit(self, end: Offset) -> None:
         with carried():
             self._planner.commit(end)
@@ -81,3 +74,14 @@ class AddressReader(DataSourceStreamReader):
     def stop(self) -> None:
         if self._made is not None:
             self._made.stop()
+
+
+class AddressReader(PlannedReader):
+    """Hands each piece of work on as it is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What tasks get for `read`: it needs nothing, and so its workers import nothing of the source.
+        return {"_source": None, "_made": None}
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        yield (partition.value,)
