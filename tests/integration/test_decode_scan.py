@@ -94,3 +94,25 @@ def test_the_server_s_own_error_is_ours(book: Logbook) -> None:
     book.run("DROP TABLE t")
     with pytest.raises(DefiniteError, match="no such table"):
         book.scanned(schema)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("INT", "BIGINT"),
+        ("INT", "INT UNSIGNED"),
+        ("BIGINT", "VARCHAR(30)"),
+        ("DECIMAL(9,2)", "DECIMAL(9,3)"),
+        ("VARCHAR(30)", "INT"),
+        ("FLOAT", "DOUBLE"),
+        ("DATE", "DATETIME"),
+        ("TIME", "TIMESTAMP NULL"),
+    ],
+)
+def test_a_table_altered_since_it_was_captured_is_not_misread(book: Logbook, before: str, after: str) -> None:
+    book.run(f"CREATE TABLE t (id INT PRIMARY KEY, v {before})")
+    schema = book.schema("t")
+    book.run(f"ALTER TABLE t MODIFY v {after}", "INSERT INTO t (id) VALUES (1)")
+    with pytest.raises(DefiniteError, match=r"column v of .* is no longer") as caught:
+        book.scanned(schema)
+    assert "headrace resync" in caught.value.hint

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from pymysql.connections import Connection
-from pymysql.protocol import MysqlPacket
+from pymysql.constants import FIELD_TYPE, FLAG
+from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import Column, Kind, TableSchema
@@ -31,6 +32,23 @@ _SPLIT_SIZE: Final = 0xFFFFFF
 
 _AS_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 _FIXED: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float"))) | {Kind.YEAR}
+_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
+_FIXED_TYPES: Final = {
+    **dict.fromkeys((Kind.INT8, Kind.UINT8), (FIELD_TYPE.TINY,)),
+    **dict.fromkeys((Kind.INT16, Kind.UINT16), (FIELD_TYPE.SHORT,)),
+    **dict.fromkeys((Kind.INT32, Kind.UINT32), (FIELD_TYPE.LONG, FIELD_TYPE.INT24)),
+    **dict.fromkeys((Kind.INT64, Kind.UINT64), (FIELD_TYPE.LONGLONG,)),
+    Kind.FLOAT32: (FIELD_TYPE.FLOAT,),
+    Kind.FLOAT64: (FIELD_TYPE.DOUBLE,),
+    Kind.YEAR: (FIELD_TYPE.YEAR,),
+    Kind.DATE: (FIELD_TYPE.DATE,),
+    Kind.DATETIME: (FIELD_TYPE.DATETIME,),
+    Kind.TIMESTAMP: (FIELD_TYPE.TIMESTAMP,),
+    Kind.TIME: (FIELD_TYPE.TIME,),
+    Kind.BIT: (FIELD_TYPE.BIT,),
+}
+_WITHOUT_LENGTH: Final = frozenset(stored for types in _FIXED_TYPES.values() for stored in types) - {FIELD_TYPE.BIT}
+"""Types whose values come without their length; all others are strings of some kind in the protocol."""
 _TEMPORAL: Final = {
     Kind.DATE: (resultset.DATE, 4),
     Kind.DATETIME: (resultset.DATETIME, 8),
@@ -91,8 +109,8 @@ class _Result:
         self._skip_definitions(columns)
         connection._execute_command(_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
         connection._read_packet()
-        self._skip_definitions(columns)
         try:
+            self._check_definitions()
             yield from self._rows()
         except BaseException:
             # What is left of the result must not be read as the answer to the next query.
@@ -104,6 +122,18 @@ class _Result:
         if count:
             for _ in range(count + 1):
                 self._connection._read_packet()
+
+    def _check_definitions(self) -> None:
+        """The server's answer has the types that we read it by: a table may have been altered since it was captured."""
+        for column in self._schema.columns:
+            packet = self._connection._read_packet(FieldDescriptorPacket)
+            if not _fits(column, packet.type_code, packet.scale, bool(packet.flags & FLAG.UNSIGNED)):
+                raise DefiniteError(
+                    f"column {column.name} of {self._schema.name} is no longer {column.source_type or column.kind.value}",
+                    place=f"snapshot of {self._schema.name}",
+                    hint=f"the table was altered while it was read: headrace resync {self._schema.name}, or start again",
+                )
+        self._connection._read_packet()
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         state = self._state
@@ -220,6 +250,15 @@ class _Result:
             )
         what = f"column {column.name} of {self._schema.name} ({column.source_type})"
         return DefiniteError(f"{what} cannot be read", place=str(self._schema.name))
+
+
+def _fits(column: Column, stored: int, scale: int, unsigned: bool) -> bool:
+    """Whether values of a result's type are read right as the column's kind."""
+    if column.kind in _FIXED_TYPES:
+        return stored in _FIXED_TYPES[column.kind] and (column.kind not in _INTEGERS or unsigned == column.kind.value.startswith("u"))
+    if column.kind is Kind.DECIMAL:
+        return stored == FIELD_TYPE.NEWDECIMAL and scale == column.scale
+    return stored not in _WITHOUT_LENGTH
 
 
 def _describe(columns: Sequence[Column]) -> Any:
