@@ -14,7 +14,7 @@ from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.position import BinlogPosition
 
 if TYPE_CHECKING:
-    from headrace.sources.mysql.source import MySQLPlanner
+    from headrace.sources.mysql.source import LogPlanner, MySQLPlanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +45,18 @@ class MySQLSource:
         from headrace.sources.mysql.source import MySQLPlanner
 
         return MySQLPlanner(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogDirectory:
+    """Log files in a directory, from a position on; nothing is mirrored, the files are read where they lie."""
+
+    path: Path
+    start: BinlogPosition
+    limits: Limits
+    mariadb: bool
+
+    def planner(self) -> LogPlanner:
+        from headrace.sources.mysql.offline import directory_planner
+
+        return directory_planner(self)

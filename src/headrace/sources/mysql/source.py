@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from headrace.errors import TransientError
@@ -16,11 +17,11 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import MySQLSource
+from headrace.sources.mysql.origin import Limits, MySQLSource
 from headrace.sources.mysql.planner import Planner, lost_log
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.relay import Relay
+from headrace.sources.mysql.relay import Mirror, Relay
 from headrace.sources.mysql.snapshot import Chunk, read_chunk
 from headrace.sources.mysql.watermark import log_end
 
@@ -44,14 +45,15 @@ def _matches(name: TableName, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in patterns)
 
 
-class MySQLPlanner:
-    """The planning side: owns the relay and its thread."""
+class LogPlanner:
+    """The planning side: owns a mirror of a log and its thread."""
 
-    def __init__(self, source: MySQLSource) -> None:
-        self._start, self._address = source.start, source.address
-        # A directory of our own: a predecessor that is still dying cannot touch it.
-        self._relay = Relay(source.address, source.relay_dir / f"{os.getpid()}", source.relay_bytes, log.warning, identity=source.identity)
-        self._planner = Planner(self._relay, source.limits, mariadb=source.mariadb)
+    def __init__(
+        self, mirror: Mirror, start: BinlogPosition, limits: Limits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
+    ) -> None:
+        """`log_end` tells where the log ends now, None if nobody can say."""
+        self._relay, self._start, self._log_end = mirror, start, log_end
+        self._planner = Planner(mirror, limits, mariadb=mariadb)
 
     def initial(self) -> Offset:
         return self._start.to_json()
@@ -88,15 +90,9 @@ class MySQLPlanner:
         self._relay.stop()
 
     def _check_log_end(self, end: BinlogPosition) -> None:
-        """What was planned was in the log once; if the log ends before it now, waiting is in vain."""
-        try:
-            with closing(connect(self._address)) as connection:
-                found = log_end(connection, self._address, end.epoch)
-        except TransientError as error:
-            # The relay has its own patience with a server that is away.
-            log.debug("cannot look at the log's end: %s", error.message)
-            return
-        if found < end:
+        """What was planned was in the log once: if the log ends before it now, that part is lost, and waiting is in vain."""
+        found = self._log_end()
+        if found is not None and replace(found, epoch=end.epoch) < end:
             raise lost_log(end, str(found))
 
     def _follow(self, start: Offset) -> BinlogPosition:
@@ -107,6 +103,26 @@ class MySQLPlanner:
         if not self._relay.started:
             self._relay.start(position)
         return position
+
+
+class MySQLPlanner(LogPlanner):
+    """Plans over a server's log, mirrored by a relay."""
+
+    def __init__(self, source: MySQLSource) -> None:
+        # A directory of our own: a predecessor that is still dying cannot touch it.
+        directory = source.relay_dir / f"{os.getpid()}"
+        relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity)
+        super().__init__(relay, source.start, source.limits, partial(_server_log_end, source.address), mariadb=source.mariadb)
+
+
+def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
+    try:
+        with closing(connect(address)) as connection:
+            return log_end(connection, address, 0)
+    except TransientError as error:
+        # The relay has its own patience with a server that is away.
+        log.debug("cannot look at the log's end: %s", error.message)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
