@@ -28,6 +28,7 @@ from headrace.sources.mysql import scan
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.labels import Opened
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.tablescan import scan_table
 
@@ -36,6 +37,7 @@ Row = tuple[Value, ...]
 
 _ENCODERS = {key: value for key, value in converters.conversions.items() if not isinstance(key, int)}
 _WITNESS_SERVER_ID = 907_100
+_PACKED_KINDS = frozenset({39, 40, *range(165, 172)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Logbook:
         stop = end or self.place()
         assert stop.file == start.file, "the log was rotated during the test"
         checksum = self.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
-        return Segment(str(self.server.binlog_dir / start.file), start.file, start.offset, stop.offset, 0, checksum)
+        plain = Segment(str(self.server.binlog_dir / start.file), start.file, start.offset, stop.offset, 0, checksum)
+        return replace(plain, packed=any(kind in _PACKED_KINDS for kind in kinds_of(self.bytes_of(plain))))
 
     def schema(self, table: str) -> TableSchema:
         with closing(connect(self.address)) as connection:
@@ -165,16 +168,31 @@ def quoted(name: TableName) -> str:
 def scan_log(data: bytes, base: int, *, checksum: bool, split_bytes: int = 1 << 40) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     """Run scan_groups over whole bytes: status, groups, splits, state."""
     groups = np.zeros((max(len(data) // 19, 1), scan.GROUP_COLUMNS), dtype=np.int64)
-    splits = np.zeros(max(len(data) // 19, 1), dtype=np.int64)
+    splits = np.zeros((max(len(data) // 19, 1), scan.SPLIT_COLUMNS), dtype=np.int64)
     state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
     status = scan.scan_groups(np.frombuffer(bytearray(data), dtype=np.uint8), len(data), base, checksum, split_bytes, groups, splits, state)
-    return int(status), groups[: state[scan.GROUPS]], splits[: state[scan.SPLITS]], state
+    return int(status), groups[: state[scan.GROUPS]], splits[: state[scan.SPLITS], scan.SPLIT_AT], state
 
 
-def parts_of(segment: Segment, cuts: Sequence[int]) -> list[Segment]:
-    """The segment cut at the given log offsets."""
+def kinds_of(data: bytes) -> list[int]:
+    """The kinds of the events in a piece of log, in order."""
+    found, at = [], 0
+    while at + 19 <= len(data):
+        found.append(data[at + 4])
+        at += max(int.from_bytes(data[at + 9 : at + 13], "little"), 19)
+    return found
+
+
+def parts_of(segment: Segment, cuts: Sequence[int], groups: np.ndarray | None = None) -> list[Segment]:
+    """The segment cut at the given log offsets; `groups` tell what a part that starts inside one must know of it."""
     bounds = [segment.start, *cuts, segment.end]
-    return [replace(segment, start=start, end=end) for start, end in pairwise(bounds) if start < end]
+    parts = [replace(segment, start=start, end=end) for start, end in pairwise(bounds) if start < end]
+    return [replace(part, opened=_opened(part.start, groups)) for part in parts] if groups is not None else parts
+
+
+def _opened(offset: int, groups: np.ndarray) -> Opened | None:
+    inside = groups[(groups[:, scan.START] < offset) & (groups[:, scan.END] > offset)]
+    return Opened(int(inside[0, scan.START]), "open", int(inside[0, scan.COMMITTED])) if len(inside) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,10 @@ def test_a_cut_at_any_group_bound_changes_nothing(recording: Recording) -> None:
 
 @pytest.mark.parametrize("split_bytes", [1, 500, 2000])
 def test_a_cut_at_any_statement_end_changes_nothing(recording: Recording, split_bytes: int) -> None:
-    _, _, splits, _ = scan_log(recording.data, recording.segment.start, checksum=True, split_bytes=split_bytes)
+    _, groups, splits, _ = scan_log(recording.data, recording.segment.start, checksum=True, split_bytes=split_bytes)
     assert len(splits) > 5
     assert all(later - earlier >= split_bytes for earlier, later in pairwise(splits.tolist()))
-    pieces = [read(recording, part) for part in parts_of(recording.segment, splits.tolist())]
+    pieces = [read(recording, part) for part in parts_of(recording.segment, splits.tolist(), groups)]
     assert [image for piece in pieces for image in piece] == recording.whole
 
 
@@ -128,12 +128,12 @@ def test_a_scan_in_arbitrary_steps_finds_the_same_groups(recording: Recording) -
     chooser = random.Random(7)
     for _ in range(20):
         groups = np.zeros((1000, scan.GROUP_COLUMNS), dtype=np.int64)
-        found = np.zeros(1000, dtype=np.int64)
+        found = np.zeros((1000, scan.SPLIT_COLUMNS), dtype=np.int64)
         state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
         for end in [*sorted(chooser.sample(range(len(data)), 15)), len(data)]:
             assert scan.scan_groups(buf, end, start, True, 300, groups, found, state) == scan.OK
         assert groups[: state[scan.GROUPS]].tolist() == whole.tolist()
-        assert found[: state[scan.SPLITS]].tolist() == splits.tolist()
+        assert found[: state[scan.SPLITS], scan.SPLIT_AT].tolist() == splits.tolist()
 
 
 def test_small_windows_and_blocks_change_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from headrace.model.change import Op
 from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.events import unsupported_event
 from headrace.sources.mysql.reader import Catalog, read_segment
 from testkit.binlogs import Logbook, Place, images_of, open_logbook, scan_log
 from testkit.servers import build
@@ -299,67 +298,6 @@ def test_the_enum_value_that_is_no_member(server: PrivateServer, database: str) 
         witness = book.select(schema)
         assert witness[0] == ("1", "", "")
         assert [image.row for image in images_of(book.read(start, "t"))] == witness == book.scanned(schema)
-
-
-def unreadable(book: Logbook, start: Place) -> str:
-    """The error for the first event of the log since `start` that the scan does not know."""
-    segment = book.segment(start)
-    data = book.bytes_of(segment)
-    status, _, _, state = scan_log(data, segment.start, checksum=segment.checksum)
-    assert status == scan.UNKNOWN_EVENT
-    at = int(state[scan.ERROR_AT])
-    return str(unsupported_event(data[at - segment.start + 4], f"{segment.file}:{at}"))
-
-
-def test_compressed_transactions_are_refused_with_a_remedy(book: Logbook) -> None:
-    book.run("CREATE TABLE t (id INT PRIMARY KEY, s TEXT)")
-    if book.server.flavour == "mysql":
-        book.run("SET SESSION binlog_transaction_compression = ON")
-        start = book.place()
-        book.run("INSERT INTO t VALUES (1, REPEAT('x', 1000))")
-        assert "binlog_transaction_compression = OFF" in unreadable(book, start)
-    else:
-        book.run("SET GLOBAL log_bin_compress = ON")
-        try:
-            start = book.place()
-            book.run("INSERT INTO t VALUES (1, REPEAT('x', 1000))")
-            assert "log_bin_compress = OFF" in unreadable(book, start)
-        finally:
-            book.run("SET GLOBAL log_bin_compress = OFF")
-
-
-def test_xa_transactions_are_refused_with_a_remedy(book: Logbook) -> None:
-    book.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    start = book.place()
-    book.run("XA START 'x'", "INSERT INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'")
-    try:
-        assert "XA transactions are not read yet" in unreadable(book, start)
-    finally:
-        book.run("XA ROLLBACK 'x'")
-
-
-def test_statements_instead_of_rows_are_shown_or_refused(book: Logbook) -> None:
-    book.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v INT)", "SET SESSION binlog_format = STATEMENT")
-    start = book.place()
-    book.run("INSERT INTO t VALUES (1, 1)")
-    segment = book.segment(start)
-    status, groups, _, _ = scan_log(book.bytes_of(segment), segment.start, checksum=segment.checksum)
-    assert (status, groups[:, scan.KIND].tolist(), groups[:, scan.ROWS].tolist()) == (scan.OK, [scan.STATEMENT], [0])
-    start = book.place()
-    book.run("INSERT INTO t (v) VALUES (2)")
-    assert "binlog_format = ROW" in unreadable(book, start)
-
-
-def test_partial_json_is_refused_with_a_remedy(mysql_server: PrivateServer) -> None:
-    """MySQL alone has it: MariaDB logs JSON as whole texts."""
-    with open_logbook(mysql_server, "mysql") as book:
-        book.run("CREATE DATABASE partial_json", "USE partial_json", "CREATE TABLE t (id INT PRIMARY KEY, j JSON)")
-        book.run("INSERT INTO t VALUES (1, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1))")
-        book.run("SET SESSION binlog_row_value_options = PARTIAL_JSON")
-        start = book.place()
-        book.run("UPDATE t SET j = JSON_SET(j, '$.b', 2)")
-        assert "binlog_row_value_options = ''" in unreadable(book, start)
-        book.run("DROP DATABASE partial_json")
 
 
 def test_a_schema_survives_its_json(book: Logbook) -> None:

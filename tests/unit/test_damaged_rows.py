@@ -21,6 +21,7 @@ from headrace.model.schema import TableSchema
 from headrace.sources.mysql import decoder, framing, resultset, scan
 from headrace.sources.mysql.arena import Arena, Slot, slot_for
 from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.expand import Piece
 from headrace.sources.mysql.reader import Catalog, Segment, _Walk
 from headrace.sources.mysql.tablescan import _describe
 from testkit.fences import Fenced
@@ -65,7 +66,9 @@ class Case:
         # The walk starts on a page in the file; here the buffer starts with the segment.
         segment = Segment("", "binlog.000001", self.start, self.start + len(log), 0, self.checksum)
         images: list[Image] = []
-        for block in _Walk(Fenced(len(log)).before_end(log), self.start, segment, catalog).blocks():
+        none = np.zeros(1, dtype=np.int64)
+        piece = Piece(Fenced(len(log)).before_end(log), 0, len(log), self.checksum, None, none, none, self.start)
+        for block in _Walk(segment, catalog).blocks(piece):
             heads = zip(block.op.to_pylist(), block.version.to_pylist(), strict=True)
             images += [(op, version, _cells(block.images, i)) for i, (op, version) in enumerate(heads)]
         return images
@@ -148,12 +151,12 @@ def test_scans_of_damaged_logs_stop_in_order(case: Case) -> None:
         for _ in range(draw.randint(0, 3) if damaged else 0):
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         log = Fenced(len(damaged) + 1).before_end(bytes(damaged))
-        groups, splits = np.zeros((64, scan.GROUP_COLUMNS), np.int64), np.zeros(64, np.int64)
+        groups, splits = np.zeros((64, scan.GROUP_COLUMNS), np.int64), np.zeros((64, scan.SPLIT_COLUMNS), np.int64)
         state = np.zeros(scan.STATE_CELLS, np.int64)
         # Without checksums, so that damage gets past the first look.
         scan.scan_groups(log, len(log), case.start, False, 1, groups, splits, state)
         assert 0 <= state[scan.POS] <= len(log)
-        index = np.zeros(4, np.int64)
+        index = np.zeros(scan.INDEX_CELLS, np.int64)
         scan.index_rows(
             log,
             len(log),
@@ -175,9 +178,8 @@ def test_one_flipped_bit_anywhere_fails_the_checksum_or_the_header(case: Case) -
         damaged[bit // 8] ^= 1 << bit % 8
         log = np.frombuffer(damaged, np.uint8)
         state = np.zeros(scan.STATE_CELLS, np.int64)
-        status = scan.scan_groups(
-            log, len(log), case.start, True, 1 << 30, np.zeros((64, scan.GROUP_COLUMNS), np.int64), np.zeros(64, np.int64), state
-        )
+        groups, splits = np.zeros((64, scan.GROUP_COLUMNS), np.int64), np.zeros((64, scan.SPLIT_COLUMNS), np.int64)
+        status = scan.scan_groups(log, len(log), case.start, True, 1 << 30, groups, splits, state)
         assert status != scan.OK or state[scan.POS] < len(log)
 
 

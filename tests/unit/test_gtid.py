@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet, parse_gtid_set
+from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet, parse_gtid_set, tag_number
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-0000-0000-ffff-000000000001"
 
@@ -33,6 +33,9 @@ def halves(source: str) -> tuple[int, int]:
         (f"{A}:9-10:1-5:6", f"{A}:1-6:9-10"),
         (f"{A.upper()}:1-3,\n{B}:2", f"{A}:1-3,{B}:2"),
         (f"{B}:2,{A}:1,{A}:2-3", f"{A}:1-3,{B}:2"),
+        (f"{A}:1-5:tag:1-3", f"{A}:1-5:tag:1-3"),
+        (f"{A}:Red:2 : _b1 : 4-5:7,{A}:1,{B}:zz:9", f"{A}:1:_b1:4-5:7:red:2,{B}:zz:9"),
+        (f"{A}:t:1,{A}:t:2", f"{A}:t:1-2"),
     ],
 )
 def test_mysql_sets_are_read_and_written(text: str, written: str) -> None:
@@ -40,9 +43,15 @@ def test_mysql_sets_are_read_and_written(text: str, written: str) -> None:
     assert MySQLGtidSet.parse(written) == MySQLGtidSet.parse(text)
 
 
-def test_tags_are_refused() -> None:
-    with pytest.raises(DefiniteError, match="has tags"):
-        MySQLGtidSet.parse(f"{A}:1-5:tag:1-3")
+def test_tagged_groups_are_sets_of_their_own() -> None:
+    start = MySQLGtidSet.parse(f"{A}:1-5:red:1-3")
+    tagged = np.array([(*halves(A), 4, tag_number("red")), (*halves(A), 6, 0), (*halves(A), 1, tag_number("blue"))], dtype=np.int64)
+    added = start.add_groups(tagged)
+    assert str(added) == f"{A}:1-6:blue:1:red:1-4"
+    assert added.holds(tagged).all()
+    assert start.holds(tagged).tolist() == [False, False, False]
+    assert start.holds(np.array([(*halves(A), 3, tag_number("red")), (*halves(A), 5, tag_number("red"))])).tolist() == [True, False]
+    assert str(added.minus(start)) == f"{A}:6:blue:1:red:4"
 
 
 def test_groups_fill_gaps_and_open_sources() -> None:

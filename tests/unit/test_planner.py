@@ -80,7 +80,7 @@ def mirror_of(log: Log, name: str, directory: Path, split_bytes: int = 1) -> Mir
     path.write_bytes(log.data)
     buf = np.frombuffer(bytes(log.data[START:]), dtype=np.uint8).copy()
     groups = np.empty((1000, scan.GROUP_COLUMNS), dtype=np.int64)
-    splits, state = np.empty(1000, dtype=np.int64), np.zeros(scan.STATE_CELLS, dtype=np.int64)
+    splits, state = np.empty((1000, scan.SPLIT_COLUMNS), dtype=np.int64), np.zeros(scan.STATE_CELLS, dtype=np.int64)
     assert scan.scan_groups(buf, len(buf), START, False, split_bytes, groups, splits, state) == scan.OK
     found = groups[: state[scan.GROUPS]].copy()
     assert found[:, scan.END].tolist() == log.group_ends

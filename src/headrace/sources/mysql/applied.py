@@ -25,7 +25,7 @@ class AppliedGroups:
 
     def mark(self, groups: npt.NDArray[np.int64], place: str) -> None:
         """Mark, in place, the groups that were applied."""
-        gtids = groups[:, [scan.GTID0, scan.GTID1, scan.GTID2]]
+        gtids = groups[:, scan.GTID]
         held = self._applied.holds(gtids)
         if isinstance(self._applied, MariaDBGtidPosition):
             self._check_order(gtids, held, place)
@@ -41,7 +41,7 @@ class AppliedGroups:
         plain = held & ((kinds == scan.DATA) | (kinds == scan.STATEMENT))
         groups[plain, scan.KIND] = scan.SKIPPED
         groups[plain, scan.ROWS] = 0
-        groups[held, scan.GTID0 : scan.GTID2 + 1] = 0
+        groups[held, scan.GTID] = 0
 
     def _check_order(self, gtids: npt.NDArray[np.int64], held: npt.NDArray[np.bool_], place: str) -> None:
         """A sequence number tells before from after only while it rises along the log."""

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.model.version import unpack_version
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.events import truncated
@@ -30,6 +29,8 @@ MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
 _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 """What offsets of 32 bits can address."""
+_PLACE: Final = 6
+"""The column of an index with an event's offset in its file (see `scan`)."""
 
 _INTEGERS: Final = {
     Kind.INT8: 1,
@@ -93,6 +94,10 @@ class ReadOptions:
     """Emit the before image of every update, not only of those that move a row to another key."""
     zero_dates_as_null: bool = False
     """Read a date that no calendar has as NULL instead of stopping."""
+    transactions: bool = False
+    """Say of every image which transaction made it, and its place in there."""
+    queries: bool = False
+    """Say of every image which statement made it, where the source logs that."""
 
 
 class RowDecoder:
@@ -131,6 +136,7 @@ class RowDecoder:
         data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
         rows = min(max(volume // 4, 16), MAX_BLOCK_ROWS)
         while cursor[images.EVENT] < len(events):
+            first = f"{place}:{int(events[cursor[images.EVENT], _PLACE])}"
             arena = Arena(self._slots, rows, data_bytes)
             op = np.empty(rows, dtype=np.uint8)
             version = np.empty(rows, dtype=np.uint64)
@@ -154,16 +160,16 @@ class RowDecoder:
             )
             status, done = int(cursor[images.STATUS]), int(cursor[images.ROWS])
             if status > images.FULL:
-                raise self._error(status, int(cursor[images.ERROR_COLUMN]), f"{place}:{int(events[cursor[images.ERROR_AT], 4])}")
+                raise self._error(status, int(cursor[images.ERROR_COLUMN]), f"{place}:{int(events[cursor[images.ERROR_AT], _PLACE])}")
             if done == 0 and status == images.FULL:
                 # A single change larger than the arena.
                 if data_bytes == _LARGEST_DATA_BYTES:
-                    raise self._too_large(f"{place}:{int(events[cursor[images.EVENT], 4])}")
+                    raise self._too_large(f"{place}:{int(events[cursor[images.EVENT], _PLACE])}")
                 data_bytes = min(data_bytes * 4, _LARGEST_DATA_BYTES)
                 rows = max(rows, 16)
                 continue
             if done:
-                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], place)
+                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], first)
 
     def _block(
         self,
@@ -175,7 +181,7 @@ class RowDecoder:
         place: str,
     ) -> ChangeBlock:
         # Names are found for a block at a time, so an unknown one is placed by the block's first image.
-        where = f"{place}:{unpack_version(int(version[0]))[2]} or after, table {self.schema.name}"
+        where = f"{place} or after, table {self.schema.name}"
         arrays = [
             self._finished(column, finish, array, where)
             for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)

@@ -19,8 +19,14 @@ CHECKSUM_SIZE: Final = 4
 QUERY_EVENT: Final = 2
 STOP_EVENT: Final = 3
 ROTATE_EVENT: Final = 4
+INTVAR_EVENT: Final = 5
+APPEND_BLOCK_EVENT: Final = 9
+RAND_EVENT: Final = 13
+USER_VAR_EVENT: Final = 14
 FORMAT_DESCRIPTION_EVENT: Final = 15
 XID_EVENT: Final = 16
+BEGIN_LOAD_QUERY_EVENT: Final = 17
+EXECUTE_LOAD_QUERY_EVENT: Final = 18
 TABLE_MAP_EVENT: Final = 19
 WRITE_ROWS_EVENT_V1: Final = 23
 UPDATE_ROWS_EVENT_V1: Final = 24
@@ -46,13 +52,14 @@ ANNOTATE_ROWS_EVENT: Final = 160
 BINLOG_CHECKPOINT_EVENT: Final = 161
 MARIADB_GTID_EVENT: Final = 162
 MARIADB_GTID_LIST_EVENT: Final = 163
+QUERY_COMPRESSED_EVENT: Final = 165
 
 ARTIFICIAL_FLAG: Final = 0x20
 IGNORABLE_FLAG: Final = 0x80
 
 EVENT_NAMES: Final = {
     value: name.removesuffix("_EVENT") for name, value in list(globals().items()) if name.isupper() and "_EVENT" in name
-} | {5: "INTVAR", 13: "RAND", 14: "USER_VAR", 164: "START_ENCRYPTION", 165: "QUERY_COMPRESSED"}
+} | {164: "START_ENCRYPTION"}
 
 _POST_HEADER_SIZES: Final = {
     TABLE_MAP_EVENT: 8,
@@ -62,15 +69,8 @@ _POST_HEADER_SIZES: Final = {
 
 UNSUPPORTED: Final = {
     INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
-    XA_PREPARE_EVENT: "XA transactions are not read yet; let the source commit without XA",
-    PARTIAL_UPDATE_ROWS_EVENT: "SET GLOBAL binlog_row_value_options = '' on the source",
-    TRANSACTION_PAYLOAD_EVENT: "SET GLOBAL binlog_transaction_compression = OFF on the source",
-    GTID_TAGGED_EVENT: "tagged GTIDs are not read yet; use untagged ones (gtid_next = AUTOMATIC)",
-    5: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
-    13: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
-    14: "a statement-format change was logged; SET GLOBAL binlog_format = ROW on the source, for its sessions too",
     164: "the binary log is encrypted at rest and was read from files; read it through the server",
-} | dict.fromkeys(range(165, 172), "SET GLOBAL log_bin_compress = OFF on the source")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,11 @@ def parse_query(body: bytes, place: str) -> Query:
         raise truncated("QUERY", place)
     database = body[start : start + database_size].decode("utf8", "surrogateescape")
     return Query(database, body[start + database_size + 1 :].decode("utf8", "replace"))
+
+
+def parse_load_query(body: bytes, place: str) -> Query:
+    """The body of an EXECUTE_LOAD_QUERY_EVENT: a QUERY_EVENT's with the file's part of the statement after the fixed fields."""
+    return parse_query(body[:13] + body[26:], place)
 
 
 def parse_format_description(body: bytes, place: str) -> FormatDescription:

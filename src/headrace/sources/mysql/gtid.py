@@ -1,7 +1,8 @@
 """GTID sets of both server families, advanced in bulk by the groups of a scan.
 
-A MySQL set is intervals of transaction numbers per server UUID; a MariaDB position is the last sequence number per domain. Both are
-values: adding returns a new set.
+A MySQL set is intervals of transaction numbers per server UUID and tag; a MariaDB position is the last sequence number per domain. Both
+are values: adding returns a new set. Groups are lines of numbers; a tag is in them as the number that `tag_number` gave it, which means
+something in this process only.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from headrace.errors import DefiniteError
 
 _Intervals = tuple[tuple[int, int], ...]
 
-_SPAN: Final = r"[0-9]+(-[0-9]+)?"
-_MYSQL_PART: Final = re.compile(rf"(?P<source>[0-9a-fA-F]{{8}}(-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}):(?P<spans>{_SPAN}(:{_SPAN})*)")
+_SPAN: Final = r"[0-9]+(?:\s*-\s*[0-9]+)?"
+_TAG: Final = r"[a-z_][a-z0-9_]{0,31}"
+_PIECE: Final = rf"(?:{_SPAN}|{_TAG}\s*:\s*{_SPAN})"
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_MYSQL_PART: Final = re.compile(rf"(?P<source>{_UUID})\s*:\s*(?P<pieces>{_PIECE}(?:\s*:\s*{_PIECE})*)", re.IGNORECASE)
 _MARIADB_PART: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class MySQLGtidSet:
-    """Per source UUID, disjoint half-open intervals in order."""
+    """Per source (a UUID, or `UUID:tag`), disjoint half-open intervals in order."""
 
     intervals: tuple[tuple[str, _Intervals], ...] = ()
 
@@ -37,38 +41,45 @@ class MySQLGtidSet:
                 continue
             match = _MYSQL_PART.fullmatch(part.strip())
             if match is None:
-                raise DefiniteError(
-                    f"GTID set {part.strip()!r} has tags, which are not read yet, or is damaged",
-                    hint="use untagged GTIDs (gtid_next = AUTOMATIC)",
-                )
-            spans = [tuple(int(number) for number in span.split("-")) for span in match["spans"].split(":")]
-            if any(not 0 < span[0] <= span[-1] for span in spans):
-                raise DefiniteError(f"GTID set {part.strip()!r} has an interval that ends before it starts")
-            found.setdefault(match["source"].lower(), []).extend((span[0], span[-1] + 1) for span in spans)
+                raise DefiniteError(f"GTID set {part.strip()!r} cannot be read", hint="write UUID:1-5 or UUID:tag:1-5, as gtid_executed")
+            source = match["source"].lower()
+            for piece in re.sub(r"\s", "", match["pieces"]).lower().split(":"):
+                if not piece[0].isdigit():
+                    # What follows a tag is its own, up to the next one.
+                    source = f"{match['source'].lower()}:{piece}"
+                    continue
+                first, _, last = piece.partition("-")
+                span = int(first), int(last or first) + 1
+                if not 0 < span[0] < span[1]:
+                    raise DefiniteError(f"GTID set {part.strip()!r} has an interval that ends before it starts")
+                found.setdefault(source, []).append(span)
         return cls(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
     def add_groups(self, groups: npt.NDArray[np.int64]) -> MySQLGtidSet:
-        """The set with the transactions of these groups: lines of (UUID high, UUID low, number), zeros for none."""
-        present = groups[groups[:, 2] != 0]
+        """The set with the transactions of these groups: lines of (UUID high, UUID low, number[, tag]), zeros for none."""
+        present = _with_tags(groups[groups[:, 2] != 0])
         if not len(present):
             return self
         found = {source: list(spans) for source, spans in self.intervals}
-        for high, low in {(int(h), int(lo)) for h, lo in np.unique(present[:, :2], axis=0).tolist()}:
-            numbers = np.unique(present[(present[:, 0] == high) & (present[:, 1] == low), 2])
+        for high, low, tag in np.unique(present[:, [0, 1, 3]], axis=0).tolist():
+            ours = (present[:, 0] == high) & (present[:, 1] == low) & (present[:, 3] == tag)
+            numbers = np.unique(present[ours, 2])
             breaks = np.flatnonzero(np.diff(numbers) != 1)
             starts = numbers[np.concatenate(([0], breaks + 1))]
             ends = numbers[np.concatenate((breaks, [len(numbers) - 1]))] + 1
-            source = str(uuid.UUID(int=(high & (1 << 64) - 1) << 64 | low & (1 << 64) - 1))
-            found.setdefault(source, []).extend(zip(starts.tolist(), ends.tolist(), strict=True))
+            found.setdefault(source_name(high, low, tag), []).extend(zip(starts.tolist(), ends.tolist(), strict=True))
         return MySQLGtidSet(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
     def holds(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of these groups' transactions are in the set: lines as in `add_groups`."""
         held = np.zeros(len(groups), dtype=np.bool_)
+        lines = _with_tags(groups)
         for source, spans in self.intervals:
-            number = uuid.UUID(source).int
+            name, _, tag = source.partition(":")
+            number = uuid.UUID(name).int
             high, low = _signed(number >> 64), _signed(number & (1 << 64) - 1)
-            ours = np.flatnonzero((groups[:, 0] == high) & (groups[:, 1] == low) & (groups[:, 2] != 0))
+            same = (lines[:, 0] == high) & (lines[:, 1] == low) & (lines[:, 3] == tag_number(tag)) & (lines[:, 2] != 0)
+            ours = np.flatnonzero(same)
             starts, ends = np.array(spans, dtype=np.int64).T
             at = np.searchsorted(starts, groups[ours, 2], side="right") - 1
             held[ours] = (at >= 0) & (groups[ours, 2] < ends[at])
@@ -81,10 +92,15 @@ class MySQLGtidSet:
         return MySQLGtidSet(tuple((source, spans) for source, spans in left if spans))
 
     def __str__(self) -> str:
-        return ",".join(
-            ":".join([source, *(str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in spans)])
-            for source, spans in self.intervals
-        )
+        parts: list[str] = []
+        for source, spans in self.intervals:
+            name, _, tag = source.partition(":")
+            text = ":".join(str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in spans)
+            if tag and parts and parts[-1].startswith(name):
+                parts[-1] += f":{tag}:{text}"
+            else:
+                parts.append(f"{source}:{text}")
+        return ",".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,7 @@ class MariaDBGtidPosition:
         present = groups[groups[:, 2] != 0]
         last = {domain: (server, sequence) for domain, server, sequence in self.domains}
         for domain in np.unique(present[:, 0]).tolist():
-            server, sequence = present[present[:, 0] == domain][-1, 1:].tolist()
+            server, sequence = present[present[:, 0] == domain][-1, 1:3].tolist()
             last[domain] = (server, sequence)
         return MariaDBGtidPosition(tuple(sorted((domain, *rest) for domain, rest in last.items())))
 
@@ -134,6 +150,27 @@ GtidSet = MySQLGtidSet | MariaDBGtidPosition
 
 def parse_gtid_set(text: str, *, mariadb: bool) -> GtidSet:
     return MariaDBGtidPosition.parse(text) if mariadb else MySQLGtidSet.parse(text)
+
+
+_TAGS: Final[list[str]] = [""]
+
+
+def tag_number(tag: str) -> int:
+    """The number that stands for a tag in lines of groups; 0 for none."""
+    if tag not in _TAGS:
+        _TAGS.append(tag)
+    return _TAGS.index(tag)
+
+
+def source_name(high: int, low: int, tag: int) -> str:
+    """The source of a group: its UUID in two signed halves, with the tag if there is one."""
+    name = str(uuid.UUID(int=(high & (1 << 64) - 1) << 64 | low & (1 << 64) - 1))
+    return f"{name}:{_TAGS[tag]}" if tag else name
+
+
+def _with_tags(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Lines of four numbers, whether or not they came with tags."""
+    return groups if groups.shape[1] == 4 else np.column_stack((groups, np.zeros(len(groups), dtype=np.int64)))
 
 
 def read_gtid_set(text: str) -> GtidSet:

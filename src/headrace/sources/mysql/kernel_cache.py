@@ -24,6 +24,7 @@ KERNEL_MODULES: Final = (
     "images",
     "checksum",
     "framing",
+    "heads",
     "scan",
     "resultset",
 )

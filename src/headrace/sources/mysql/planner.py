@@ -2,15 +2,16 @@
 
 A batch ends on a group bound: at the last one within `flush_bytes` and `flush_rows` (at least one group), after `flush_seconds`, or right
 after a statement that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds
-and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes, whatever the cuts
-between them.
+and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes with the same
+addresses, whatever the cuts between them. What does not count where it lies (prepared XA transactions, groups that were applied before) is
+left out by `course`, here and nowhere else.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,9 +19,21 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
-from headrace.sources.mysql.events import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
+from headrace.sources.mysql.course import LEFT_OUT, Course, follow
+from headrace.sources.mysql.events import (
+    CHECKSUM_SIZE,
+    EXECUTE_LOAD_QUERY_EVENT,
+    HEADER_SIZE,
+    QUERY_COMPRESSED_EVENT,
+    QUERY_EVENT,
+    Query,
+    parse_load_query,
+    parse_query,
+)
 from headrace.sources.mysql.gtid import parse_gtid_set
+from headrace.sources.mysql.labels import Opened, name_group
 from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.packed import plain_event
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.reader import Segment
 from headrace.sources.mysql.relay import Mirror, MirrorFile
@@ -34,7 +47,8 @@ UNKNOWN_GTID: Final = "unknown"
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
 _POLL_S: Final = 1.0
-_INERT = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT")
+_INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
+_STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOAD_QUERY_EVENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +109,63 @@ class Planner:
 
     def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """The pieces of [start, end), each a task's work."""
-        with self._relay.changed:
-            pieces = [(mirror, *_range(mirror, start, end)) for mirror in self._relay.files]
-        total = sum(max(stop - begin, 0) for _, begin, stop in pieces)
+        stretches = self._stretches(start, end)
+        total = sum(stretch.stop - stretch.begin for stretch in stretches)
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
-        return [segment for mirror, begin, stop in pieces if begin < stop for segment in _split(mirror, begin, stop, share, start.epoch)]
+        return [segment for stretch in stretches for segment in self._split(stretch, share, start.epoch)]
 
     def holds_rows(self, segment: Segment) -> bool:
         """Whether anything in a segment is to be read: log files that only begin and end need no task."""
         with self._relay.changed:
             groups = next((mirror.groups for mirror in self._relay.files if mirror.name == segment.file), None)
-        if groups is None:
+        if groups is None or segment.inserts:
             return True
         first = int(np.searchsorted(groups[:, scan.END], segment.start, side="right"))
         # The group that a split cuts in two ends behind the segment.
         last = int(np.searchsorted(groups[:, scan.END], segment.end)) + 1
-        return bool(groups[first:last, scan.ROWS].any())
+        counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], LEFT_OUT)]
+        return bool(counting[:, scan.ROWS].any())
 
     def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[Statement]:
         """The statements in [start, end) that are not changes of rows, in order."""
         found: list[Statement] = []
-        with self._relay.changed:
-            pieces = [(mirror, *_range(mirror, start, end), mirror.groups) for mirror in self._relay.files]
-        for mirror, begin, stop, groups in pieces:
-            ends = groups[:, scan.END]
-            for i in np.flatnonzero((groups[:, scan.KIND] == scan.STATEMENT) & (ends > begin) & (ends <= stop)).tolist():
-                group_start = max(int(ends[i - 1]) if i else begin, begin)
-                position = BinlogPosition(mirror.name, int(ends[i]), epoch=start.epoch)
-                found.extend(Statement(query, position) for query in _queries(mirror, group_start, int(ends[i])))
+        for stretch in self._stretches(start, end):
+            mirror, groups = stretch.mirror, stretch.groups
+            for g in np.flatnonzero(_barriers(groups)).tolist():
+                offset, shift = int(groups[g, scan.END]), int(stretch.course.shifts[g] + groups[g, scan.GROWTH])
+                position = BinlogPosition(mirror.name, offset, epoch=start.epoch, shift=shift)
+                found.extend(Statement(query, position) for query in _queries(mirror, int(groups[g, scan.START]), offset))
         return found
+
+    def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:
+        """The parts of files that [start, end) is made of."""
+        with self._relay.changed:
+            ranges = [(mirror, *_range(mirror, start, end), mirror.groups, mirror.splits) for mirror in self._relay.files]
+        found: list[_Stretch] = []
+        shift, prepared = start.shift, start.prepared
+        for mirror, begin, stop, groups, splits in ranges:
+            if begin >= stop:
+                continue
+            ends = groups[:, scan.END]
+            inside = groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
+            course = follow(mirror, inside, shift if mirror.name == start.file else 0, prepared)
+            prepared = course.prepared
+            found.append(_Stretch(mirror, begin, stop, inside, splits, course))
+        return found
+
+    def _split(self, stretch: _Stretch, share: int, epoch: int) -> Iterator[Segment]:
+        """About equal pieces of at most about `share` bytes, cut at the bounds nearest to where equal ones would end."""
+        begin, stop, mirror = stretch.begin, stretch.stop, stretch.mirror
+        bounds = stretch.bounds
+        pieces = -(-(stop - begin) // share)
+        at = begin
+        for i in range(1, pieces + 1):
+            wanted = begin + (stop - begin) * i // pieces
+            cut = stop if i == pieces else _nearest(bounds, wanted, stop)
+            if cut > at:
+                plain = Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
+                yield stretch.described(plain, mariadb=self._mariadb)
+                at = cut
 
     def _beyond(self, start: BinlogPosition) -> bool:
         return bool(self._relay.files) and self._newest() > start
@@ -146,37 +188,50 @@ class Planner:
                 break
             begin = start.offset if mirror.name == start.file else mirror.start
             last = until.offset if until is not None and mirror.name == until.file else mirror.safe_end
-            taken, complete, rows = self._take(mirror, begin, last, room, rows_room, at_least=int(end == start))
+            before = end if mirror.name == end.file else BinlogPosition(mirror.name, begin, prepared=end.prepared)
+            taken, complete, rows = self._take(mirror, before, last, room, rows_room, at_least=int(end == start))
             if gtid is not None and len(taken):
-                gtid = gtid.add_groups(taken[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
+                gtid = gtid.add_groups(taken[:, scan.GTID])
             if not complete and not len(taken):
                 break
             offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
-            end = BinlogPosition(mirror.name, offset, UNKNOWN_GTID if gtid is None else str(gtid), start.epoch, start.ahead)
+            course = follow(mirror, taken, before.shift, before.prepared)
+            known = UNKNOWN_GTID if gtid is None else str(gtid)
+            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, course.shift, course.prepared)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
 
     def _take(
-        self, mirror: MirrorFile, begin: int, last: int, room: int, rows_room: int, at_least: int
+        self, mirror: MirrorFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
     ) -> tuple[npt.NDArray[np.int64], bool, int]:
         """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
+        begin = before.offset
         groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
         allowed = int(np.searchsorted(groups[:, scan.END], last, side="right"))
         fitting = min(max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least), allowed)
-        barriers = np.flatnonzero(groups[:fitting, scan.KIND] == scan.STATEMENT)
+        barriers = np.flatnonzero(_barriers(groups[:fitting]))
         if len(barriers):
             fitting = int(barriers[0]) + 1
         taken, rows = groups[:fitting], 0
         if self._limits.flush_rows:
-            count, rows = groups_within(mirror.path, mirror.checksum, begin, taken[:, scan.END], rows_room)
+            count, rows = self._count(mirror, before, taken, rows_room)
             if count < min(at_least, len(taken)):
                 # The first group alone is larger than the limit: it is the batch.
                 count, rows = at_least, rows_room
             taken = taken[:count]
         complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
         return taken, complete, rows
+
+    def _count(self, mirror: MirrorFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
+        """How many of the groups that follow a position hold at most `most` changes together, and how many they hold."""
+        if not len(groups):
+            return 0, 0
+        begin, stop = before.offset, int(groups[-1, scan.END])
+        stretch = _Stretch(mirror, begin, stop, groups, mirror.splits, follow(mirror, groups, before.shift, before.prepared))
+        segment = stretch.described(Segment(str(mirror.path), mirror.name, begin, stop, 0, mirror.checksum), mariadb=self._mariadb)
+        return groups_within(segment.pieces(), groups[:, scan.END], most, f"{mirror.path}:{begin}")
 
 
 def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
@@ -198,18 +253,49 @@ def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tu
     return begin, stop
 
 
-def _split(mirror: MirrorFile, begin: int, stop: int, share: int, epoch: int) -> Iterator[Segment]:
-    """About equal pieces of at most about `share` bytes, cut at the bounds nearest to where equal ones would end."""
-    bounds = np.union1d(mirror.groups[:, scan.END], mirror.splits)
-    bounds = bounds[(bounds > begin) & (bounds < stop)]
-    pieces = -(-(stop - begin) // share)
-    at = begin
-    for i in range(1, pieces + 1):
-        wanted = begin + (stop - begin) * i // pieces
-        cut = stop if i == pieces else _nearest(bounds, wanted, stop)
-        if cut > at:
-            yield Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
-            at = cut
+def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which groups hold statements that someone must look at before anything after them is read."""
+    kinds = groups[:, scan.KIND]
+    held: npt.NDArray[np.bool_] = (kinds == scan.STATEMENT) | ((kinds == scan.PREPARED) & (groups[:, scan.STATEMENTS] != 0))
+    return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Bytes [begin, stop) of one file, the groups that end in them, and what becomes of those."""
+
+    mirror: MirrorFile
+    begin: int
+    stop: int
+    groups: npt.NDArray[np.int64]
+    splits: npt.NDArray[np.int64]
+    course: Course
+
+    @property
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """Where it may be cut."""
+        offsets = self.splits[:, scan.SPLIT_AT]
+        owners = np.searchsorted(self.groups[:, scan.END], offsets)
+        inside = (owners < len(self.groups)) & (offsets > self.begin)
+        counting = ~np.isin(self.groups[owners[inside], scan.KIND], LEFT_OUT)
+        bounds = np.union1d(self.groups[:, scan.END], offsets[inside][counting])
+        return bounds[(bounds > self.begin) & (bounds < self.stop)]
+
+    def described(self, segment: Segment, *, mariadb: bool) -> Segment:
+        """A segment of this stretch with all that its reader must know of the groups in it."""
+        ends = self.groups[:, scan.END]
+        first, last = int(np.searchsorted(ends, segment.start, side="right")), int(np.searchsorted(ends, segment.end))
+        course = self.course
+        skips = tuple(skip for skip in course.skips if segment.start <= skip.start < segment.end)
+        inserts = tuple(insert for insert in course.inserts if segment.start <= insert.at < segment.end)
+        packed = bool(self.groups[first : last + 1, scan.PACKED].any() or skips or inserts)
+        shift, opened = (int(course.shifts[first]) if first < len(ends) else course.shift), None
+        if first < len(ends) and segment.start > self.groups[first, scan.START] and self.groups[first, scan.ROWS]:
+            group = self.groups[first]
+            opened = Opened(int(group[scan.START]) + shift, name_group(group, segment.file, mariadb=mariadb), int(group[scan.COMMITTED]))
+            at = int(np.searchsorted(self.splits[:, scan.SPLIT_AT], segment.start))
+            shift += int(self.splits[at, scan.SPLIT_GROWTH])
+        return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, opened=opened)
 
 
 def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
@@ -231,8 +317,18 @@ def _queries(mirror: MirrorFile, begin: int, stop: int) -> Iterator[Query]:
                 raise DefiniteError(
                     "the relay's file is damaged", place=f"{mirror.path}:{at}", hint="check the disk of the state directory"
                 )
-            if header[4] == QUERY_EVENT:
-                query = parse_query(file.read(size - HEADER_SIZE)[: size - HEADER_SIZE - tail], f"{mirror.name}:{at}")
+            if header[4] in _STATEMENTS:
+                event = header + file.read(size - HEADER_SIZE - tail)
+                query = _parse_statement(event, f"{mirror.name}:{at}")
                 if not query.statement.upper().startswith(_INERT):
                     yield query
             at += size
+
+
+def _parse_statement(event: bytes, place: str) -> Query:
+    """The statement in one of the events that hold one, given without checksum."""
+    if event[4] == QUERY_COMPRESSED_EVENT:
+        event = plain_event(memoryview(event), place)
+    if event[4] == EXECUTE_LOAD_QUERY_EVENT:
+        return parse_load_query(event[HEADER_SIZE:], place)
+    return parse_query(event[HEADER_SIZE:], place)

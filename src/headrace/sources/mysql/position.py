@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import total_ordering
 from typing import Any
 
@@ -18,6 +18,25 @@ def file_number(name: str) -> int:
     return int(digits)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The first half of an XA transaction, whose rows count when its XA COMMIT comes: bytes [start, end) of `file`."""
+
+    xid: str
+    """As XA statements write it: `X'67',X'62',1`."""
+    file: str
+    start: int
+    end: int
+    growth: int
+    """By how many bytes it grows when its compressed events are written out."""
+    checksum: bool
+
+    @property
+    def size(self) -> int:
+        """How many addresses its rows take."""
+        return self.end - self.start + self.growth
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
@@ -29,11 +48,15 @@ class BinlogPosition:
     epoch: int = 0
     ahead: bool = False
     """Whether `gtid` may hold transactions that lie after this place: they are passed over when the log is read on from here."""
+    shift: int = 0
+    """How much longer this file is up to here when its compressed events are written out, from where reading started."""
+    prepared: tuple[Prepared, ...] = ()
+    """XA transactions that are prepared here and neither committed nor rolled back, in the order of the log."""
 
     @property
     def version(self) -> int:
         """The version of what was read when the log stood here: below that of every later event."""
-        return pack_version(self.epoch, file_number(self.file), self.offset)
+        return pack_version(self.epoch, file_number(self.file), self.offset + self.shift)
 
     @property
     def _order(self) -> tuple[int, int, int]:
@@ -52,9 +75,23 @@ class BinlogPosition:
         return f"{self.file}:{self.offset}"
 
     def to_json(self) -> dict[str, Any]:
-        raw = {"file": self.file, "pos": self.offset, "gtid": self.gtid, "epoch": self.epoch}
-        return {**raw, "ahead": True} if self.ahead else raw
+        raw: dict[str, Any] = {"file": self.file, "pos": self.offset, "gtid": self.gtid, "epoch": self.epoch}
+        if self.ahead:
+            raw["ahead"] = True
+        if self.shift:
+            raw["shift"] = self.shift
+        if self.prepared:
+            raw["prepared"] = [list(astuple(one)) for one in self.prepared]
+        return raw
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> BinlogPosition:
-        return cls(str(raw["file"]), int(raw["pos"]), str(raw.get("gtid", "")), int(raw.get("epoch", 0)), bool(raw.get("ahead", False)))
+        return cls(
+            str(raw["file"]),
+            int(raw["pos"]),
+            str(raw.get("gtid", "")),
+            int(raw.get("epoch", 0)),
+            bool(raw.get("ahead", False)),
+            int(raw.get("shift", 0)),
+            tuple(Prepared(*one) for one in raw.get("prepared", ())),
+        )

@@ -1,16 +1,14 @@
 """A segment of the log to change blocks: what a task does with an address.
 
 A segment is a byte range of a log file that starts and ends on statement bounds, so it never needs bytes from before its start. Reading
-it again gives equal blocks. The range is mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size.
+it again gives equal blocks. The range is mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size. A
+segment whose events are not all plain goes through `expand` first; plain ones pay nothing for that.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +21,8 @@ from headrace.model.version import pack_version
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.decoder import ReadOptions, RowDecoder
 from headrace.sources.mysql.events import truncated
+from headrace.sources.mysql.expand import Expander, Insert, Piece, Skip, map_plain
+from headrace.sources.mysql.labels import Labels, Opened
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
@@ -30,6 +30,8 @@ _WINDOW_EVENTS: Final = 65_536
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
 _NEVER: Final = 1 << 62
+_ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
+"""Fields of a segment that are always written down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,35 @@ class Segment:
     end: int
     epoch: int
     checksum: bool
+    shift: int = 0
+    """How far the addresses at its start are from the offsets (see `expand`)."""
+    packed: bool = False
+    """Whether events of it must be expanded, left out or put in."""
+    skips: tuple[Skip, ...] = ()
+    inserts: tuple[Insert, ...] = ()
+    opened: Opened | None = None
+    """The transaction in whose middle it starts, if it does."""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        raw = asdict(self)
+        return {name: value for name, value in raw.items() if name in _ALWAYS or value}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Segment:
-        return cls(**raw)
+        parts: dict[str, Any] = {
+            "skips": tuple(Skip(**skip) for skip in raw.get("skips", ())),
+            "inserts": tuple(Insert(**insert) for insert in raw.get("inserts", ())),
+            "opened": Opened(**raw["opened"]) if raw.get("opened") else None,
+        }
+        return cls(**{**raw, **parts})
+
+    def pieces(self) -> Iterator[Piece]:
+        """Its events, plain."""
+        if self.packed:
+            expander = Expander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
+            yield from expander.pieces(self.skips, self.inserts)
+        else:
+            yield map_plain(self.path, self.file, self.start, self.end, self.checksum, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +91,57 @@ def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
     """The blocks of a segment, table by table within each window."""
     if segment.start == segment.end:
         return
-    page = mmap.ALLOCATIONGRANULARITY
-    base = segment.start // page * page
-    with Path(segment.path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if segment.end > size:
-            raise truncated("binary log", f"{segment.file}:{size}")
-        # A private mapping is writable for numpy's sake; nothing writes to it.
-        mapped = mmap.mmap(file.fileno(), segment.end - base, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=base)
-    buf = np.frombuffer(mapped, dtype=np.uint8)
-    yield from _Walk(buf, base, segment, catalog).blocks()
+    walk = _Walk(segment, catalog)
+    for piece in segment.pieces():
+        yield from walk.blocks(piece)
 
 
 class _Walk:
-    """One pass over a mapped segment."""
+    """One pass over a segment."""
 
-    def __init__(self, buf: npt.NDArray[np.uint8], base: int, segment: Segment, catalog: Catalog) -> None:
-        self._buf, self._base, self._segment, self._catalog = buf, base, segment, catalog
+    def __init__(self, segment: Segment, catalog: Catalog) -> None:
+        self._segment, self._catalog = segment, catalog
         self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)
+        self._by_map: dict[TableMap, RowDecoder] = {}
+        self._state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
+        self._state[scan.I_COMMITTED] = segment.opened.committed if segment.opened else 0
+        self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
+        opened = segment.opened or Opened(segment.start + segment.shift, f"{segment.file}:{segment.start}", 0)
+        transactions, queries = catalog.options.transactions, catalog.options.queries
+        asked = transactions or queries
+        self._labels = Labels(segment.file, opened, transactions=transactions, queries=queries) if asked else None
+
+    def blocks(self, piece: Piece) -> Iterator[ChangeBlock]:
+        self._piece = piece
         self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)
         self._ids = np.zeros((_ID_SLOTS, 2), dtype=np.int64)
         self._since: list[int] = []
         self._decoders: dict[int, RowDecoder | None] = {}
-        self._by_map: dict[TableMap, RowDecoder] = {}
-        self._state = np.zeros(4, dtype=np.int64)
-        self._state[scan.I_POS] = segment.start - base
-
-    def blocks(self) -> Iterator[ChangeBlock]:
-        end = self._segment.end - self._base
-        events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
-        while self._state[scan.I_POS] < end:
-            self._state[scan.I_EVENTS] = 0
-            status = scan.index_rows(self._buf, end, self._base, self._segment.checksum, events, self._maps, self._ids, self._state)
+        state = self._state
+        state[scan.I_POS], state[scan.I_MAPS] = piece.start, 0
+        while state[scan.I_POS] < piece.end:
+            start = int(state[scan.I_POS])
+            state[scan.I_EVENTS] = 0
+            status = scan.index_rows(piece.buf, piece.end, 0, piece.checksum, self._events, self._maps, self._ids, state)
             if status not in (scan.OK, scan.NO_ROOM):
                 raise self._error(status)
-            yield from self._decode(events[: self._state[scan.I_EVENTS]])
+            events = self._events[: state[scan.I_EVENTS]]
+            events[:, scan.EVENT_AT], events[:, scan.PLACE] = piece.locate(events[:, scan.PLACE])
+            if len(events):
+                # What does not fit a version is an error, not a wrapped number.
+                pack_version(0, 0, int(events[-1, scan.EVENT_AT] + events[-1, scan.IMAGES_END] - events[-1, scan.COUNT_AT]))
+            if self._labels is None:
+                yield from self._decode(events)
+            else:
+                self._labels.note(piece, start, int(state[scan.I_POS]))
+                for block in self._decode(events):
+                    yield self._labels.attach(block)
 
     def _decode(self, events: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
         for m in range(len(self._since), int(self._state[scan.I_MAPS])):
             self._since.append(self._first_offset(m))
         groups: dict[int, tuple[RowDecoder, list[int]]] = {}
-        late = events[:, scan.EVENT_AT] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
+        late = events[:, scan.PLACE] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
         if not late.all():
             events = events[late]
         for m in np.unique(events[:, scan.MAP]).tolist():
@@ -116,14 +150,21 @@ class _Walk:
                 groups.setdefault(id(decoder), (decoder, []))[1].append(m)
         for decoder, maps in groups.values():
             chosen = np.ascontiguousarray(events[np.isin(events[:, scan.MAP], maps)])
-            yield from decoder.decode(self._buf, chosen, self._version_base, self._segment.file)
+            yield from decoder.decode(self._piece.buf, chosen, self._version_base, self._segment.file)
+
+    def _place(self, position: int) -> str:
+        """Where in the log the bytes at a position of the piece lie."""
+        piece = self._piece
+        if piece.positions is None:
+            return f"{self._segment.file}:{piece.base + position}"
+        return f"{self._segment.file}:{int(piece.places[max(int(np.searchsorted(piece.positions, position, side='right')) - 1, 0)])}"
 
     def _first_offset(self, m: int) -> int:
         """From where on in this file the events of a table map count."""
         if not self._catalog.since:
             return 0
         start, size = self._maps[m].tolist()
-        name = parse_table_name(self._buf[start : start + size].tobytes(), f"{self._segment.file}:{self._base + start}")
+        name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
         since = self._catalog.since.get(name)
         if since is None or file_number(since.file) < file_number(self._segment.file):
             return 0
@@ -131,8 +172,8 @@ class _Walk:
 
     def _decoder(self, m: int) -> RowDecoder | None:
         start, size = self._maps[m].tolist()
-        place = f"{self._segment.file}:{self._base + start}"
-        body = self._buf[start : start + size].tobytes()
+        place = self._place(start)
+        body = self._piece.buf[start : start + size].tobytes()
         # A table nobody wants may have columns nobody can read.
         if not self._catalog.wanted(parse_table_name(body, place)):
             return None
@@ -151,7 +192,9 @@ class _Walk:
         return decoder
 
     def _error(self, status: int) -> DefiniteError:
-        place = f"{self._segment.file}:{int(self._state[scan.I_ERROR_AT])}"
+        place = self._place(int(self._state[scan.I_ERROR_AT]))
+        if status == scan.NOT_EXPANDED:
+            return DefiniteError("a piece of the log holds compressed events that nobody announced", place=place)
         if status == scan.NO_MAP:
             return DefiniteError("a row event has no table map before it", place=place)
         if status == scan.TOO_MANY_MAPS:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from headrace.sources.mysql import scan
 from headrace.sources.mysql.applied import AppliedGroups
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.events import (
+    CHECKSUM_SIZE,
     FORMAT_DESCRIPTION_EVENT,
     HEADER_SIZE,
     MAGIC,
@@ -34,8 +36,9 @@ from headrace.sources.mysql.events import (
     truncated,
     unsupported_event,
 )
+from headrace.sources.mysql.groups import complete
 from headrace.sources.mysql.gtid import read_gtid_set
-from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.position import BinlogPosition, Prepared, file_number
 from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
 
 SPLIT_BYTES: Final = 4 << 20
@@ -55,7 +58,7 @@ class MirrorFile:
     """Offset from which on the mirror holds bytes."""
     checksum: bool = False
     groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.GROUP_COLUMNS), dtype=np.int64))
-    splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.SPLIT_COLUMNS), dtype=np.int64))
     safe_end: int = 0
     """Up to here no group is open: the end of the last group and of the harmless events after it."""
 
@@ -73,6 +76,8 @@ class Mirror:
         self.epoch = 0
         self._limit = limit_bytes
         self._applied: AppliedGroups | None = None
+        self._kept: list[MirrorFile] = []
+        """Files behind the last commit with bytes of prepared XA transactions."""
         self._committed = 0
         self._received = 0
         self._stopping = False
@@ -91,19 +96,25 @@ class Mirror:
         self._thread.start()
 
     def commit(self, position: BinlogPosition) -> None:
-        """Forget and free what lies before `position`."""
+        """Forget and free what lies before `position`, except the bytes of XA transactions that are prepared there."""
         if position.epoch != self.epoch:
             return
         with self.changed:
             number = file_number(position.file)
             for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
+                self._clear(mirror, int(mirror.safe_end), position.prepared)
                 self._free(mirror, int(mirror.safe_end))
                 self.files.remove(mirror)
+                self._kept.append(mirror)
+            needed = {one.file for one in position.prepared}
+            for mirror in [mirror for mirror in self._kept if mirror.name not in needed]:
+                self._kept.remove(mirror)
                 self._drop(mirror)
             if self.files and self.files[0].name == position.file:
                 mirror = self.files[0]
                 mirror.groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], position.offset, side="right") :]
-                mirror.splits = mirror.splits[np.searchsorted(mirror.splits, position.offset, side="right") :]
+                mirror.splits = mirror.splits[np.searchsorted(mirror.splits[:, scan.SPLIT_AT], position.offset, side="right") :]
+                self._clear(mirror, position.offset, position.prepared)
                 self._free(mirror, position.offset)
             self.changed.notify_all()
 
@@ -128,6 +139,9 @@ class Mirror:
 
     def _drop(self, mirror: MirrorFile) -> None:
         """A file of which nothing is needed any more."""
+
+    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+        """Give back the disk space of what lies before an offset, except what is prepared."""
 
     def _free(self, mirror: MirrorFile, offset: int) -> None:
         if offset > mirror.start:
@@ -185,6 +199,8 @@ class Relay(Mirror):
         self._warn, self._give_up_s = warn, give_up_s
         self._connected = False
         self._stream: ReplicationStream | None = None
+        self._missing: list[Prepared] = []
+        """XA transactions that were prepared before the start, whose bytes are not here yet."""
 
     def stop(self) -> None:
         super().stop()
@@ -193,6 +209,7 @@ class Relay(Mirror):
     def _begin(self, position: BinlogPosition) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, mode=0o700)
+        self._missing = list(position.prepared)
         self._open_mirror(position.file, position.offset)
 
     def _wake(self) -> None:
@@ -202,10 +219,12 @@ class Relay(Mirror):
     def _drop(self, mirror: MirrorFile) -> None:
         mirror.path.unlink(missing_ok=True)
 
-    def _free(self, mirror: MirrorFile, offset: int) -> None:
-        if offset > mirror.start:
-            _punch_hole(mirror.path, mirror.start, offset)
-        super()._free(mirror, offset)
+    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+        at = mirror.start
+        for one in sorted((one for one in prepared if one.file == mirror.name), key=lambda one: one.start):
+            _punch_hole(mirror.path, at, min(one.start, offset))
+            at = max(at, one.end)
+        _punch_hole(mirror.path, at, offset)
 
     def _run(self) -> None:
         pause_s, failing_since = 0.1, 0.0
@@ -234,6 +253,9 @@ class Relay(Mirror):
 
     def _follow(self) -> None:
         """Follow one connection until it breaks or we stop."""
+        while self._missing and not self._stopping:
+            self._fetch(self._missing[-1])
+            self._missing.pop()
         mirror = self.files[-1]
         resume = BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self.epoch)
         stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
@@ -259,6 +281,31 @@ class Relay(Mirror):
             stream.close()
             if appender is not None:
                 appender.close()
+
+    def _fetch(self, one: Prepared) -> None:
+        """Bring the bytes of a prepared XA transaction to their place in the mirror."""
+        stream = self._stream = ReplicationStream(
+            self._address, BinlogPosition(one.file, one.start), blocking=False, identity=self._identity
+        )
+        path = self._directory / Path(one.file).name
+        path.touch(mode=0o600)
+        at, current = one.start, one.file
+        try:
+            with path.open("r+b", buffering=0) as file:
+                for piece in stream.pieces():
+                    if isinstance(piece, NewFile):
+                        current = piece.name
+                    elif isinstance(piece, np.ndarray) and current == one.file:
+                        _write_all(file.fileno(), piece[: one.end - at], at)
+                        at = min(at + len(piece), one.end)
+                    if at == one.end or current != one.file or self._stopping:
+                        break
+        finally:
+            stream.close()
+        if at != one.end and not self._stopping:
+            raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self._address))
+        if all(mirror.name != one.file for mirror in (*self.files, *self._kept)):
+            self._kept.append(MirrorFile(one.file, path, one.end))
 
     def _file(self, news: NewFile, resume: BinlogPosition) -> MirrorFile:
         current = self.files[-1]
@@ -305,12 +352,13 @@ class Appender:
         while True:
             state[scan.GROUPS] = state[scan.SPLITS] = 0
             groups = np.empty((_GROUPS_PER_SCAN, scan.GROUP_COLUMNS), dtype=np.int64)
-            splits = np.empty(_GROUPS_PER_SCAN, dtype=np.int64)
+            splits = np.empty((_GROUPS_PER_SCAN, scan.SPLIT_COLUMNS), dtype=np.int64)
             status = scan.scan_groups(data, len(data), self._offset, self.mirror.checksum, SPLIT_BYTES, groups, splits, state)
-            found.append((groups[: state[scan.GROUPS]], splits[: state[scan.SPLITS]]))
-            if status != scan.NO_ROOM:
+            whole, self.fault = complete(groups[: state[scan.GROUPS]], partial(self._event_at, data), self.mirror.name)
+            found.append((whole, splits[: state[scan.SPLITS]]))
+            if self.fault is not None or status != scan.NO_ROOM:
                 break
-        if status != scan.OK:
+        if self.fault is None and status != scan.OK:
             self.fault = self._error(status, data)
         done = int(state[scan.POS])
         if self._file is not None:
@@ -322,6 +370,16 @@ class Appender:
         elif any(len(groups) for groups, _ in found):
             self.safe_end = max(int(groups[-1, scan.END]) for groups, _ in found if len(groups))
         return found
+
+    def _event_at(self, data: npt.NDArray[np.uint8], offset: int) -> memoryview:
+        """The event at an offset of the file, without checksum: from what has just come, or from what was written before."""
+        if offset >= self._offset:
+            view = data.data[offset - self._offset :]
+        else:
+            with self.mirror.path.open("rb") as file:
+                header = os.pread(file.fileno(), HEADER_SIZE, offset)
+                view = memoryview(os.pread(file.fileno(), int.from_bytes(header[9:13], "little"), offset))
+        return view[: int.from_bytes(view[9:13], "little") - (CHECKSUM_SIZE if self.mirror.checksum else 0)]
 
     def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
         size = int.from_bytes(data[9:13].tobytes(), "little")
@@ -340,10 +398,6 @@ class Appender:
             )
         if status == scan.UNKNOWN_EVENT:
             return unsupported_event(int(data[offset - self._offset + 4]), place)
-        if status == scan.ROLLED_BACK_ROWS:
-            return DefiniteError(
-                "a logged transaction with rows ends in ROLLBACK", place=place, hint="do not mix engines in one transaction"
-            )
         if status == scan.BAD_POSITION:
             return DefiniteError(
                 "a binary log event is not where it says it is", place=place, hint="please report it with the server's version"
@@ -360,6 +414,8 @@ def _write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> Non
 
 def _punch_hole(path: Path, start: int, end: int) -> None:
     """Give the disk space of a committed range back; a file system that cannot keeps it until the file is removed."""
+    if start >= end:
+        return
     with contextlib.suppress(OSError), path.open("r+b") as file:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))

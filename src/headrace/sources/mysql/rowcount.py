@@ -6,8 +6,7 @@ nobody can read, or damage, which the reader reports with its place) counts as o
 
 from __future__ import annotations
 
-import mmap
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import images, scan
+from headrace.sources.mysql.expand import Piece
 from headrace.sources.mysql.storage import describe_storage
 from headrace.sources.mysql.tablemap import parse_table_map
 
@@ -23,18 +23,16 @@ _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
 
 
-def groups_within(path: Path, checksum: bool, begin: int, ends: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
-    """How many of the groups that follow `begin` and end at `ends` hold at most `most` changes together, and how many they hold."""
+def groups_within(pieces: Iterator[Piece], ends: npt.NDArray[np.int64], most: int, place: str) -> tuple[int, int]:
+    """How many of the groups that lie in `pieces` and end at `ends` hold at most `most` changes together, and how many they hold."""
     if not len(ends):
         return 0, 0
     totals = np.zeros(len(ends), dtype=np.int64)
-    base = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), int(ends[-1]) - base, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=base)
-    counter = _Counter(np.frombuffer(mapped, dtype=np.uint8), base, begin, checksum, f"{path}:{begin}")
-    while not counter.finished:
-        for offset, changes in counter.step():
-            totals[np.searchsorted(ends, offset, side="right")] += changes
+    for piece in pieces:
+        counter = _Counter(piece, place)
+        while not counter.finished and totals.sum() <= most:
+            for offset, changes in counter.step():
+                totals[np.searchsorted(ends, offset, side="right")] += changes
         if totals.sum() > most:
             break
     sums = np.cumsum(totals)
@@ -44,37 +42,40 @@ def groups_within(path: Path, checksum: bool, begin: int, ends: npt.NDArray[np.i
 
 
 class _Counter:
-    """One pass over mapped log, a window of events at a time."""
+    """One pass over a piece of log, a window of events at a time."""
 
-    def __init__(self, buf: npt.NDArray[np.uint8], base: int, begin: int, checksum: bool, place: str) -> None:
-        self._buf, self._base, self._checksum, self._place = buf, base, checksum, place
+    def __init__(self, piece: Piece, place: str) -> None:
+        self._piece, self._buf, self._place = piece, piece.buf, place
         self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
         self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)
         self._ids = np.zeros((_ID_SLOTS, 2), dtype=np.int64)
         self._tables: list[npt.NDArray[np.int32] | None] = []
-        self._state = np.zeros(4, dtype=np.int64)
-        self._state[scan.I_POS] = begin - base
+        self._state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
+        self._state[scan.I_POS] = piece.start
 
     @property
     def finished(self) -> bool:
-        return int(self._state[scan.I_POS]) >= len(self._buf)
+        return int(self._state[scan.I_POS]) >= self._piece.end
 
     def step(self) -> list[tuple[int, int]]:
         """Offset and number of changes of each row event in the next window."""
         self._state[scan.I_EVENTS] = 0
-        status = scan.index_rows(self._buf, len(self._buf), self._base, self._checksum, self._events, self._maps, self._ids, self._state)
+        piece = self._piece
+        status = scan.index_rows(self._buf, piece.end, 0, piece.checksum, self._events, self._maps, self._ids, self._state)
         if status not in (scan.OK, scan.NO_ROOM):
             raise DefiniteError("the changes in the log cannot be counted", place=self._place, hint="run without --flush-rows")
         for m in range(len(self._tables), int(self._state[scan.I_MAPS])):
             self._tables.append(self._table(m))
-        return [self._count(event) for event in self._events[: self._state[scan.I_EVENTS]].tolist()]
+        events = self._events[: self._state[scan.I_EVENTS]]
+        _, places = piece.locate(events[:, scan.PLACE])
+        return [(place, self._count(event)) for place, event in zip(places.tolist(), events.tolist(), strict=True)]
 
-    def _count(self, event: list[int]) -> tuple[int, int]:
+    def _count(self, event: list[int]) -> int:
         table = self._tables[event[scan.MAP]]
         if table is None:
-            return event[scan.EVENT_AT], 1
+            return 1
         changes = images.count_changes(self._buf, event[scan.COUNT_AT], event[scan.IMAGES_END], event[scan.CHANGE], table)
-        return event[scan.EVENT_AT], max(int(changes), 1)
+        return max(int(changes), 1)
 
     def _table(self, m: int) -> npt.NDArray[np.int32] | None:
         start, size = self._maps[m].tolist()

@@ -2,7 +2,11 @@
 
 `scan_groups` reads event headers as they arrive and reports *groups* (a transaction, or a statement outside one), so that the planner can
 cut batches on group bounds without looking at rows. `index_rows` is its counterpart in a task: it lists the row events of a range and the
-distinct table maps they refer to. Both check every size before they use it; anything they do not know is an error code with its offset.
+distinct table maps they refer to; `list_marks` lists what names their transactions and statements. All check every size before they use
+it; anything they do not know is an error code with its offset.
+
+Events whose content is compressed are not opened here: how much longer it is (the group's *growth*) stands in their own heads, and is all
+that addresses need (see `expand`).
 """
 
 from __future__ import annotations
@@ -11,29 +15,41 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.sources.mysql.checksum import crc32_at
+from headrace.sources.mysql.heads import commit_time, growth_of
 from headrace.sources.mysql.images import DELETE, UPDATE, WRITE
 from headrace.sources.mysql.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to
 from headrace.sources.mysql.words import byteswap, load_2, load_4, same_bytes
 
-# Cells of scan_groups' state.
-POS, IN_GROUP, GROUPS, SPLITS, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, G0, G1, G2, ERROR_AT = range(11)
-STATE_CELLS = 11
+# Cells of scan_groups' state: of the walk, then of the group that is open.
+(POS, GROUPS, SPLITS, ERROR_AT) = range(4)
+(IN_GROUP, STARTED, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, GROWN, HAS_PACKED, G0, G1, G2, TAGGED, COMMIT_TIME) = range(4, 16)
+STATE_CELLS = 16
 
-# Columns of a group: end offset, kind, GTID in three parts, time, whether it holds rows.
-END, KIND, GTID0, GTID1, GTID2, TIME, ROWS = range(7)
-GROUP_COLUMNS = 7
+# Columns of a group: bounds, kind, GTID (with its tag's number, see `gtid`), time of the last event, whether it holds rows.
+(END, KIND, GTID0, GTID1, GTID2, TAG, TIME, ROWS) = range(8)
+# Where it starts and its last event starts, whether it holds statements, whether events of it must be expanded and by how many bytes they
+# grow then, and when it was committed in microseconds (0: the log does not say).
+(START, LAST_AT, STATEMENTS, PACKED, GROWTH, COMMITTED) = range(8, 14)
+GROUP_COLUMNS = 14
+GTID = slice(GTID0, TAG + 1)
+"""The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `groups.complete` resolves it."""
 
-# Kinds of group.
-DATA, STATEMENT, FILE_END, PREPARED, XA_COMMIT, XA_ROLLBACK, SKIPPED = range(7)
+# Columns of a split: its offset, and by how much its group has grown before it.
+SPLIT_AT, SPLIT_GROWTH = range(2)
+SPLIT_COLUMNS = 2
+
+# Kinds of group. PREPARED: the first half of an XA transaction; SKIPPED: known to have been applied before; ROLLED_BACK: rows that were
+# taken back where tables can.
+DATA, STATEMENT, FILE_END, PREPARED, XA_COMMIT, XA_ROLLBACK, SKIPPED, ROLLED_BACK = range(8)
 
 # Why a scan stopped.
-OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, ROLLED_BACK_ROWS, BAD_POSITION = range(7)
+OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, BAD_POSITION = range(6)
 
 # Values of state[IN_GROUP]: a GTID has announced a group; its transaction is open.
 _ANNOUNCED, _OPEN = 1, 2
 
 # What a query event's text says, as far as grouping goes.
-_BEGIN, _END, _ROLLBACK, _INERT, _OTHER = range(5)
+_BEGIN, _END, _ROLLBACK, _INERT, _COMMIT_XA, _ROLLBACK_XA, _OTHER = range(7)
 
 
 @compiled("boolean(CPointer(uint8), int64, int64, CPointer(uint8), int64)")
@@ -54,6 +70,10 @@ _W_COMMIT = np.frombuffer(b"COMMIT", dtype=np.uint8).copy()
 _W_ROLLBACK = np.frombuffer(b"ROLLBACK", dtype=np.uint8).copy()
 _W_ROLLBACK_TO = np.frombuffer(b"ROLLBACK TO", dtype=np.uint8).copy()
 _W_SAVEPOINT = np.frombuffer(b"SAVEPOINT", dtype=np.uint8).copy()
+_W_XA_START = np.frombuffer(b"XA START ", dtype=np.uint8).copy()
+_W_XA_END = np.frombuffer(b"XA END ", dtype=np.uint8).copy()
+_W_XA_COMMIT = np.frombuffer(b"XA COMMIT ", dtype=np.uint8).copy()
+_W_XA_ROLLBACK = np.frombuffer(b"XA ROLLBACK ", dtype=np.uint8).copy()
 
 
 @compiled("int64(CPointer(uint8), int64, int64)")
@@ -72,6 +92,14 @@ def _query_kind(buf: Pointer, body: int, end: int) -> int:
         return _INERT
     if end - text == 8 and _starts_with(buf, text, end, pointer_to(_W_ROLLBACK), 8):
         return _ROLLBACK
+    if _starts_with(buf, text, end, pointer_to(_W_XA_START), 9):
+        return _BEGIN
+    if _starts_with(buf, text, end, pointer_to(_W_XA_END), 7):
+        return _INERT
+    if _starts_with(buf, text, end, pointer_to(_W_XA_COMMIT), 10):
+        return _COMMIT_XA
+    if _starts_with(buf, text, end, pointer_to(_W_XA_ROLLBACK), 12):
+        return _ROLLBACK_XA
     return _OTHER
 
 
@@ -97,7 +125,18 @@ def _crc32_not_in_use(log: Bytes, start: int, end: int) -> int:
     return as_signed(crc32_at(pointer_to(event), 0, end - start))
 
 
-@compiled("int64(uint8[::1], int64, int64, boolean, int64, int64[:,::1], int64[::1], int64[::1])")
+@compiled("boolean(int64)", inlined=True)
+def _is_between(kind: int) -> bool:
+    """Whether events of a kind say nothing of changes: the file's own, and those of the servers' clockwork."""
+    return kind == 15 or kind == 35 or kind == 36 or kind == 37 or kind == 28 or kind == 161 or kind == 163
+
+
+@compiled("int64(int64)", inlined=True)
+def _closing_kind(has_query: int) -> int:
+    return STATEMENT if has_query else DATA
+
+
+@compiled("int64(uint8[::1], int64, int64, boolean, int64, int64[:,::1], int64[:,::1], int64[::1])")
 def scan_groups(
     log: Bytes,
     end: int,
@@ -137,38 +176,67 @@ def scan_groups(
         body = pos + 19
         ends = -1
         state[SINCE_SPLIT] += size
-        if kind == 30 or kind == 31 or kind == 32 or kind == 23 or kind == 24 or kind == 25:
+        if not state[IN_GROUP] and not state[STARTED] and not _is_between(kind):
+            state[STARTED] = base + pos
+        if kind == 40 or 165 <= kind <= 171:
+            growth = growth_of(buf, kind, pos, stop, tail)
+            if growth < 0:
+                return BAD_SIZE
+            state[GROWN] += growth
+            state[HAS_PACKED] = 1
+        if 23 <= kind <= 25 or 30 <= kind <= 32 or kind == 39 or 166 <= kind <= 171:
             state[HAS_ROWS] = 1
+            if kind == 39:
+                state[HAS_PACKED] = 1
             if size < 19 + 8 + tail:
                 return BAD_SIZE
             if load_2(buf, body + 6) & 1 and state[SINCE_SPLIT] >= split_bytes:
-                splits[state[SPLITS]] = base + pos + size
+                splits[state[SPLITS], SPLIT_AT], splits[state[SPLITS], SPLIT_GROWTH] = base + pos + size, state[GROWN]
                 state[SPLITS] += 1
                 state[SINCE_SPLIT] = 0
         elif kind == 19 or kind == 29 or kind == 160:
             pass
         elif kind == 16:
-            ends = STATEMENT if state[HAS_QUERY] else DATA
+            ends = _closing_kind(state[HAS_QUERY])
         elif kind == 2:
             query = _query_kind(buf, body, stop)
             if query == _BEGIN:
                 state[IN_GROUP] = _OPEN
             elif query == _END:
-                ends = STATEMENT if state[HAS_QUERY] else DATA
+                ends = _closing_kind(state[HAS_QUERY])
             elif query == _ROLLBACK:
-                if state[HAS_ROWS]:
-                    return ROLLED_BACK_ROWS
-                ends = STATEMENT if state[HAS_QUERY] else DATA
+                ends = ROLLED_BACK if state[HAS_ROWS] else _closing_kind(state[HAS_QUERY])
+            elif query == _COMMIT_XA:
+                ends = XA_COMMIT
+            elif query == _ROLLBACK_XA:
+                ends = XA_ROLLBACK
             elif query == _OTHER:
                 state[HAS_QUERY] = 1
                 if state[IN_GROUP] != _OPEN:
                     ends = STATEMENT
+        elif kind == 165 or kind == 18:
+            state[HAS_QUERY] = 1
+            if state[IN_GROUP] != _OPEN:
+                ends = STATEMENT
+        elif kind == 40:
+            # One event, all of a transaction of rows: whether it is the first half of an XA transaction is known when it is opened.
+            state[HAS_ROWS] = 1
+            ends = _closing_kind(state[HAS_QUERY])
+        elif kind == 38:
+            if size < 19 + 13 + tail:
+                return BAD_SIZE
+            # Committed in one phase, it is a transaction like any other.
+            ends = _closing_kind(state[HAS_QUERY]) if byte_at(buf, body) else PREPARED
         elif kind == 33 or kind == 34:
             if size < 19 + 25 + tail:
                 return BAD_SIZE
             state[IN_GROUP] = _ANNOUNCED
+            state[COMMIT_TIME] = commit_time(buf, body, stop)
             if kind == 33:
                 state[G0], state[G1], state[G2] = _load_8_be(buf, body + 1), _load_8_be(buf, body + 9), _load_8(buf, body + 17)
+        elif kind == 42:
+            state[IN_GROUP] = _ANNOUNCED
+            state[TAGGED] = base + pos
         elif kind == 162:
             if size < 19 + 13 + tail:
                 return BAD_SIZE
@@ -177,28 +245,32 @@ def scan_groups(
             state[IN_GROUP] = _ANNOUNCED if byte_at(buf, body + 12) & 1 else _OPEN
         elif kind == 4 or kind == 3:
             ends = FILE_END
-        elif not (kind == 15 or kind == 35 or kind == 36 or kind == 37 or kind == 28 or kind == 161 or kind == 163):
-            if not load_2(buf, pos + 17) & 0x80:
+        elif not (_is_between(kind) or kind == 5 or kind == 13 or kind == 14 or kind == 9 or kind == 17):
+            if kind == 26 or not load_2(buf, pos + 17) & 0x80:
                 return UNKNOWN_EVENT
         if ends >= 0:
             g = state[GROUPS]
             groups[g, END], groups[g, KIND] = base + pos + size, ends
-            groups[g, GTID0], groups[g, GTID1], groups[g, GTID2] = state[G0], state[G1], state[G2]
+            groups[g, GTID0], groups[g, GTID1], groups[g, GTID2], groups[g, TAG] = state[G0], state[G1], state[G2], state[TAGGED]
             groups[g, TIME], groups[g, ROWS] = load_4(buf, pos), state[HAS_ROWS]
+            groups[g, START], groups[g, LAST_AT], groups[g, STATEMENTS] = state[STARTED], base + pos, state[HAS_QUERY]
+            groups[g, PACKED], groups[g, GROWTH], groups[g, COMMITTED] = state[HAS_PACKED], state[GROWN], state[COMMIT_TIME]
             state[GROUPS] = g + 1
-            state[IN_GROUP] = state[HAS_ROWS] = state[HAS_QUERY] = state[SINCE_SPLIT] = 0
-            state[G0] = state[G1] = state[G2] = 0
+            for cell in range(IN_GROUP, STATE_CELLS):
+                state[cell] = 0
         state[POS] = pos + size
     return OK
 
 
 # Columns of a row event in an index.
-(COUNT_AT, IMAGES_END, CHANGE, EVENT_TIME, EVENT_AT, MAP) = range(6)
-INDEX_COLUMNS = 6
+(COUNT_AT, IMAGES_END, CHANGE, EVENT_TIME, EVENT_AT, MAP, PLACE) = range(7)
+INDEX_COLUMNS = 7
+"""EVENT_AT is the event's address, which versions are made of; PLACE its offset in the file, for messages. (They differ: see `expand`.)"""
 
 # Cells of index_rows' state.
-I_POS, I_EVENTS, I_MAPS, I_ERROR_AT = range(4)
-NO_MAP, TOO_MANY_MAPS = 10, 11
+I_POS, I_EVENTS, I_MAPS, I_ERROR_AT, I_COMMITTED = range(5)
+INDEX_CELLS = 5
+NO_MAP, TOO_MANY_MAPS, NOT_EXPANDED = 10, 11, 12
 
 
 @compiled("int64(int64, int64[:,::1])", inlined=True)
@@ -289,11 +361,50 @@ def index_rows(
                 events[e, CHANGE] = UPDATE
             else:
                 events[e, CHANGE] = DELETE
-            events[e, EVENT_TIME] = load_4(buf, pos) * 1_000_000
-            events[e, EVENT_AT], events[e, MAP] = base + pos, ids[slot, 1]
+            events[e, EVENT_TIME] = state[I_COMMITTED] or load_4(buf, pos) * 1_000_000
+            events[e, EVENT_AT], events[e, MAP], events[e, PLACE] = base + pos, ids[slot, 1], base + pos
             state[I_EVENTS] = e + 1
+        elif kind == 33 or kind == 34:
+            state[I_COMMITTED] = commit_time(buf, body, stop)
+        elif kind == 42 or kind == 162:
+            state[I_COMMITTED] = 0
+        elif kind == 39 or kind == 40 or 165 <= kind <= 171:
+            return NOT_EXPANDED
         state[I_POS] = pos + size
     if state[I_POS] != end:
         state[I_ERROR_AT] = base + state[I_POS]
         return BAD_SIZE
     return OK
+
+
+# Columns of a mark: position in the buffer, kind of the event.
+MARK_POS, MARK_KIND = range(2)
+MARK_COLUMNS = 2
+
+
+@compiled("int64(uint8[::1], int64, int64, boolean, int64[:,::1])")
+def list_marks(log: Bytes, start: int, end: int, checksum: bool, marks: npt.NDArray[np.int64]) -> int:
+    """List the events in log[start:end) that start a transaction (GTIDs; else BEGIN) or hold a statement's text; how many, or -1.
+
+    The events have been walked by `index_rows`, so their sizes are right; more marks than there is room for are -1.
+    """
+    tail = 4 if checksum else 0
+    buf, pos, found = pointer_to(log), start, 0
+    announced = False
+    while pos + 19 <= end:
+        size = load_4(buf, pos + 9)
+        kind = byte_at(buf, pos + 4)
+        if size < 19 + tail or pos + size > end:
+            return -1
+        marked = kind == 33 or kind == 34 or kind == 42 or kind == 162 or kind == 29 or kind == 160
+        if kind == 2:
+            query = _query_kind(buf, pos + 19, pos + size - tail)
+            marked = query == _BEGIN and not announced
+        announced = kind == 33 or kind == 34 or kind == 42 or kind == 162
+        if marked:
+            if found >= marks.shape[0]:
+                return -1
+            marks[found, MARK_POS], marks[found, MARK_KIND] = pos, kind
+            found += 1
+        pos += size
+    return found
