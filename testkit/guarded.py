@@ -19,6 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.sources.mysql import reader, resultset, scan
 from headrace.sources.mysql.arena import Arena, slot_for
+from headrace.sources.mysql.expand import Piece
 from headrace.sources.mysql.reader import Segment
 from headrace.sources.mysql.tablescan import _describe
 from testkit.recordings import Recording, load_recording
@@ -49,12 +50,14 @@ class GuardedMemory:
 def read_log(memory: GuardedMemory, recording: Recording, data: bytes) -> str:
     """Scan and decode log bytes; what came of it."""
     held = memory.hold(data)
-    groups, splits = np.zeros((1000, scan.GROUP_COLUMNS), dtype=np.int64), np.zeros(1000, dtype=np.int64)
+    groups, splits = np.zeros((1000, scan.GROUP_COLUMNS), dtype=np.int64), np.zeros((1000, scan.SPLIT_COLUMNS), dtype=np.int64)
     for checksum in (True, False):
         scan.scan_groups(held, len(held), recording.start, checksum, 1, groups, splits, np.zeros(scan.STATE_CELLS, dtype=np.int64))
     segment = Segment("", recording.file, recording.start, recording.start + len(data), 0, checksum=True)
     try:
-        images = sum(block.rows for block in reader._Walk(held, recording.start, segment, recording.catalog()).blocks())
+        none = np.zeros(1, dtype=np.int64)
+        piece = Piece(held, 0, len(held), True, None, none, none, recording.start)
+        images = sum(block.rows for block in reader._Walk(segment, recording.catalog()).blocks(piece))
     except DefiniteError:
         return "error"
     return f"{images} images"

@@ -162,9 +162,7 @@ def test_server_settings(fresh_server: Callable[..., PrivateServer], refused: Re
     settings = [("binlog_format", "STATEMENT", "ROW"), ("binlog_format", "MIXED", "ROW"), ("binlog_row_image", "MINIMAL", "FULL")]
     settings += [("binlog_row_image", "NOBLOB", "FULL")]
     if server.flavour == "mysql":
-        settings += [("binlog_row_value_options", "PARTIAL_JSON", ""), ("binlog_transaction_compression", "ON", "OFF")]
-    else:
-        settings += [("log_bin_compress", "ON", "OFF")]
+        settings += [("binlog_row_value_options", "PARTIAL_JSON", "")]
     for name, wrong, right in settings:
         run(server, None, f"SET GLOBAL {name} = '{wrong}'")
         output = refused(source)

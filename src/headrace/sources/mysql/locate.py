@@ -140,7 +140,7 @@ def _complete(connection: Connection[Any], address: MySQLAddress, position: Binl
     elif read_server_gtids(connection, address) is not None:
         gtid = parse_gtid_set(begins_with(connection, address, position.file), mariadb=False)
         for groups in before:
-            gtid = gtid.add_groups(groups[:, [scan.GTID0, scan.GTID1, scan.GTID2]])
+            gtid = gtid.add_groups(groups[:, scan.GTID])
         text = str(gtid)
     if check:
         # Reading up to the place is the check, if that was not done yet.

@@ -53,8 +53,6 @@ _REQUIRED = (
     ("binlog_format", "ROW", "SET GLOBAL binlog_format = ROW (sessions already open keep their own format until they reconnect)"),
     ("binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL (sessions already open keep theirs until they reconnect)"),
     ("binlog_row_value_options", "", "SET GLOBAL binlog_row_value_options = ''"),
-    ("binlog_transaction_compression", "OFF", "SET GLOBAL binlog_transaction_compression = OFF"),
-    ("log_bin_compress", "OFF", "SET GLOBAL log_bin_compress = OFF"),
 )
 
 
