@@ -1,7 +1,8 @@
 """TABLE_MAP events: how a table's columns lie in the row events that follow.
 
-Parsed once per distinct map. The mandatory part gives storage types and their metadata; the optional part (`binlog_row_metadata=FULL`)
-also gives names, which then decide which column is which, and the exact names of enum and set members.
+Parsed once per distinct map. The mandatory part gives storage types, their metadata, and which columns may be NULL; the optional part
+(`binlog_row_metadata=FULL`) also gives names, which then decide which column is which, the exact names of enum and set members, collations,
+the primary key, and more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ _METADATA_SIZE: Final = {
     SET: 2,
 }
 
-_SIGNEDNESS_FIELD, _NAMES_FIELD, _SET_MEMBERS_FIELD, _ENUM_MEMBERS_FIELD = 1, 4, 5, 6
+# The fields of the optional metadata.
+_SIGNEDNESS, _DEFAULT_COLLATION, _COLLATIONS, _NAMES, _SET_MEMBERS, _ENUM_MEMBERS, _SHAPES, _KEY, _KEY_WITH_PREFIXES = range(1, 10)
+_NAMED_DEFAULT_COLLATION, _NAMED_COLLATIONS, _VISIBILITY, _DIMENSIONS = range(10, 14)
+_TEXTS: Final = frozenset({VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED, VECTOR})
+"""Columns of which the server tells collations, those of vectors and other bytes among them (MariaDB also of geometry)."""
 _NUMERIC: Final = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR})
 
 
@@ -60,6 +65,17 @@ class TableMap:
     """Per column, when the server wrote any optional metadata."""
     members: tuple[tuple[bytes, ...] | None, ...]
     """Per column, the member names of an ENUM or SET in the column's own character set, when the server wrote full metadata."""
+    nullable: tuple[bool, ...] = ()
+    collations: tuple[int, ...] | None = None
+    """Per column, the number of its collation (0 for columns without one), when the server wrote full metadata and it is understood."""
+    primary_key: tuple[int, ...] | None = None
+    """The key's columns, in key order, when the server wrote full metadata; prefixes count as their columns."""
+    visible: tuple[bool, ...] | None = None
+    """Per column, when the server wrote it: MySQL 8.0.23 and later."""
+    shapes: tuple[int, ...] = ()
+    """Per GEOMETRY column, which: 0 for any, 1 for POINT and so on, in the order of well-known binary."""
+    dimensions: tuple[int, ...] = ()
+    """Per VECTOR column, the most numbers it holds."""
 
 
 def parse_table_map(body: bytes, place: str) -> TableMap:
@@ -98,7 +114,7 @@ def _parse(body: bytes) -> TableMap:
         at += size
     if len(types) != count or at != metadata_end:
         raise ValueError("columns")
-    # Which columns may be NULL is known from the schema.
+    nullable = tuple(bool(body[at + (c >> 3)] >> (c & 7) & 1) for c in range(count))
     at += (count + 7) // 8
     if at > len(body):
         raise ValueError("columns")
@@ -107,9 +123,15 @@ def _parse(body: bytes) -> TableMap:
         TableName(database, table),
         tuple(types),
         tuple(metadata),
-        _names(fields[_NAMES_FIELD], count) if _NAMES_FIELD in fields else None,
-        _signedness(fields[_SIGNEDNESS_FIELD], types) if _SIGNEDNESS_FIELD in fields else None,
+        _names(fields[_NAMES], count) if _NAMES in fields else None,
+        _signedness(fields[_SIGNEDNESS], types) if _SIGNEDNESS in fields else None,
         _members(fields, types),
+        nullable,
+        _collations(fields, types) if _NAMES in fields else None,
+        _primary_key(fields, count) if _NAMES in fields else None,
+        _visibility(fields[_VISIBILITY], count) if _VISIBILITY in fields else None,
+        tuple(_numbers(fields.get(_SHAPES, b""))),
+        tuple(_numbers(fields.get(_DIMENSIONS, b""))),
     )
 
 
@@ -149,8 +171,8 @@ def _names(field: bytes, count: int) -> tuple[str, ...]:
 
 def _members(fields: dict[int, bytes], types: list[int]) -> tuple[tuple[bytes, ...] | None, ...]:
     per_kind = {
-        ENUM: _member_lists(fields.get(_ENUM_MEMBERS_FIELD, b"")),
-        SET: _member_lists(fields.get(_SET_MEMBERS_FIELD, b"")),
+        ENUM: _member_lists(fields.get(_ENUM_MEMBERS, b"")),
+        SET: _member_lists(fields.get(_SET_MEMBERS, b"")),
     }
     return tuple(next(per_kind[kind], None) if kind in per_kind else None for kind in types)
 
@@ -177,6 +199,63 @@ def _signedness(bits: bytes, types: list[int]) -> tuple[bool, ...]:
         else:
             flags.append(False)
     return tuple(flags)
+
+
+def _collations(fields: dict[int, bytes], types: list[int]) -> tuple[int, ...] | None:
+    """Collations by column; None if they are told of other columns than we think, which only keeps a map from being a schema."""
+    texts = [kind in _TEXTS for kind in types]
+    if _counts_geometry(fields, types):
+        texts = [text or kind == GEOMETRY for text, kind in zip(texts, types, strict=True)]
+    named = [kind in (ENUM, SET) for kind in types]
+    of_texts = _spread(fields, _DEFAULT_COLLATION, _COLLATIONS, texts)
+    of_named = _spread(fields, _NAMED_DEFAULT_COLLATION, _NAMED_COLLATIONS, named)
+    if of_texts is None or of_named is None:
+        return None
+    return tuple(one or other for one, other in zip(of_texts, of_named, strict=True))
+
+
+def _counts_geometry(fields: dict[int, bytes], types: list[int]) -> bool:
+    """Whether geometry is among the columns whose collations are told: as MariaDB does, which tells nothing of visibility."""
+    if _COLLATIONS in fields:
+        return len(list(_numbers(fields[_COLLATIONS]))) > sum(kind in _TEXTS for kind in types)
+    return _VISIBILITY not in fields and JSON not in types
+
+
+def _spread(fields: dict[int, bytes], default: int, each: int, chosen: list[bool]) -> list[int] | None:
+    """Collations of the chosen columns, told one by one or as a default with exceptions."""
+    count = sum(chosen)
+    if each in fields:
+        told = list(_numbers(fields[each]))
+    elif default in fields:
+        usual, *rest = _numbers(fields[default])
+        exceptions = dict(zip(rest[::2], rest[1::2], strict=True))
+        if any(place >= count for place in exceptions):
+            return None
+        told = [exceptions.get(place, usual) for place in range(count)]
+    else:
+        told = []
+    if len(told) != count:
+        return None
+    numbers = iter(told)
+    return [next(numbers) if one else 0 for one in chosen]
+
+
+def _primary_key(fields: dict[int, bytes], count: int) -> tuple[int, ...]:
+    key = list(_numbers(fields.get(_KEY, b""))) or list(_numbers(fields.get(_KEY_WITH_PREFIXES, b"")))[::2]
+    if any(column >= count for column in key):
+        raise ValueError("key")
+    return tuple(key)
+
+
+def _visibility(bits: bytes, count: int) -> tuple[bool, ...]:
+    return tuple(bool(bits[c >> 3] & (0x80 >> (c & 7))) for c in range(count))
+
+
+def _numbers(field: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(field):
+        number, at = _length(field, at)
+        yield number
 
 
 def _counted(body: bytes, at: int) -> tuple[bytes, int]:
