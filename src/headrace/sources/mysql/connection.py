@@ -265,7 +265,8 @@ def read_failed(text: str, place: str) -> HeadraceError:
 def query(connection: Connection[Any], address: MySQLAddress, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """All rows of a query, with our errors."""
     with server_errors(address), connection.cursor() as cursor:
-        cursor.execute(sql, arguments)
+        # None, not an empty tuple: else a percent sign in a name would be taken for a place to fill.
+        cursor.execute(sql, arguments or None)
         return list(cursor.fetchall())
 
 
