@@ -28,6 +28,7 @@ from headrace.spark.faults import decode
 from headrace.spark.session import start_session
 from testkit.accounts import Account, create_replica_account
 from testkit.binlogs import Logbook, Row, Value, fraction_text, open_logbook, time_text
+from testkit.documents import DOCS, run_examples
 
 DATABASE = "typed"
 TYPES = """
@@ -266,6 +267,15 @@ def test_passwords_are_not_shown(book: Logbook, spark: SparkSession, account: Ac
     progress.append(json.dumps([json.loads(one.json) for one in running.recentProgress]) + str(running.lastProgress))
     assert account.password not in "".join(progress)
     assert not any(account.password in file.read_text(errors="replace") for file in query.checkpoint.rglob("*") if file.is_file())
+
+
+def test_the_document_s_examples(book: Logbook, spark: SparkSession, account: Account) -> None:
+    plain, heading, typed = (DOCS / "api.md").read_text().partition("\n## Spark\n")
+    real = {"shop": DATABASE, "reader": account.user, "secret": account.password, "db.example.com:3306": f"127.0.0.1:{account.server.port}"}
+    with account.server.root_connection() as connection:
+        assert run_examples("docs/api.md", plain, connection, real, {}, python=False) == 0
+        assert run_examples("docs/api.md", heading + typed, connection, real, {"spark": spark}) == 3
+    assert book.fetch(f"SELECT product FROM {DATABASE}.items ORDER BY line") == [("large lamp",), ("bulb",)]
 
 
 def test_options_that_cannot_be(spark: SparkSession, account: Account) -> None:

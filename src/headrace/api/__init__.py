@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from headrace.api.feed import Feed, changes
+from headrace.model.change import ChangeBlock, Op
 
-__all__ = ["Feed", "changes"]
+__all__ = ["ChangeBlock", "Feed", "Op", "changes"]

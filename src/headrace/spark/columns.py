@@ -93,8 +93,7 @@ def _decimal_texts(array: pa.Array, scale: int) -> pa.Array:
 
 def _uuid_texts(array: pa.Array) -> pa.Array:
     """UUIDs as they are written: 36 characters, so that offsets and characters are plain arithmetic."""
-    filled = array.fill_null(bytes(16)) if array.null_count else array
-    raw = np.frombuffer(pa.concat_arrays([filled]).buffers()[1], dtype=np.uint8, count=16 * len(array), offset=16 * filled.offset)
+    raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=16 * len(array), offset=16 * array.offset)
     nibbles = np.stack((raw >> 4, raw & 15), axis=1).reshape(len(array), 32)
     characters = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)[nibbles]
     text = np.full((len(array), 36), ord("-"), dtype=np.uint8)
