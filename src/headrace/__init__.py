@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.api import ChangeBlock, Feed, Op, changes
+    from headrace.api import ChangeBlock, Feed, Op, Transaction, changes, transactions
 
 __version__ = "0.1.0"
-__all__ = ["ChangeBlock", "Feed", "Op", "__version__", "changes"]
+__all__ = ["ChangeBlock", "Feed", "Op", "Transaction", "__version__", "changes", "transactions"]
 
 
 def __getattr__(name: str) -> Any:

@@ -206,6 +206,40 @@ def test_a_new_table_is_followed(book: Logbook, changes: Changes) -> None:
     assert found == [("fresh", ("1", 0.5)), ("notes", ("1", "a"))]
 
 
+def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.sources.mysql.decoder.MAX_BLOCK_ROWS", 11)
+    start = changes().position
+    work(book)
+    whole = images_of(list(changes(start=start, stop="end", before=True)))
+    found = list(headrace.transactions(book.server.url(book.database), start=start, stop="end", before=True))
+    # Per round: a transaction over both tables, then three statements of their own; what was rolled back is nowhere.
+    assert [{block.schema.name.table for block in one.blocks} for one in found] == [{"goods", "sales"}, {"goods"}, {"goods"}, {"sales"}] * 4
+    assert len({one.id for one in found}) == 16
+    in_order = [image for one in found for block in one.blocks for image in images_of([block])]
+    assert in_order == whole, "the exact order of the log"
+    big = found[0]
+    assert [block.schema.name.table for block in big.blocks] in (
+        ["goods"] * n + ["sales"] + ["goods"] * m for n in (1, 2, 3) for m in (1, 2, 3)
+    )
+    assert big.id in executed_gtids(book, len(found))
+    assert abs(big.commit_ts / 1e6 - time.time()) < 120
+    # Resuming between two transactions of one batch.
+    with headrace.transactions(book.server.url(book.database), start=start) as feed:
+        first = [next(feed).id for _ in range(5)]
+        rest = [one.id for one in headrace.transactions(book.server.url(book.database), start=feed.position, stop="end")]
+    assert first + rest == [one.id for one in found]
+
+
+def executed_gtids(book: Logbook, count: int) -> list[str]:
+    """The names of the last transactions, by the server's own count."""
+    if book.server.flavour == "mariadb":
+        domain, server, last = book.fetch("SELECT @@gtid_binlog_pos")[0][0].split(",")[-1].split("-")
+        return [f"{domain}-{server}-{int(last) - i}" for i in range(count)]
+    uuid, _, last = book.fetch("SELECT @@server_uuid, '', @@global.gtid_executed")[0]
+    newest = int(last.replace("\n", "").rpartition("-")[2])
+    return [f"{uuid}:{newest - i}" for i in range(count)]
+
+
 def test_dates_that_no_calendar_has(book: Logbook, changes: Changes) -> None:
     start = changes().position
     book.run("SET sql_mode = ''", "INSERT INTO goods VALUES (1, 'x', 1, '0000-00-00 00:00:00')")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.api.feed import Feed, changes
+from headrace.api.feed import Feed, changes, transactions
+from headrace.api.grouping import Transaction
 from headrace.model.change import ChangeBlock, Op
 
-__all__ = ["ChangeBlock", "Feed", "Op", "changes"]
+__all__ = ["ChangeBlock", "Feed", "Op", "Transaction", "changes", "transactions"]

@@ -26,11 +26,10 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.retry import retrying
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.position import file_number
 from headrace.sources.mysql.preflight import check_cascades, check_server
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.source import MySQLReader, Selection
@@ -53,12 +52,14 @@ def changes(
     stop: str | Position | None = None,
     snapshot: bool = False,
     before: bool = False,
+    transactions: bool = False,
+    queries: bool = False,
     zero_dates: Literal["error", "null"] = "error",
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[ChangeBlock]:
     """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
-    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
+    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates), transactions=transactions, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
     return block_feed(request)
 
@@ -71,12 +72,13 @@ def transactions(
     start: str | Position = "now",
     stop: str | Position | None = None,
     before: bool = False,
+    queries: bool = False,
     zero_dates: Literal["error", "null"] = "error",
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[Transaction]:
     """The same changes, a transaction at a time; each is held in memory whole."""
-    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates))
+    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates), transactions=True, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
     return Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
 
@@ -218,7 +220,7 @@ class Feed(Generic[T]):
 
     def _batch(self, end: Offset) -> Iterator[T]:
         works, seen, reader = self._mirror.works(self._offset, end), dict(self._seen), self._reader()
-        rows = sorted((work for work in works if work["kind"] == "rows"), key=_address)
+        rows = [work for work in works if work["kind"] == "rows"]
         yield from self._shape(block for work in rows for block in _unseen(reader.read(work), seen))
         for work in works:
             if work["kind"] == "statement":
@@ -255,10 +257,6 @@ def _unseen(blocks: Iterable[ChangeBlock], seen: dict[str, int]) -> Iterator[Cha
         skipped = int((block.version.to_numpy() <= last).sum()) if last >= 0 else 0
         if skipped < block.rows:
             yield slice_block(block, skipped, block.rows - skipped) if skipped else block
-
-
-def _address(work: Work) -> tuple[int, int]:
-    return file_number(work["file"]), int(work["start"])
 
 
 def _as_null(zero_dates: str) -> bool:

@@ -59,4 +59,4 @@ def read_frame(request: TableRequest, frame: StructType, work: Work) -> Iterator
 
 
 def _options(request: TableRequest) -> ReadOptions:
-    return ReadOptions(every_before=True, zero_dates_as_null=request.zero_dates_as_null)
+    return ReadOptions(every_before=True, zero_dates_as_null=request.zero_dates_as_null, transactions=True)
