@@ -208,6 +208,9 @@ def test_changes_pair_what_was_with_what_is(book: Logbook, stream: Callable[...,
     ]
     versions = [row["_version"] for row in first + second]
     assert versions == sorted(set(versions))
+    names = [row["_transaction"] for row in first + second]
+    assert [names.index(name) for name in names] == [0, 0, 2, 3, 3, 3, 6], "two rows of one statement, and three of one transaction"
+    assert all(name.count(":") == 1 for name in names)
     times = [row["_ts"] / 1e6 for row in first]
     assert all(began.timestamp() - 2 < time < datetime.now(UTC).timestamp() + 2 for time in times)
 
