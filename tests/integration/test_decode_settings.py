@@ -167,14 +167,6 @@ def test_a_table_nobody_wants_may_have_any_column(book: Logbook) -> None:
     assert [(image.op, image.row) for image in images_of(book.read(start, "t"))] == TOLD
 
 
-@pytest.mark.parametrize("column", ["VARCHAR(10) CHARACTER SET latin1", "TEXT CHARACTER SET gbk"])
-def test_a_column_that_would_be_altered_is_refused(book: Logbook, column: str) -> None:
-    book.run(f"CREATE TABLE t (id INT PRIMARY KEY, odd {column})")
-    with pytest.raises(DefiniteError, match=r"column odd of .* is not replicated yet") as caught:
-        book.schema("t")
-    assert "--tables" in caught.value.hint
-
-
 def test_enum_names_beyond_what_the_server_can_show(book: Logbook) -> None:
     """The server's own description of a table turns four-byte characters into question marks; the log does not."""
     emoji = "e ENUM('🚰', '💧', '?', 'é') COLLATE utf8mb4_bin, s SET('🚰', '?') COLLATE utf8mb4_bin"

@@ -25,9 +25,18 @@ def finished(column: Column, raw: list[bytes | None], stored: int | None = table
     return array
 
 
-@pytest.mark.parametrize("kind", [Kind.INT32, Kind.STRING, Kind.BYTES, Kind.JSON, Kind.GEOMETRY, Kind.DATETIME])
+@pytest.mark.parametrize("kind", [Kind.INT32, Kind.BYTES, Kind.JSON, Kind.GEOMETRY, Kind.DATETIME])
 def test_most_columns_need_none(kind: Kind) -> None:
-    assert finisher(Column("c", kind, charset="utf8mb4"), tablemap.BLOB, 2, PLACE) is None
+    assert finisher(Column("c", kind), tablemap.BLOB, 2, PLACE) is None
+
+
+def test_text_is_in_its_own_character_set_in_the_log_and_in_utf8_in_results() -> None:
+    column = Column("c", Kind.STRING, charset="latin1")
+    assert finished(column, [b"\xe9", None]).to_pylist() == ["é", None]
+    assert finished(column, ["é".encode(), None], stored=None).to_pylist() == ["é", None]
+    with pytest.raises(DefiniteError, match="character set ebcdic") as caught:
+        finished(Column("c", Kind.STRING, charset="ebcdic"), [])
+    assert caught.value.place == f"{PLACE}, column c"
 
 
 @pytest.mark.parametrize(("kind", "width"), [(Kind.UUID, 16), (Kind.INET4, 4), (Kind.INET6, 16)])

@@ -26,7 +26,6 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
-from headrace.sources.mysql.finish import UTF8_CHARSETS
 
 _SYSTEM: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
@@ -182,9 +181,6 @@ def _kind(table: TableName, told: _Described) -> Kind:
         signed, unsigned = _INTEGERS[word]
         return unsigned if "unsigned" in told.column_type.lower() else signed
     if word in _TEXT:
-        if (told.charset or "") not in UTF8_CHARSETS:
-            remedy = "use utf8mb4 for it, or leave the table out with --tables"
-            raise _refused(table, told.name, f"{told.column_type} in character set {told.charset}", remedy)
         return Kind.STRING
     if word in ("enum", "set", "bit", "decimal"):
         return Kind(word)

@@ -7,7 +7,7 @@ Decoding the same bytes again gives equal blocks, versions included.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,8 +20,9 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
+from headrace.sources.mysql.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import truncated
-from headrace.sources.mysql.finish import Finisher, decode_name, finisher
+from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
 from headrace.sources.mysql.storage import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
@@ -84,6 +85,10 @@ _STORED: Final = {
     Kind.INET6: {tablemap.STRING},
 }
 """The storage types in which a kind's values may lie; decimals and times also depend on their parameters."""
+_COLLATED: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_BINARY_COLLATION: Final = 63
+_BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
+"""Character sets, besides utf8mb4, with characters that a server's descriptions of its tables cannot show; no name may be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ class RowDecoder:
             encoding, a, b, words = _encode(column, table_map.types[c], table_map.metadata[c], schema, place)
             _check_sign(column, table_map.unsigned[c] if table_map.unsigned else None, schema, place)
             description[:, c] = encoding, a, b, order[c], column.name in key_columns, words
+        if table_map.collations is not None:
+            columns = [_as_logged(*pair, schema, place) for pair in zip(columns, table_map.collations, strict=True)]
         self._table = description
         self._keys = len(key_columns)
         # Rows without a key are told apart by all their values.
@@ -180,7 +187,7 @@ class RowDecoder:
         commit_ts: npt.NDArray[np.int64],
         place: str,
     ) -> ChangeBlock:
-        # Names are found for a block at a time, so an unknown one is placed by the block's first image.
+        # Columns are finished a block at a time, so what is wrong in one is placed by the block's first event.
         where = f"{place} or after, table {self.schema.name}"
         arrays = [
             self._finished(column, finish, array, where)
@@ -197,7 +204,10 @@ class RowDecoder:
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array, place: str) -> pa.Array:
         if column.kind in (Kind.ENUM, Kind.SET):
             return _named(column, raw, self._members[column.name], place)
-        return raw if finish is None else finish(raw)
+        try:
+            return raw if finish is None else finish(raw)
+        except UnreadableText as error:
+            raise unreadable_text(error, column, place) from error
 
     def _too_large(self, place: str) -> DefiniteError:
         return DefiniteError(
@@ -239,6 +249,20 @@ def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[
         differing = ", ".join(sorted(set(table_map.names) ^ set(mine)))
         raise _drifted(schema, f"columns {differing} are not in both", place)
     return [mine.index(name) for name in table_map.names]
+
+
+def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) -> Column:
+    """A column with the character set that the log says it had: what a value's bytes mean was settled when they were written."""
+    if column.kind not in _COLLATED or collation == 0:
+        return column
+    if column.kind in (Kind.STRING, Kind.BYTES) and (column.kind is Kind.BYTES) != (collation == _BINARY_COLLATION):
+        was = "bytes" if column.kind is Kind.STRING else "text"
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) was {was} then", place)
+    try:
+        return replace(column, charset=charset_of_collation(collation))
+    except UnknownCharset:
+        # A newer server's collation; the schema names the character set it is of.
+        return column
 
 
 def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
@@ -290,7 +314,8 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
     if column.kind not in (Kind.ENUM, Kind.SET):
         return ()
     if stored is None:
-        doubtful = next((member for member in column.members if "?" in member), None)
+        beyond = column.charset in UTF8 | _BEYOND_THREE_BYTES
+        doubtful = next((member for member in column.members if beyond and "?" in member), None)
         if doubtful is not None:
             raise DefiniteError(
                 f"column {column.name} of {schema.name} has a member {doubtful!r}, which may stand for another character that the"
@@ -306,15 +331,10 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
 
 def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchema, place: str) -> str:
     """One member's name: as the schema has it, or from the log where the schema's may have lost characters."""
-    name = decode_name(stored, column.charset)
-    if name is None:
-        name = stored.decode("utf8", "replace")
-    if "".join("?" if ord(char) > 0xFFFF else char for char in name) == member:
-        return name
-    # Bytes in another character set than UTF-8 cannot be compared, and the server shows those names whole.
-    if "?" in member or (stored.isascii() and b"\0" not in stored):
+    name = decode_text(column.charset or "utf8mb4", stored)
+    if member not in (name, "".join("?" if ord(char) > 0xFFFF else char for char in name)):
         raise _drifted(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
-    return member
+    return name
 
 
 def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:

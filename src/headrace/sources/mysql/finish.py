@@ -1,8 +1,8 @@
 """From the raw bytes of a column to the Arrow type of its kind, a block at a time.
 
 The compiled decoders copy everything of variable width as it lies in the log or in a query's result. What is left to do, where anything is,
-is done here on whole columns: a *finisher* takes the raw array and gives the final one. Columns that need none (numbers, times, text in
-UTF-8) have none, and cost nothing.
+is done here on whole columns: a *finisher* takes the raw array and gives the final one. Columns that need none (numbers, times) have none,
+and cost nothing.
 
 Invariant: a finisher gives the exact values or raises a definite error; damaged bytes never become other values.
 """
@@ -20,12 +20,13 @@ import pyarrow as pa
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.sources.mysql import tablemap
+from headrace.sources.mysql.charsets import NotUnicode, TextTooLarge, UnknownCharset, transcoder
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Finisher = Callable[[Array], Array]
 
-UTF8_CHARSETS: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
-"""Character sets whose bytes are UTF-8 already; the empty name is that of columns without one (JSON)."""
+UnreadableText = (NotUnicode, TextTooLarge)
+"""What a finisher of text may raise; `unreadable_text` makes the definite error of it, for whoever knows the place."""
 _ZLIB: Final = 8
 _FIXED_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 
@@ -43,8 +44,8 @@ def finisher(column: Column, stored: int | None, metadata: int, place: str) -> F
         return lambda raw: _vectors(column, raw, place)
     if column.kind in _FIXED_BYTES:
         return lambda raw: _fixed_bytes(column, raw, _FIXED_BYTES[column.kind], place)
-    if column.kind is Kind.STRING and stored is not None and column.charset not in UTF8_CHARSETS:
-        return _transcoder(column, place)
+    if column.kind is Kind.STRING:
+        return _text(column, "utf8mb4" if stored is None else column.charset or "utf8mb4", place)
     return None
 
 
@@ -78,17 +79,25 @@ def _decompressed(column: Column, value: bytes, place: str) -> bytes:
     return plain
 
 
-def _transcoder(column: Column, place: str) -> Finisher:
-    raise DefiniteError(
-        f"column {column.name} is in character set {column.charset}, which is not replicated yet",
+def _text(column: Column, charset: str, place: str) -> Finisher:
+    try:
+        return transcoder(charset)
+    except UnknownCharset as error:
+        raise DefiniteError(
+            f"column {column.name} is in character set {charset}, which no server that Headrace knows has",
+            place=f"{place}, column {column.name}",
+            hint="use utf8mb4 for it, or leave the table out with --tables",
+        ) from error
+
+
+def unreadable_text(error: NotUnicode | TextTooLarge, column: Column, place: str) -> DefiniteError:
+    if isinstance(error, TextTooLarge):
+        return DefiniteError(f"column {column.name} holds more text in one row than can be carried", place=f"{place}, column {column.name}")
+    return DefiniteError(
+        f"column {column.name} ({column.source_type}) holds bytes that are not text (half of a surrogate pair, or not UTF-8)",
         place=f"{place}, column {column.name}",
-        hint="use utf8mb4 for it, or leave the table out with --tables",
+        hint="correct the value in the source and replicate the table anew, or make the column binary",
     )
-
-
-def decode_name(raw: bytes, charset: str) -> str | None:
-    """A member's name in the column's character set as text; None if that cannot be told."""
-    return raw.decode("utf8", "replace") if charset in UTF8_CHARSETS else None
 
 
 def _vectors(column: Column, raw: Array, place: str) -> Array:

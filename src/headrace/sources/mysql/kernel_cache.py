@@ -27,6 +27,7 @@ KERNEL_MODULES: Final = (
     "heads",
     "scan",
     "resultset",
+    "charset_kernels",
 )
 """Every module with kernels, or with constants that are compiled into them."""
 

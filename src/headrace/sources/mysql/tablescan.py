@@ -21,7 +21,7 @@ from headrace.sources.mysql import resultset
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
-from headrace.sources.mysql.finish import finisher
+from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
@@ -167,12 +167,20 @@ class _Result:
 
     def _batch(self, arena: Arena) -> pa.RecordBatch:
         arrays = [
-            array.dictionary_encode() if column.kind in (Kind.ENUM, Kind.SET) else array if finish is None else finish(array)
+            self._finished(column, finish, array)
             for column, finish, array in zip(
                 self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
             )
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
+
+    def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
+        if column.kind in (Kind.ENUM, Kind.SET):
+            return raw.dictionary_encode()
+        try:
+            return raw if finish is None else finish(raw)
+        except UnreadableText as error:
+            raise unreadable_text(error, column, f"rows of {self._schema.name}") from error
 
     def _receive(self) -> None:
         """Take in more bytes, making room by dropping what was decoded."""

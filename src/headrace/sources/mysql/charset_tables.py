@@ -1,0 +1,99 @@
+"""The servers' own tables of character sets, as `testkit.charset_tables` asked them for: a compressed file beside this module.
+
+Every character set that is not Unicode in another form is a list of pages: the code points of consecutive last bytes behind a prefix. All
+code points in them are below U+10000, so two surrogates, which are no characters, say what else a sequence can be. Both server families
+convert every character alike, so there is one table per set and no question of which family a value came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+TABLES: Final = Path(__file__).with_name("charset_tables.xz")
+UNASSIGNED, MALFORMED = 0xD800, 0xD801
+"""A character without a meaning, for which the servers give a question mark; bytes that are no character."""
+
+ALGORITHMIC: Final = frozenset({"utf8mb4", "utf8mb3", "ucs2", "utf16", "utf16le", "utf32", "binary"})
+FOUR_BYTES: Final = b"\0\0\0"
+"""The prefix of the page of gb18030's four-byte characters, which are numbered through."""
+
+_FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What follows a prefix: the code points of the last bytes from `first` on."""
+
+    prefix: bytes
+    first: int
+    points: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The file's content."""
+
+    collations: Mapping[int, str]
+    """From a collation's number to its character set."""
+    directory: Mapping[str, Sequence[tuple[str, int, int]]]
+    """Per character set, its pages: prefix, first last byte, count."""
+    starts: Mapping[str, int]
+    points: npt.NDArray[np.uint16]
+
+    def pages(self, charset: str) -> Iterator[Page]:
+        at = self.starts[charset]
+        for prefix, first, count in self.directory[charset]:
+            yield Page(bytes.fromhex(prefix), first, self.points[at : at + count].tolist())
+            at += count
+
+
+@functools.cache
+def load_tables() -> Tables:
+    raw = lzma.decompress(TABLES.read_bytes())
+    size = int.from_bytes(raw[:4], "little")
+    header: dict[str, Any] = json.loads(raw[4 : 4 + size])
+    deltas = np.frombuffer(raw, dtype="<u2", offset=4 + size)
+    collations = {
+        number: charset for charset, ranges in header["collations"].items() for first, last in ranges for number in range(first, last + 1)
+    }
+    directory = {charset: [tuple(page) for page in pages] for charset, pages in header["pages"].items()}
+    starts, at = {}, 0
+    for charset, pages in directory.items():
+        starts[charset] = at
+        at += sum(count for _, _, count in pages)
+    return Tables(collations, directory, starts, np.cumsum(deltas, dtype=np.uint16))
+
+
+def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[Page]]) -> bytes:
+    """The file's bytes. Points are kept as differences: neighbours in most sets are neighbours in Unicode."""
+    header = {
+        "servers": servers,
+        "collations": {
+            charset: _ranges(n for n, of in collations.items() if of == charset) for charset in sorted(set(collations.values()))
+        },
+        "pages": {charset: [(page.prefix.hex(), page.first, len(page.points)) for page in group] for charset, group in pages.items()},
+    }
+    points = np.array([point for group in pages.values() for page in group for point in page.points], dtype=np.uint16)
+    deltas = np.diff(points, prepend=np.uint16(0)).astype("<u2")
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (len(text) % 2)
+    return lzma.compress(len(text).to_bytes(4, "little") + text + deltas.tobytes(), filters=_FILTERS)
+
+
+def _ranges(numbers: Iterator[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
