@@ -159,8 +159,6 @@ def test_server_settings(fresh_server: Callable[..., PrivateServer], refused: Re
     refused.secrets.append(server.password)
     settings = [("binlog_format", "STATEMENT", "ROW"), ("binlog_format", "MIXED", "ROW"), ("binlog_row_image", "MINIMAL", "FULL")]
     settings += [("binlog_row_image", "NOBLOB", "FULL")]
-    if server.flavour == "mysql":
-        settings += [("binlog_row_value_options", "PARTIAL_JSON", "")]
     for name, wrong, right in settings:
         run(server, None, f"SET GLOBAL {name} = '{wrong}'")
         output = refused(source)

@@ -73,7 +73,7 @@ _SKIPPED = 16
 
 
 @compiled("int64(int64, int64, int64)")
-def _fixed_size(encoding: int, a: int, b: int) -> int:
+def fixed_size(encoding: int, a: int, b: int) -> int:
     """Bytes of every value of a column, or 0 if each has its own size."""
     if encoding == VAR or encoding == JSON:
         return 0
@@ -101,7 +101,7 @@ def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -
         encoding, out = int(table[ENCODING, c]), int(table[OUT, c])
         line[_P_ENCODING] = encoding
         line[_P_A], line[_P_B], line[_P_IS_KEY] = table[A, c], table[B, c], table[IS_KEY, c]
-        line[_P_SIZE] = _fixed_size(encoding, int(table[A, c]), int(table[B, c]))
+        line[_P_SIZE] = fixed_size(encoding, int(table[A, c]), int(table[B, c]))
         if encoding == DECIMAL:
             line[_P_WIDTH] = 8 * int(table[WORDS, c])
         elif encoding != VAR and encoding != JSON:

@@ -76,17 +76,17 @@ def _payload_head(body: memoryview, place: str) -> tuple[int, int, int]:
     at = 0
     try:
         while True:
-            field, at = _packed_integer(body, at)
+            field, at = packed_integer(body, at)
             if field == _PAYLOAD_END:
                 return fields[_PAYLOAD_COMPRESSION], fields[_PAYLOAD_SIZE], at
-            length, at = _packed_integer(body, at)
-            fields[field], _ = _packed_integer(body, at)
+            length, at = packed_integer(body, at)
+            fields[field], _ = packed_integer(body, at)
             at += length
     except (IndexError, KeyError) as error:
         raise truncated("TRANSACTION_PAYLOAD", place) from error
 
 
-def _packed_integer(body: memoryview, at: int) -> tuple[int, int]:
+def packed_integer(body: memoryview, at: int) -> tuple[int, int]:
     first = body[at]
     if first < 251:
         return first, at + 1
@@ -112,7 +112,7 @@ def _record_start(event: memoryview, kind: int, place: str) -> int:
         at += 8
         if kind >= 169:
             at += int.from_bytes(event[at : at + 2], "little")
-        width, at = _packed_integer(event, at)
+        width, at = packed_integer(event, at)
         return at + (width + 7) // 8 * (2 if kind in _UPDATES else 1)
     except (IndexError, KeyError) as error:
         raise truncated("compressed", place) from error

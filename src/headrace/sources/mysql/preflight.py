@@ -52,7 +52,6 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
 _REQUIRED = (
     ("binlog_format", "ROW", "SET GLOBAL binlog_format = ROW (sessions already open keep their own format until they reconnect)"),
     ("binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL (sessions already open keep theirs until they reconnect)"),
-    ("binlog_row_value_options", "", "SET GLOBAL binlog_row_value_options = ''"),
 )
 
 
