@@ -62,7 +62,7 @@ def same_log(server: PrivateServer, position: BinlogPosition) -> str:
     return ""
 
 
-def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer) -> list[str]:
+def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, reached: list[BinlogPosition] | None = None) -> list[str]:
     """The keys inserted since `start`, read as Spark reads: plan, works, segments."""
     planner = source.planner()
     found: list[str] = []
@@ -78,6 +78,8 @@ def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer) -
                         segment = Segment.from_json({name: value for name, value in work.items() if name not in ("kind", "until")})
                         found += [str(image.row[0]) for image in images_of(list(read_segment(segment, book.catalog("t"))))]
                 planner.commit(at)
+                if reached is not None:
+                    reached.append(BinlogPosition.from_json(at))
     finally:
         planner.stop()
     return found
@@ -121,7 +123,7 @@ def check_going_on(
     finally:
         planner.stop()
     for begin in (committed, planned, start):
-        assert keys_of(source, begin, replica)[-2:] == ["planned", "unread"]
+        assert keys_of(source, begin, replica) == ["planned", "unread"]
 
 
 def check_refusals(replica: PrivateServer, committed: BinlogPosition) -> None:
@@ -186,6 +188,31 @@ def check_purged(replica: PrivateServer, committed: BinlogPosition) -> None:
             book.run(f"PURGE BINARY LOGS TO '{newest}'")
             time.sleep(0.05)
     assert "no longer has the log of transactions that are needed" in refused(replica, committed)
+
+
+@pytest.mark.timeout(90)
+def test_a_prepared_transaction_goes_along(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
+    """Its rows are before the place at which another server takes over, its commit after it."""
+    primary = fresh_server()
+    execute(primary, "CREATE DATABASE shop", "CREATE TABLE shop.t (id VARCHAR(20) PRIMARY KEY)")
+    replica = start_replica(primary, fresh_server)
+    start = now(primary)
+    for name in ("kept", "undone", "done"):
+        execute(primary, f"XA START '{name}'", f"INSERT INTO shop.t VALUES ('{name}')", f"XA END '{name}'", f"XA PREPARE '{name}'")
+    execute(primary, "INSERT INTO shop.t VALUES ('plain')", "XA COMMIT 'done'")
+    source = MySQLSource(address_of(primary), start, tmp_path / "first", 1 << 30, Limits(), primary.flavour == "mariadb")
+    reached: list[BinlogPosition] = []
+    assert keys_of(source, start, primary, reached) == ["plain", "done"]
+    committed = reached[-1]
+    assert len(committed.prepared) == 2
+
+    await_executed(replica, executed(primary))
+    execute(replica, "FLUSH BINARY LOGS")
+    execute(primary, "INSERT INTO shop.t VALUES ('later')", "XA ROLLBACK 'undone'", "XA COMMIT 'kept'")
+    await_executed(replica, executed(primary))
+    moved = continued(replica, committed)
+    other = MySQLSource(address_of(replica), moved, tmp_path / "second", 1 << 30, Limits(), primary.flavour == "mariadb")
+    assert keys_of(other, committed, replica) == ["later", "kept"]
 
 
 @pytest.mark.timeout(60)

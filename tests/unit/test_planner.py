@@ -23,7 +23,7 @@ from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.planner import Limits, Planner
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.relay import MirrorFile, Relay
+from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile, Relay
 
 START = 4
 Transaction = list[int] | str
@@ -248,3 +248,15 @@ def test_a_planned_end_that_the_log_no_longer_has_is_an_error(tmp_path: Path) ->
         planner.await_end(at("log.000001", end + 1))
     # Where nothing follows, it may only be late.
     assert not planner.await_end(at("log.000002", end + 1), 0.05)
+
+
+def test_harmless_events_after_the_last_group_are_reached_at_once(tmp_path: Path) -> None:
+    """MariaDB writes a checkpoint event when it likes; a run that waits for the log's end must not wait for what follows it."""
+    log = write_log([[1], [2]])
+    log.event(161, struct.pack("<I", 10) + b"log.000001")
+    path = tmp_path / "log.000001"
+    path.write_bytes(log.data)
+    mirror = Mirror(1 << 30)
+    file = mirror._open("log.000001", path, START)
+    mirror._append(Appender(file, checksum=False, in_place=True), np.frombuffer(bytearray(log.data[START:]), dtype=np.uint8))
+    assert (len(file.groups), file.safe_end) == (2, len(log.data))

@@ -8,12 +8,16 @@ come later; a commit that was applied turns into the end of it without effect.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.gtid import GtidSet, MariaDBGtidPosition
+
+_PLAIN: Final = np.array([scan.DATA, scan.STATEMENT, scan.ROLLED_BACK])
 
 
 class AppliedGroups:
@@ -30,17 +34,16 @@ class AppliedGroups:
         if isinstance(self._applied, MariaDBGtidPosition):
             self._check_order(gtids, held, place)
         kinds = groups[:, scan.KIND]
-        nameless = (gtids[:, 2] == 0) & ((kinds == scan.DATA) | (kinds == scan.STATEMENT))
-        if nameless.any():
+        plain = np.isin(kinds, _PLAIN)
+        if (plain & (gtids[:, 2] == 0)).any():
             raise DefiniteError(
                 "a transaction in the source's log has no GTID, so nothing tells whether it was applied already",
                 place=place,
                 hint="start at a FILE:OFFSET; to start over, remove the state directory and the target tables",
             )
         groups[held & (kinds == scan.XA_COMMIT), scan.KIND] = scan.XA_ROLLBACK
-        plain = held & ((kinds == scan.DATA) | (kinds == scan.STATEMENT))
-        groups[plain, scan.KIND] = scan.SKIPPED
-        groups[plain, scan.ROWS] = 0
+        groups[held & plain, scan.ROWS] = 0
+        groups[held & plain, scan.KIND] = scan.SKIPPED
         groups[held, scan.GTID] = 0
 
     def _check_order(self, gtids: npt.NDArray[np.int64], held: npt.NDArray[np.bool_], place: str) -> None:

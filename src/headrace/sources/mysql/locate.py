@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.preflight import check_position
-from headrace.sources.mysql.relay import Appender, MirrorFile
+from headrace.sources.mysql.relay import Appender, MirrorFile, punch_hole
 from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
 from headrace.sources.mysql.watermark import log_end, note_position
 
@@ -161,10 +162,12 @@ def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[
     """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
     if position.offset == len(MAGIC):
         return
-    mirror = MirrorFile(position.file, Path(position.file), len(MAGIC))
-    appender = Appender(mirror, checksum=False, in_place=True)
     fed = len(MAGIC)
-    with closing(ReplicationStream(address, replace(position, offset=len(MAGIC)), blocking=False)) as stream:
+    beginning = replace(position, offset=len(MAGIC))
+    with TemporaryDirectory(prefix="headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
+        mirror = MirrorFile(position.file, Path(scratch) / "log", len(MAGIC))
+        mirror.path.touch(mode=0o600)
+        appender = Appender(mirror, checksum=False)
         for piece in stream.pieces():
             if isinstance(piece, NewFormat):
                 mirror.checksum = piece.checksum
@@ -177,8 +180,11 @@ def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[
             yield from (groups for groups, _ in appender.append(part))
             if appender.fault is not None:
                 raise appender.fault
+            # Only the group under way may be looked at again.
+            punch_hole(mirror.path, 0, appender.safe_end)
             if fed == position.offset:
                 break
+        appender.close()
     if appender.safe_end != position.offset:
         raise DefiniteError(
             f"{position} is not the end of a transaction in the source's log",

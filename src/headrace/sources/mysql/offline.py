@@ -28,7 +28,7 @@ from headrace.sources.mysql.source import LogPlanner
 from headrace.sources.mysql.tablemap import parse_table_name
 
 SCHEME: Final = "binlog:"
-_AHEAD_BYTES: Final = 4 << 30
+_AHEAD_BYTES: Final = 256 << 20
 """How far ahead of what is committed the files are indexed; it bounds the index, not the data, which stays where it is."""
 _FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
 _WINDOW_EVENTS: Final = 65_536

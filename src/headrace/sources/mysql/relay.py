@@ -162,7 +162,8 @@ class Mirror:
 
     def _append(self, appender: Appender, piece: npt.NDArray[np.uint8]) -> None:
         """Publish the whole groups that a piece of log completes."""
-        for groups, splits in appender.append(piece):
+        found = appender.append(piece)
+        for i, (groups, splits) in enumerate(found):
             if self._applied is not None and len(groups):
                 self._applied.mark(groups, f"{appender.mirror.name}:{int(groups[0, scan.END])}")
             with self.changed:
@@ -172,7 +173,9 @@ class Mirror:
                     mirror.groups = np.concatenate((mirror.groups, groups))
                 if len(splits):
                     mirror.splits = np.concatenate((mirror.splits, splits))
-                mirror.safe_end = max(mirror.safe_end, int(groups[-1, scan.END]) if len(groups) else appender.safe_end)
+                # Harmless events after the last group count too: they may be all that comes for a long time.
+                reached = appender.safe_end if i == len(found) - 1 else int(groups[-1, scan.END]) if len(groups) else 0
+                mirror.safe_end = max(mirror.safe_end, reached)
                 self._received += mirror.safe_end - before
                 self.changed.notify_all()
                 # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
@@ -222,9 +225,9 @@ class Relay(Mirror):
     def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
         at = mirror.start
         for one in sorted((one for one in prepared if one.file == mirror.name), key=lambda one: one.start):
-            _punch_hole(mirror.path, at, min(one.start, offset))
+            punch_hole(mirror.path, at, min(one.start, offset))
             at = max(at, one.end)
-        _punch_hole(mirror.path, at, offset)
+        punch_hole(mirror.path, at, offset)
 
     def _run(self) -> None:
         pause_s, failing_since = 0.1, 0.0
@@ -412,7 +415,7 @@ def _write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> Non
         view, offset = view[written:], offset + written
 
 
-def _punch_hole(path: Path, start: int, end: int) -> None:
+def punch_hole(path: Path, start: int, end: int) -> None:
     """Give the disk space of a committed range back; a file system that cannot keeps it until the file is removed."""
     if start >= end:
         return
