@@ -29,7 +29,9 @@ from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.labels import Opened
+from headrace.sources.mysql.mapped import schema_of
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.tablemap import parse_table_map
 from headrace.sources.mysql.tablescan import scan_table
 
 Value = str | bytes | float | None
@@ -37,6 +39,7 @@ Row = tuple[Value, ...]
 
 _ENCODERS = {key: value for key, value in converters.conversions.items() if not isinstance(key, int)}
 _WITNESS_SERVER_ID = 907_100
+_TABLE_MAP = 19
 _PACKED_KINDS = frozenset({39, 40, *range(165, 172)})
 
 
@@ -110,6 +113,28 @@ class Logbook:
     def read(self, start: Place, *tables: str, options: ReadOptions | None = None) -> list[ChangeBlock]:
         """What Headrace makes of the log since `start`."""
         return list(read_segment(self.segment(start), self.catalog(*tables, options=options)))
+
+    def told(self, start: Place, table: str) -> TableSchema:
+        """The table's schema as the log since `start` tells it by itself."""
+        segment = self.segment(start)
+        data, at = self.bytes_of(segment), 0
+        while at < len(data):
+            end = at + int.from_bytes(data[at + 9 : at + 13], "little")
+            if data[at + 4] == _TABLE_MAP:
+                table_map = parse_table_map(data[at + 27 : end - 4 * segment.checksum], "log")
+                if table_map.name == TableName(self.database, table):
+                    schema = schema_of(table_map)
+                    assert schema is not None
+                    return schema
+            at = end
+        raise AssertionError(f"no table map of {table} in the log")
+
+    def read_by(self, start: Place, schema: TableSchema, options: ReadOptions | None = None) -> list[ChangeBlock]:
+        """What Headrace makes of one table's log since `start` by the given schema."""
+        catalog = Catalog(
+            {schema.name: schema}, {schema.name: schema.primary_key}, lambda name: name == schema.name, options or ReadOptions()
+        )
+        return list(read_segment(self.segment(start), catalog))
 
     def select(self, schema: TableSchema, order: str = "1") -> list[Row]:
         """The table by the server's own SELECT."""

@@ -155,7 +155,7 @@ class Story:
             book.run(f"UPDATE every_type SET {', '.join(f'`{n}` = {v}' for n, v in zip(TYPES, values, strict=True))} WHERE id = {row}")
         self.updated = book.select(self.schema)
         book.run("DELETE FROM every_type")
-        self.images = images_of(book.read(self.start, "every_type", options=ReadOptions(every_before=True)))
+        self.images = images_of(book.read_by(self.start, self.schema, ReadOptions(every_before=True)))
 
     def rows(self, op: Op) -> list[Row]:
         return sorted((image.row for image in self.images if image.op is op), key=lambda row: int(str(row[0])))
@@ -203,6 +203,16 @@ def test_deleted_images_are_the_last_rows(story: Story) -> None:
 def test_a_row_of_nulls_is_null_in_every_column(story: Story) -> None:
     [nulls] = [row for row in story.rows(Op.INSERT) if row[0] == "1000"]
     assert set(nulls[1:]) == {None}
+
+
+def test_the_schema_that_the_log_tells_decodes_the_same_rows(story: Story) -> None:
+    told = story.book.told(story.start, "every_type")
+    assert (told.name, told.primary_key) == (story.schema.name, story.schema.primary_key)
+    for mine, theirs in zip(told.columns, story.schema.columns, strict=True):
+        assert (mine.name, mine.kind, mine.nullable, mine.precision, mine.scale, mine.charset, mine.arrow_type) == (
+            *(theirs.name, theirs.kind, theirs.nullable, theirs.precision, theirs.scale, theirs.charset, theirs.arrow_type),
+        )
+    assert images_of(story.book.read_by(story.start, told, ReadOptions(every_before=True))) == story.images
 
 
 OPS = {"insert": Op.INSERT, "before": Op.BEFORE, "update": Op.UPDATE, "delete": Op.DELETE}

@@ -18,6 +18,8 @@ from headrace.sources.mysql.decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers import build
 
+PLAIN_BYTES = {Kind.UUID, Kind.INET4, Kind.INET6}
+"""Kinds that a log tells only as the BINARY columns in which it keeps them."""
 DICE = random.Random(20)
 
 
@@ -61,6 +63,10 @@ def follow(book: Logbook, columns: str, values: list[str], *changes: str) -> lis
     images = images_of(book.read(start, "t", options=ReadOptions(every_before=True)))
     assert [image.row for image in images if image.op is Op.INSERT] == inserted
     assert sorted(image.row for image in images if image.op is Op.DELETE) == sorted(changed)
+    if not PLAIN_BYTES & {column.kind for column in schema.columns} and "mariadb-5.3" not in schema.columns[1].source_type:
+        told = book.told(start, "t")
+        assert [column.kind for column in told.columns] == [column.kind for column in schema.columns]
+        assert images_of(book.read_by(start, told, ReadOptions(every_before=True))) == images
     if changes:
         assert {image.row for image in images if image.op is Op.BEFORE} <= set(inserted)
         assert {image.row for image in images if image.op is Op.UPDATE} >= set(changed) - set(inserted)
@@ -155,6 +161,15 @@ def test_keys_of_uuids_and_addresses(mariadb_book: Logbook) -> None:
     assert sorted(mariadb_book.scanned(schema)) == sorted(mariadb_book.select(schema))
 
 
+def test_the_log_tells_uuids_and_addresses_as_bytes(mariadb_book: Logbook) -> None:
+    mariadb_book.run("CREATE TABLE b (id INT PRIMARY KEY, u UUID, a INET4, i INET6)")
+    start = mariadb_book.place()
+    mariadb_book.run("INSERT INTO b VALUES (1, '00112233-4455-1677-8899-aabbccddee00', '1.2.3.0', '1::'), (2, NULL, NULL, NULL)")
+    [one, two] = images_of(mariadb_book.read_by(start, mariadb_book.told(start, "b")))
+    assert one.row == ("1", bytes.fromhex("00112233445516778899aabbccddee00"), b"\1\2\3\0", b"\0\1" + bytes(14))
+    assert two.row == ("2", None, None, None)
+
+
 @pytest.mark.parametrize("wrap", [False, True])
 def test_compressed_columns(mariadb_book: Logbook, wrap: bool) -> None:
     columns = (
@@ -218,6 +233,15 @@ def test_times_in_the_form_before_mysql_5_6(old_book: Logbook) -> None:
     assert "mariadb-5.3" in old_book.schema("t").columns[1].source_type
     assert found[0][1:8] == ("-838:59:59", *("-838:59:59." + "0" * digits for digits in range(1, 7)))
     assert found[0][11] == "2024-02-29 12:34:56.789"
+
+
+def test_a_log_cannot_tell_the_digits_of_the_old_form(old_book: Logbook) -> None:
+    old_book.run("CREATE TABLE o (id INT PRIMARY KEY, at_ DATETIME(3))")
+    start = old_book.place()
+    old_book.run("INSERT INTO o VALUES (1, '2024-01-01')")
+    with pytest.raises(DefiniteError, match=r"column at_ of old_times\.o is stored in a form older than MySQL 5.6") as caught:
+        old_book.told(start, "o")
+    assert "ALTER TABLE old_times.o FORCE" in caught.value.hint
 
 
 def test_zero_dates_in_the_old_form(old_book: Logbook) -> None:

@@ -2,7 +2,7 @@
 
 Parsed once per distinct map. The mandatory part gives storage types, their metadata, and which columns may be NULL; the optional part
 (`binlog_row_metadata=FULL`) also gives names, which then decide which column is which, the exact names of enum and set members, collations,
-the primary key, and more.
+the primary key, and more: enough for a schema (`mapped.schema_of`).
 """
 
 from __future__ import annotations
