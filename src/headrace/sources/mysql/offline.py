@@ -6,9 +6,8 @@ There is nobody to ask for schemas, so they come from the log itself: from the t
 
 from __future__ import annotations
 
-import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,13 @@ import numpy as np
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql import scan
-from headrace.sources.mysql.events import MAGIC, truncated
+from headrace.sources.mysql.events import HEADER_SIZE, MAGIC, truncated
+from headrace.sources.mysql.expand import Piece
 from headrace.sources.mysql.logfiles import LogFiles, find_files, last_position, read_head, whole_until
-from headrace.sources.mysql.origin import BinlogDirectory
+from headrace.sources.mysql.origin import BinlogDirectory, Limits
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.reader import Segment
 from headrace.sources.mysql.source import LogPlanner
 from headrace.sources.mysql.tablemap import parse_table_name
 
@@ -57,7 +58,7 @@ def parse_directory(address: str) -> Path:
 
 
 def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> OfflineLog:
-    """Look at a directory's files; `start_at` is `oldest`, `now` or `FILE:OFFSET`."""
+    """Look at a directory's files, some of which may still grow; `start_at` is `oldest`, `now` or `FILE:OFFSET`."""
     directory = path.resolve()
     files = find_files(directory)
     heads = [read_head(file) for file in files]
@@ -80,36 +81,50 @@ def find_schemas(
     `describe` makes a schema of a table map's body and place, or None if the map does not say enough.
     """
     found: dict[TableName, TableSchema | None] = {}
-    for file in find_files(log.path):
-        position = BinlogPosition(file.name, len(MAGIC), epoch=log.start.epoch)
-        if file.name != log.start.file and position < log.start:
-            continue
-        begin = log.start.offset if file.name == log.start.file else len(MAGIC)
-        end = log.end.offset if file.name == log.end.file else file.stat().st_size
-        for at, body in _table_maps(file, begin, end, read_head(file).checksum):
-            name = parse_table_name(body, f"{file.name}:{at}")
-            if name not in found and wanted(name):
-                found[name] = describe(body, f"{file.name}:{at}")
+    for segment in _segments(log):
+        for piece in segment.pieces():
+            for offset, body in _table_maps(piece, segment.file):
+                place = f"{segment.file}:{offset}"
+                name = parse_table_name(body, place)
+                if name not in found and wanted(name):
+                    found[name] = describe(body, place)
     return found
 
 
-def _table_maps(file: Path, begin: int, end: int, checksum: bool) -> list[tuple[int, bytes]]:
-    """The distinct table maps of a part of a file, in order, with their places."""
-    if begin >= end:
-        return []
-    with file.open("rb") as opened:
-        # A private mapping is writable for numpy's sake; nothing writes to it.
-        mapped = mmap.mmap(opened.fileno(), end, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    buf = np.frombuffer(mapped, dtype=np.uint8)
+def _segments(log: OfflineLog) -> Iterator[Segment]:
+    """Everything that is to be read from the start to where the files end now."""
+    planner = directory_planner(BinlogDirectory(log.path, log.start, Limits(parallelism=1), log.mariadb))
+    try:
+        at = log.start
+        while at < log.end:
+            end = BinlogPosition.from_json(planner.plan(at.to_json()))
+            for work in planner.works(at.to_json(), end.to_json()):
+                if work["kind"] == "rows":
+                    yield Segment.from_json({name: value for name, value in work.items() if name not in ("kind", "until")})
+            planner.commit(end.to_json())
+            at = end
+    finally:
+        planner.stop()
+
+
+def _table_maps(piece: Piece, file: str) -> list[tuple[int, bytes]]:
+    """The distinct table maps of a piece of log, in order, with their offsets in the file."""
     events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
-    maps, ids, state = np.zeros((_MAX_MAPS, 2), np.int64), np.zeros((_ID_SLOTS, 2), np.int64), np.zeros(4, np.int64)
-    state[scan.I_POS] = begin
-    while state[scan.I_POS] < end:
+    maps, ids = np.zeros((_MAX_MAPS, 2), dtype=np.int64), np.zeros((_ID_SLOTS, 2), dtype=np.int64)
+    state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
+    state[scan.I_POS] = piece.start
+    while state[scan.I_POS] < piece.end:
         state[scan.I_EVENTS] = 0
-        status = scan.index_rows(buf, end, 0, checksum, events, maps, ids, state)
+        status = scan.index_rows(piece.buf, piece.end, 0, piece.checksum, events, maps, ids, state)
         if status not in (scan.OK, scan.NO_ROOM):
-            raise truncated("binary log", f"{file.name}:{int(state[scan.I_ERROR_AT])}")
-    return [(at, buf[at : at + size].tobytes()) for at, size in maps[: state[scan.I_MAPS]].tolist()]
+            raise truncated("binary log", f"{file}:{int(piece.locate(state[[scan.I_ERROR_AT]])[1][0])}")
+    distinct = maps[: state[scan.I_MAPS]]
+    # What a map tells begins behind the event's header, the table's number and flags.
+    _, offsets = piece.locate(distinct[:, 0] - HEADER_SIZE - 8)
+    return [
+        (offset, piece.buf[start : start + size].tobytes())
+        for offset, (start, size) in zip(offsets.tolist(), distinct.tolist(), strict=True)
+    ]
 
 
 def _resolve(text: str, files: list[Path], end: BinlogPosition) -> BinlogPosition:
