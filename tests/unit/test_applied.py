@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.applied import AppliedGroups
+from headrace.sources.mysql.failover import joined
 from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet, missing_from, read_gtid_set
+from headrace.sources.mysql.locate import ServerGtids
 
 A, B, C = (str(uuid.UUID(int=number)) for number in (0xA << 60, 2**128 - 5, 17))
 spans = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6)), max_size=5)
@@ -90,3 +92,15 @@ def test_sequence_numbers_that_go_back_are_an_error() -> None:
         applied.mark(groups((scan.DATA, (0, 2, 7))), "log:200")
     with pytest.raises(DefiniteError, match="domain 0 go back"):
         AppliedGroups(read_gtid_set("0-1-8")).mark(groups((scan.DATA, (0, 1, 9)), (scan.DATA, (0, 2, 7))), "log:4")
+
+
+def test_what_a_mariadb_server_has_is_told_by_domain_and_server() -> None:
+    """Two servers that went on alone from 0-1-97 use the same numbers; the last of a domain alone would not tell."""
+    server = ServerGtids(mariadb=True, executed="0-1-97,0-2-105,3-1-8")
+    assert server.lacks("0-1-97,3-1-8") == ""
+    assert server.lacks("0-1-100") == "0-1-100"
+    assert server.lacks("0-2-105,4-1-1") == "4-1-1"
+    assert server.latest == "0-2-105,3-1-8"
+    assert joined("0-1-97", "0-2-100,5-1-1", mariadb=True) == "0-2-100,5-1-1"
+    assert joined(f"{A}:1-5", f"{A}:4-9", mariadb=False) == f"{A}:1-9"
+    assert joined("", "", mariadb=True) == joined("", "", mariadb=False) == ""

@@ -16,6 +16,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.failover import check_same_log, continue_on, joined
+from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.locate import START_OVER, read_server_gtids
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity
@@ -84,6 +85,18 @@ def _go_on_by_gtid(
     log.warning("going on by GTID on %s with %s, epoch %d, from %s", address, position.gtid, start.epoch, start)
 
 
+def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
+    """Let the schema history begin where this log is read from, with the tables as they were at the last commit on the former server.
+
+    Statements that were followed since, in a batch that was not committed, come again from this server, at other positions. Called at
+    every start until a batch of this epoch is committed, so a crash in between changes nothing.
+    """
+    committed = committed_offset(directory.checkpoint)
+    left = BinlogPosition.from_json(committed) if committed is not None else BinlogPosition(".0", 0)
+    if left.epoch < state.epoch:
+        history.begin(history.as_of(left), BinlogPosition.from_json(state.start))
+
+
 def forget_seen(directory: StateDirectory, state: PipeState) -> None:
     """A snapshot begins: until it has ended, nobody knows which transactions its rows hold."""
     if state.seen:
@@ -95,5 +108,5 @@ def note_seen(connection: Connection[Any], address: MySQLAddress, directory: Sta
     """All snapshots have ended: what they read lies before what the server has executed by now."""
     gtids = read_server_gtids(connection, address)
     if gtids is not None and not state.seen:
-        state.seen = gtids.executed
+        state.seen = gtids.latest
         directory.save(state)

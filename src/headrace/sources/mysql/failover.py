@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import MySQLAddress, query
 from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
-from headrace.sources.mysql.locate import START_OVER, ServerGtids, begins_with, read_server_gtids, resolve_gtid
+from headrace.sources.mysql.locate import START_OVER, ServerGtids, begins_with, latest_of, read_server_gtids, resolve_gtid
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import check_position
@@ -131,5 +131,4 @@ def _is_known(text: str) -> bool:
 def joined(first: str, second: str, *, mariadb: bool) -> str:
     """Two sets as one, for `touched`."""
     texts = ",".join(text for text in (first, second) if text)
-    # MariaDB: every domain and server counts, so nothing may be merged away.
-    return ",".join(dict.fromkeys(texts.split(","))) if mariadb else str(parse_gtid_set(texts, mariadb=False))
+    return latest_of(texts) if mariadb else str(parse_gtid_set(texts, mariadb=False))

@@ -53,6 +53,11 @@ class ServerGtids:
     purged: str = ""
     """MariaDB: only what never was in its log; what was and is no more, its oldest file says."""
 
+    @property
+    def latest(self) -> str:
+        """The same in as few words as will do to ask another server for it: in MariaDB, a domain's last stands for all before it."""
+        return latest_of(self.executed) if self.mariadb else self.executed
+
     def lacks(self, wanted: str) -> str:
         """The transactions of a set that the server has not executed."""
         if not self.mariadb:
@@ -73,6 +78,14 @@ def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> Ser
     if str(mode).upper() != "ON":
         return None
     return ServerGtids(mariadb=False, executed=_plain(executed), purged=_plain(purged))
+
+
+def latest_of(text: str) -> str:
+    """The last of each domain among MariaDB's GTIDs."""
+    last: dict[int, tuple[int, int]] = {}
+    for domain, server, sequence in _triples(text):
+        last[domain] = max(last.get(domain, (0, 0)), (sequence, server))
+    return ",".join(f"{domain}-{server}-{sequence}" for domain, (sequence, server) in sorted(last.items()))
 
 
 def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str, epoch: int = 0) -> BinlogPosition:
