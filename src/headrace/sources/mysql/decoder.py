@@ -7,7 +7,7 @@ Decoding the same bytes again gives equal blocks, versions included.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
+from headrace.model.projection import Projection
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
@@ -103,22 +104,26 @@ class ReadOptions:
     """Say of every image which transaction made it, and its place in there."""
     queries: bool = False
     """Say of every image which statement made it, where the source logs that."""
+    projection: Projection = field(default_factory=Projection)
+    """The columns to read; blocks are of the schema that it makes of the table's."""
 
 
 class RowDecoder:
     """Turns row events of one table map into blocks of one schema."""
 
     def __init__(self, schema: TableSchema, table_map: TableMap, key_columns: tuple[str, ...], options: ReadOptions, place: str) -> None:
-        self.schema = schema
+        self.schema = options.projection.project(schema)
         self._options = options
         order = _column_order(schema, table_map, place)
         columns = [schema.columns[i] for i in order]
         self._names = [column.name for column in columns]
+        # Columns that nobody reads are checked against the schema all the same, and stepped over.
+        places = {column.name: n for n, column in enumerate(self.schema.columns)}
         description = np.zeros((6, len(columns)), dtype=np.int32)
         for c, column in enumerate(columns):
             encoding, a, b, words = _encode(column, table_map.types[c], table_map.metadata[c], schema, place)
             _check_sign(column, table_map.unsigned[c] if table_map.unsigned else None, schema, place)
-            description[:, c] = encoding, a, b, order[c], column.name in key_columns, words
+            description[:, c] = encoding, a, b, places.get(column.name, -1), column.name in key_columns, words
         if table_map.collations is not None:
             columns = [_as_logged(*pair, schema, place) for pair in zip(columns, table_map.collations, strict=True)]
         self._table = description
@@ -126,15 +131,16 @@ class RowDecoder:
         # Rows without a key are told apart by all their values.
         self._every_before = options.every_before or not key_columns
         self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
-        finishers = [finisher(column, table_map.types[c], table_map.metadata[c], place) for c, column in enumerate(columns)]
-        self._finishers: list[Finisher | None] = [None] * len(columns)
-        for c, made in enumerate(finishers):
-            self._finishers[order[c]] = made
+        self._finishers: list[Finisher | None] = [None] * len(places)
+        self._members: dict[str, tuple[str, ...]] = {}
+        for c, column in enumerate(columns):
+            if column.name in places:
+                self._finishers[places[column.name]] = finisher(column, table_map.types[c], table_map.metadata[c], place)
+                self._members[column.name] = _exact_members(column, table_map.members[c], schema, place)
         self._slots = [
             slot_for(column, names_as_text=False, finished_later=made is not None)
-            for column, made in zip(schema.columns, self._finishers, strict=True)
+            for column, made in zip(self.schema.columns, self._finishers, strict=True)
         ]
-        self._members = {column.name: _exact_members(column, table_map.members[c], schema, place) for c, column in enumerate(columns)}
 
     def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
         """Blocks of the given row events (lines of an index, in log order)."""

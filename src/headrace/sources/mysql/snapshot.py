@@ -95,9 +95,10 @@ def read_chunk_at(
 ) -> Iterator[ChangeBlock]:
     """The rows of a chunk as the connection's transaction sees them, stamped with the position that belongs to it."""
     version, read_at, number = position.version, time.time_ns() // 1000, 0
-    for batch in scan_table(connection, address, schema, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
+    chosen = options.projection.project(schema)
+    for batch in scan_table(connection, address, chosen, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
         yield ChangeBlock(
-            schema,
+            chosen,
             batch,
             pa.repeat(pa.scalar(int(Op.SNAPSHOT), pa.uint8()), batch.num_rows),
             pa.repeat(pa.scalar(version, pa.uint64()), batch.num_rows),

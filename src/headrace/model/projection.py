@@ -1,0 +1,84 @@
+"""Which columns of a table are carried: globs over `database.table.column`.
+
+A projection is a pure function from a table as the source has it to the table that a sink sees. Readers apply it to what they decode and
+select; whoever creates, checks or compares tables in the sink applies it to the same schemas, so both always speak of the same columns.
+What tells rows apart is never left out: without it, two rows would become one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The columns to carry. Without globs: all of them.
+
+    A glob's part after its last dot is about columns, the rest about tables: `shop.*.secret`, `shop.orders.note*`, `*.*.raw`.
+    """
+
+    include: tuple[str, ...] = ()
+    """Of tables that one of these is about, only the columns that match; of other tables, all. A table's key is always in."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are left out, also if they are included."""
+
+    def __post_init__(self) -> None:
+        for pattern in self.include + self.exclude:
+            if pattern.count(".") < 2 or not all(pattern.rpartition(".")):
+                raise DefiniteError(
+                    f"{pattern!r} does not name columns", place="choice of columns", hint="columns are chosen by database.table.column"
+                )
+
+    def project(self, schema: TableSchema) -> TableSchema:
+        """The table with the columns that are carried, and the indexes that are over these alone."""
+        if not self.include and not self.exclude:
+            return schema
+        key = schema.row_key
+        only = [column for table, column in map(_split, self.include) if _matches(schema.name, table)]
+        without = [column for table, column in map(_split, self.exclude) if _matches(schema.name, table)]
+        kept = []
+        for column in schema.columns:
+            if any(fnmatch.fnmatchcase(column.name, pattern) for pattern in without):
+                if column.name in key:
+                    raise _needed(schema.name, column.name)
+            elif not only or column.name in key or any(fnmatch.fnmatchcase(column.name, pattern) for pattern in only):
+                kept.append(column)
+        if not kept:
+            raise DefiniteError(f"no column of {schema.name} is left", place=str(schema.name), hint="leave the table out as a whole")
+        if len(kept) == len(schema.columns):
+            return schema
+        names = {column.name for column in kept}
+        indexes = tuple(index for index in schema.indexes if names.issuperset(index.columns))
+        return replace(schema, columns=tuple(kept), indexes=indexes)
+
+    def unmatched(self, schemas: Iterable[TableSchema]) -> tuple[str, ...]:
+        """The globs that no column of these tables matches: most likely misspelt."""
+        columns = [(schema.name, column.name) for schema in schemas for column in schema.columns]
+
+        def is_used(pattern: str) -> bool:
+            table, column = _split(pattern)
+            return any(_matches(name, table) and fnmatch.fnmatchcase(one, column) for name, one in columns)
+
+        return tuple(pattern for pattern in self.include + self.exclude if not is_used(pattern))
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    table, _, column = pattern.rpartition(".")
+    return table, column
+
+
+def _matches(name: TableName, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(str(name), pattern)
+
+
+def _needed(table: TableName, column: str) -> DefiniteError:
+    return DefiniteError(
+        f"column {column} of {table} is part of the key that tells its rows apart and cannot be left out",
+        place=f"{table}, column {column}",
+        hint="choose other columns, or leave the table out as a whole",
+    )
