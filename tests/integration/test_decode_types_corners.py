@@ -13,6 +13,7 @@ import pytest
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.change import Op
+from headrace.pipes import verification
 from headrace.pipes.verify import compare
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -209,6 +210,56 @@ def test_special_types_go_to_clickhouse_and_back(book: Logbook, sink: ClickHouse
     book.run(f"INSERT INTO t VALUES (1, POINT(1, 2), {values}), (2, NULL, {nulls}), (3, POINT(3, 4), {values})")
     book.run("UPDATE t SET g = NULL WHERE id = 1", "DELETE FROM t WHERE id = 3")
     assert differences(book, sink, book.read(start, "t")) == 0
+
+
+@pytest.mark.parametrize("key", [", PRIMARY KEY (u, a, i)", ""])
+def test_special_types_as_keys_go_to_clickhouse_and_back(mariadb_server: PrivateServer, sink: ClickHouseSink, key: str) -> None:
+    """Also where all of a row is its key."""
+    database = f"special_keys_{len(key)}"
+    with mariadb_server.root_connection() as root, root.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        try:
+            with open_logbook(mariadb_server, database) as book:
+                book.run(f"CREATE TABLE t (u UUID NOT NULL, a INET4 NOT NULL, i INET6 NOT NULL, v INT, g GEOMETRY{key})")
+                start = book.place()
+                values = [f"(UUID(), '10.0.{n % 3}.{n}', '2001:db8::{n:x}', {n}, IF({n % 2}, POINT({n}, 0), NULL))" for n in range(60)]
+                book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET a = '1.1.1.1', v = v + 1 WHERE v % 5 = 0")
+                book.run("UPDATE t SET v = -v WHERE v > 50", "DELETE FROM t WHERE v % 7 = 0")
+                assert differences(book, sink, book.read(start, "t")) == 0
+        finally:
+            cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY (id)", "KEY (id)"])
+def test_vectors_that_come_and_go_in_clickhouse(mysql_server: PrivateServer, sink: ClickHouseSink, key: str) -> None:
+    database = f"special_vectors_{len(key)}"
+    with mysql_server.root_connection() as root, root.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        try:
+            with open_logbook(mysql_server, database) as book:
+                book.run(f"CREATE TABLE t (id INT, v VECTOR(4), {key})")
+                start = book.place()
+                values = [f"({n}, {'NULL' if n % 3 else f'STRING_TO_VECTOR({chr(39)}[{n},{n / 7}]{chr(39)})'})" for n in range(30)]
+                book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET v = NULL WHERE id < 10")
+                book.run("UPDATE t SET v = STRING_TO_VECTOR('[1,2,3,4]') WHERE id > 20", "DELETE FROM t WHERE id % 2")
+                assert differences(book, sink, book.read(start, "t")) == 0
+        finally:
+            cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.mark.parametrize("kind", ["VARCHAR(20) CHARACTER SET latin1", "VARCHAR(20) CHARACTER SET utf16", "VARBINARY(20)"])
+def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(
+    book: Logbook, sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(verification, "_CHUNK_ROWS", 10)
+    book.run(f"CREATE TABLE t (k {kind} PRIMARY KEY, v INT)")
+    start = book.place()
+    book.insert("t", [(f"é{n}", n) for n in range(100)])
+    book.run("ANALYZE TABLE t")
+    assert differences(book, sink, book.read(start, "t")) == 0
+    reader = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database)).reader()
+    [result] = verification.verify_tables(book.address, reader, (f"{book.database}.t",), settle=False)
+    assert (result.comparison.rows, result.comparison.total) == (100, 0)
 
 
 def differences(book: Logbook, sink: ClickHouseSink, blocks: Any) -> int:

@@ -108,5 +108,8 @@ def _range(schema: TableSchema, name: str, lower: int | None, upper: int | None)
 
 
 def _bucket(schema: TableSchema, column: str, bucket: int, buckets: int) -> _Part:
-    where = f"CRC32({quote_name(column)}) % {buckets} = {bucket}"
+    name = quote_name(column)
+    # The source's checksum is of the bytes it keeps, the sink's of UTF-8.
+    text = f"CONVERT({name} USING utf8mb4)" if schema.column(column).kind is Kind.STRING else name
+    where = f"CRC32({text}) % {buckets} = {bucket}"
     return _Part(where, lambda reader: reader.read_bucket(schema, column, bucket, buckets))
