@@ -86,6 +86,28 @@ def verify(arguments: argparse.Namespace) -> int:
     return DIFFERENT if different else OK
 
 
+def check(arguments: argparse.Namespace) -> int:
+    """Look at every setting and privilege that matters; 2 if replication would be wrong or impossible."""
+    from headrace.pipes.checkup_view import findings_json, print_findings
+    from headrace.sources.mysql.checkup import examine
+    from headrace.sources.mysql.connection import connect
+    from headrace.sources.mysql.findings import Level
+    from headrace.sources.mysql.source import Selection
+
+    address = parse_mysql_url(arguments.source)
+    patterns = _patterns(arguments.tables, address) if arguments.tables or address.database else ("*",)
+    connection = connect(address)
+    try:
+        findings = examine(connection, address, Selection(patterns))
+    finally:
+        connection.close()
+    if arguments.json:
+        print(findings_json(address, findings))
+    else:
+        print_findings(findings)
+    return FAILED if any(finding.level is Level.ERROR for finding in findings) else OK
+
+
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table."""
     with open_sink(arguments.sink) as named:
@@ -151,6 +173,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_sink(command)
     _add_tables(command)
 
+    command = _command(verbs, "check", check, "look at a source's settings and privileges; exit 2 if it cannot be replicated")
+    _add_source(command)
+    _add_tables(command)
+    command.add_argument("--json", action="store_true", help="print the findings as JSON")
+
     command = _command(verbs, "sql", sql, "run a query on a sink and print the result")
     _add_sink(command)
     command.add_argument("query", help="the query, in ClickHouse's SQL")
@@ -175,7 +202,8 @@ def _command(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: s
 
 
 def _add_source(command: argparse.ArgumentParser) -> None:
-    text = f"mysql://user:password@host:port/db (password also from {SOURCE_PASSWORD})"
+    settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
+    text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
     command.add_argument("source", metavar="SOURCE", help=text)
 
 

@@ -74,7 +74,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert [verb for verb in ("replicate", "verify", "sql", "serve", "demo") if verb not in text] == []
+    assert [verb for verb in ("replicate", "verify", "check", "sql", "serve", "demo") if verb not in text] == []
 
 
 def test_a_password_leaves_the_process_list_at_once(tmp_path: Path) -> None:

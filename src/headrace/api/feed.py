@@ -30,7 +30,7 @@ from headrace.sources.base import Offset
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.preflight import check_cascades, check_server
+from headrace.sources.mysql.preflight import check_server, check_tables
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.source import MySQLReader, Selection
 
@@ -187,7 +187,7 @@ class Feed(Generic[T]):
             rules = TableRules(request.address, request.selection, server.folds_case, request.options.zero_dates_as_null)
             # What a table was at the place counts; what it is now is the best guess where that is not known.
             self._tables = KnownTables(rules, [*rules.capture(connection), *(t for t in place.tables if request.selection(t.name))])
-            check_cascades(connection, request.address, self._tables.schemas)
+            check_tables(connection, request.address, self._tables.schemas)
             if request.snapshot:
                 if request.start != "now":
                     raise DefiniteError("a snapshot is taken now, it cannot start elsewhere", hint='leave start= out, or write start="now"')

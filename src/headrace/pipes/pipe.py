@@ -35,7 +35,7 @@ from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.locate import complete_gtid, resolve_start
 from headrace.sources.mysql.origin import Limits, MySQLSource
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import ServerIdentity, check_cascades, check_server
+from headrace.sources.mysql.preflight import ServerIdentity, check_server, check_tables
 from headrace.sources.mysql.snapshot import CHUNK_ROWS, Chunk, plan_chunks
 from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.statements import Effect, assess
@@ -146,7 +146,7 @@ class Pipe:
                 place=str(self._address),
                 hint="check --tables and the user's rights",
             )
-        check_cascades(connection, self._address, state.tables)
+        check_tables(connection, self._address, state.tables)
         retrying(
             lambda: self._sink.prepare([table.schema for table in state.tables.values()]),
             deadline_s=_START_PATIENCE_S,

@@ -21,7 +21,7 @@ from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import check_cascades, check_server
+from headrace.sources.mysql.preflight import check_server, check_tables
 from headrace.sources.mysql.source import Selection
 from headrace.sources.mysql.watermark import log_end
 from headrace.spark.tables import TableRequest, schema_from_text, schema_to_text
@@ -34,7 +34,7 @@ class TablePlanner:
         self._request, self._frame = request, frame
         with closing(connect(request.address)) as connection:
             self._server = check_server(connection, request.address)
-            check_cascades(connection, request.address, [request.table])
+            check_tables(connection, request.address, [request.table])
         self._rules = TableRules(request.address, Selection((request.pattern,)), self._server.folds_case, request.zero_dates_as_null)
         self._made: Mirror | None = None
         self._stop: BinlogPosition | None = None

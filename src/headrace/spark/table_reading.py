@@ -12,7 +12,7 @@ from headrace.api.feed import Request, block_feed
 from headrace.sources.base import Work
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.preflight import check_cascades, check_server
+from headrace.sources.mysql.preflight import check_server, check_tables
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.source import MySQLReader, Selection
 from headrace.sources.mysql.watermark import log_end
@@ -36,7 +36,7 @@ def plan_frame(request: TableRequest, frame: StructType) -> list[Work]:
     """The table's rows as they are now, by chunks; or, from a starting position, its changes up to now, in one piece."""
     with closing(connect(request.address)) as connection:
         check_server(connection, request.address)
-        check_cascades(connection, request.address, [request.table])
+        check_tables(connection, request.address, [request.table])
         if request.start:
             return [{"stop": log_end(connection, request.address, 0).to_json()}]
         schema = request.captured(connection)

@@ -1,4 +1,4 @@
-"""What must be true of a server before its log can be replicated exactly; each failure names its remedy."""
+"""What must be true of a server before its log can be replicated exactly: the errors among the checks, raised one at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.checks import SERVER_CHECKS, check_cascades_of, check_hidden_databases
+from headrace.sources.mysql.connection import MySQLAddress, query
+from headrace.sources.mysql.findings import Facts, try_replication
 from headrace.sources.mysql.position import BinlogPosition, file_number
-from headrace.sources.mysql.stream import ReplicationStream
-from headrace.sources.mysql.watermark import log_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +34,24 @@ class ServerIdentity:
 
 def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerIdentity:
     """Raise `DefiniteError` for the first thing that would make replication wrong or impossible."""
-    variables = {str(name).lower(): str(value) for name, value in query(connection, address, "SHOW GLOBAL VARIABLES")}
-    place = str(address)
-    if variables.get("log_bin", "OFF") != "ON":
-        raise DefiniteError("the source writes no binary log", place=place, hint="set log_bin in the server's configuration and restart it")
-    for name, wanted, hint in _REQUIRED:
-        value = variables.get(name, wanted)
-        if value.upper() != wanted:
-            raise DefiniteError(f"the source has {name} = {value or repr('')}", place=place, hint=hint)
-    _check_replication_rights(connection, address)
-    mariadb = is_mariadb(connection)
-    identity = variables["server_id"] if mariadb else variables["server_uuid"]
-    folds_case = variables.get("lower_case_table_names") == "1"
-    return ServerIdentity("mariadb" if mariadb else "mysql", variables["version"], identity, folds_case)
+    facts = Facts(connection, address)
+    for check in SERVER_CHECKS:
+        for finding in check(facts):
+            finding.raise_for(address)
+    try_replication(connection, address)
+    identity = facts.variable("server_id" if facts.mariadb else "server_uuid")
+    folds_case = facts.variable("lower_case_table_names") == "1"
+    return ServerIdentity("mariadb" if facts.mariadb else "mysql", facts.version, identity, folds_case)
 
 
-_REQUIRED = (
-    ("binlog_format", "ROW", "SET GLOBAL binlog_format = ROW (sessions already open keep their own format until they reconnect)"),
-    ("binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL (sessions already open keep theirs until they reconnect)"),
-)
-
-
-def check_cascades(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
-    """MariaDB does not log what a foreign key's cascade does to the child table; such a table would drift away silently."""
-    if not is_mariadb(connection):
-        return
-    chosen = set(tables)
-    for database, table, constraint in query(connection, address, _CASCADES):
-        if TableName(database, table) in chosen:
-            raise DefiniteError(
-                f"table {database}.{table} is changed by the foreign key {constraint}, and MariaDB does not log such changes",
-                place=str(address),
-                hint="make the key RESTRICT, or leave the table out with --tables",
-            )
-
-
-_CASCADES = """
-SELECT constraint_schema, table_name, constraint_name FROM information_schema.referential_constraints
-WHERE delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"""
+def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
+    """Raise if changes of a table would not be in the log: kept out by a filter, or made by a foreign key behind the log's back."""
+    facts, chosen = Facts(connection, address), set(tables)
+    for finding in check_hidden_databases(facts, {name.database for name in chosen}):
+        finding.raise_for(address)
+    for table in facts.tables(chosen.__contains__):
+        for finding in check_cascades_of(facts, table):
+            finding.raise_for(address)
 
 
 def check_position(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
@@ -90,13 +70,3 @@ def check_position(connection: Connection[Any], address: MySQLAddress, position:
             place=str(address),
             hint="the server lost or reset its log; to start over, remove the state directory and the target tables",
         )
-
-
-def _check_replication_rights(connection: Connection[Any], address: MySQLAddress) -> None:
-    """Ask for the end of the log as a replica would: the server's own answer is the only sure test."""
-    stream = ReplicationStream(address, log_end(connection, address, 0), blocking=False)
-    try:
-        for _ in stream.pieces():
-            pass
-    finally:
-        stream.close()
