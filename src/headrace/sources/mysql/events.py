@@ -7,10 +7,11 @@ table, never per row.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from headrace.errors import DefiniteError
+from headrace.sources.mysql.session import Session, decode_statement, parse_session
 
 MAGIC: Final = b"\xfebin"
 HEADER_SIZE: Final = 19
@@ -75,10 +76,18 @@ UNSUPPORTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A QUERY_EVENT: a statement and the database it ran in."""
+    """A QUERY_EVENT: a statement, the database it ran in, and what its session was set to."""
 
     database: str
     statement: str
+    session: Session = field(default_factory=Session)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"database": self.database, "statement": self.statement, "session": self.session.to_json()}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Query:
+        return cls(raw["database"], raw["statement"], Session.from_json(raw["session"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,8 @@ def parse_query(body: bytes, place: str) -> Query:
     if start + database_size + 1 > len(body):
         raise truncated("QUERY", place)
     database = body[start : start + database_size].decode("utf8", "surrogateescape")
-    return Query(database, body[start + database_size + 1 :].decode("utf8", "replace"))
+    session = parse_session(body[13:start])
+    return Query(database, decode_statement(body[start + database_size + 1 :], session), session)
 
 
 def parse_load_query(body: bytes, place: str) -> Query:

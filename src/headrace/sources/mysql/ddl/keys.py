@@ -1,0 +1,143 @@
+"""The grammar of indexes and constraints, and of what is said of a table or a database as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.sources.mysql.ddl.columns import accept_charset, skip_enforced, skip_references
+from headrace.sources.mysql.ddl.cursor import Cursor
+from headrace.sources.mysql.ddl.syntax import KeyText, OptionsText
+from headrace.sources.mysql.ddl.tokens import Form
+
+_STARTS = ("PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK")
+
+
+def starts_key(cursor: Cursor) -> bool:
+    """Whether an index or a constraint comes next, not a column."""
+    return cursor.keyword() in _STARTS or (cursor.is_next("VECTOR") and cursor.keyword(1) in ("INDEX", "KEY"))
+
+
+def parse_key(cursor: Cursor) -> KeyText | None:
+    """An index, or a constraint that may bring one; None for a constraint that never does."""
+    constraint = ""
+    if cursor.accept("CONSTRAINT"):
+        cursor.if_not_exists()
+        if not (cursor.peek().form is Form.WORD and cursor.keyword() in _STARTS):
+            constraint = cursor.name()
+    if cursor.accept("CHECK"):
+        cursor.skip_parentheses()
+        skip_enforced(cursor)
+        return None
+    if cursor.accept("FOREIGN", "KEY"):
+        return _foreign(cursor, constraint)
+    if cursor.accept("PRIMARY", "KEY"):
+        return _rest(cursor, KeyText("primary", "PRIMARY", ()), constraint, named=True)
+    if cursor.accept("UNIQUE"):
+        cursor.accept_any("INDEX", "KEY")
+        return _rest(cursor, KeyText("unique", "", ()), constraint)
+    if word := cursor.accept_any("FULLTEXT", "SPATIAL", "VECTOR"):
+        cursor.accept_any("INDEX", "KEY")
+        return _rest(cursor, KeyText(word.lower(), "", ()), "")
+    if not cursor.accept_any("INDEX", "KEY"):
+        raise cursor.surprise("an index")
+    return _rest(cursor, KeyText("index", "", ()), "")
+
+
+def _rest(cursor: Cursor, key: KeyText, constraint: str, *, named: bool = False) -> KeyText:
+    key = replace(key, if_not_exists=cursor.if_not_exists(), name=key.name or constraint)
+    if not cursor.sees("(") and not _is_using(cursor):
+        name = cursor.name()
+        key = key if named else replace(key, name=name)
+    _skip_using(cursor)
+    key = parse_parts(cursor, key)
+    cursor.skip_item()
+    return key
+
+
+def _is_using(cursor: Cursor) -> bool:
+    return cursor.keyword() in ("USING", "TYPE") and cursor.keyword(1) in ("BTREE", "HASH", "RTREE")
+
+
+def _skip_using(cursor: Cursor) -> None:
+    if _is_using(cursor):
+        cursor.next()
+        cursor.next()
+
+
+def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
+    """The columns of an index, in parentheses."""
+    columns, prefixes = [], []
+    cursor.expect_sign("(")
+    while True:
+        if cursor.sees("("):
+            cursor.skip_parentheses()
+            columns.append("")
+            prefixes.append(0)
+        else:
+            columns.append(cursor.name())
+            prefixes.append(int(cursor.skip_parentheses()) if cursor.sees("(") else 0)
+        if cursor.accept("WITHOUT", "OVERLAPS"):
+            columns.pop()
+            prefixes.pop()
+        cursor.accept_any("ASC", "DESC")
+        if not cursor.accept_sign(","):
+            break
+    cursor.expect_sign(")")
+    return replace(key, columns=tuple(columns), prefixes=tuple(prefixes))
+
+
+def _foreign(cursor: Cursor, constraint: str) -> KeyText:
+    if_not_exists = cursor.if_not_exists()
+    name = "" if cursor.sees("(") else cursor.name()
+    key = parse_parts(cursor, KeyText("foreign", constraint or name, (), if_not_exists=if_not_exists))
+    cursor.expect("REFERENCES")
+    skip_references(cursor)
+    return key
+
+
+def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
+    """After CREATE [OR REPLACE]: the index up to ON; None if it is none."""
+    kind = "index"
+    cursor.accept_any("ONLINE", "OFFLINE")
+    if word := cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
+        kind = word.lower()
+    if not cursor.accept("INDEX"):
+        return None
+    if_not_exists = cursor.if_not_exists()
+    name = cursor.name()
+    _skip_using(cursor)
+    return KeyText(kind, name, (), if_not_exists=if_not_exists, or_replace=or_replace)
+
+
+def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
+    """One option of a table or a database. Those that say nothing of columns are stepped over."""
+    cursor.accept("DEFAULT")
+    if accept_charset(cursor):
+        return replace(options, charset=cursor.value_name(), collation="")
+    if cursor.accept("COLLATE"):
+        cursor.accept_sign("=")
+        return replace(options, collation=cursor.value_name())
+    if cursor.accept("COMMENT"):
+        cursor.accept_sign("=")
+        return replace(options, comment=cursor.string())
+    if cursor.accept_any("DATA", "INDEX"):
+        cursor.expect("DIRECTORY")
+    elif cursor.accept("START"):
+        cursor.expect("TRANSACTION")
+        return options
+    elif cursor.accept("READ"):
+        cursor.expect("ONLY")
+    else:
+        cursor.name()
+    cursor.accept_sign("=")
+    if cursor.sees("("):
+        cursor.skip_parentheses()
+        return options
+    cursor.accept_sign("-")
+    if cursor.peek().form in (Form.SIGN, Form.END):
+        raise cursor.surprise("an option's value")
+    cursor.next()
+    # TABLESPACE t STORAGE DISK
+    if cursor.accept("STORAGE"):
+        cursor.next()
+    return options

@@ -1,0 +1,216 @@
+"""What a statement does to the tables that are known: schema changes, and what they do not say.
+
+The meaning depends on the text, the session and the catalogue alone, not on which tables anybody has selected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from headrace.model.evolution import (
+    AlterDatabase,
+    Catalogue,
+    CreateDatabase,
+    CreateTable,
+    DropDatabase,
+    DropTable,
+    RenameTable,
+    SchemaChange,
+    TruncateTable,
+    apply,
+)
+from headrace.model.schema import TableName
+from headrace.sources.mysql.ddl.definitions import Setting, charset_of
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.ddl.difference import changes_between
+from headrace.sources.mysql.ddl.draft import Draft, Misfit, empty_table
+from headrace.sources.mysql.ddl.grammar import parse_statement
+from headrace.sources.mysql.ddl.syntax import (
+    AlterDatabaseText,
+    AlterTable,
+    CreateDatabaseText,
+    CreateTableText,
+    DisturbRows,
+    DropDatabaseText,
+    DropTables,
+    Ignored,
+    RenameTables,
+    RenameTo,
+    RowStatement,
+    StatementText,
+    Truncate,
+    Versioning,
+)
+from headrace.sources.mysql.ddl.tokens import NotUnderstood
+from headrace.sources.mysql.events import Query
+
+_FALLBACK_CHARSET: Final = "utf8mb4"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a statement does."""
+
+    changes: tuple[SchemaChange, ...] = ()
+    """In order, and fitting the catalogue."""
+    disturbed: tuple[TableName, ...] = ()
+    """Tables whose rows come or go without row events, other than by the changes."""
+    opaque: tuple[TableName, ...] = ()
+    """Tables whose definition cannot be known from the text: after the statement they are not in the catalogue."""
+    filled: tuple[TableName, ...] = ()
+    """Tables that were made with rows which the log may not hold."""
+    rows: str = ""
+    """The verb of a change of rows logged as a statement."""
+    unknown: bool = False
+    why: str = ""
+
+
+def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
+    """What the statement of a QUERY event does. It never fails: what is not understood is said to be unknown."""
+    session = query.session
+    if session.is_void_alter:
+        return Meaning()
+    try:
+        found = parse_statement(query.statement, query.database, dialect, session.sql_mode)
+    except NotUnderstood as error:
+        return Meaning(unknown=True, why=str(error))
+    setting = Setting(dialect, session.server_charset or _FALLBACK_CHARSET, session.explicit_timestamps)
+    return _Interpreter(catalogue, setting).run(found)
+
+
+@dataclass(slots=True)
+class _Interpreter:
+    catalogue: Catalogue
+    setting: Setting
+    meaning: Meaning = field(default_factory=Meaning)
+
+    def run(self, found: StatementText) -> Meaning:
+        match found:
+            case Ignored():
+                pass
+            case RowStatement(verb):
+                self.meaning = Meaning(rows=verb)
+            case CreateTableText():
+                self.create_table(found)
+            case DropTables(tables):
+                for table in tables:
+                    self.take(DropTable(table))
+            case RenameTables(pairs):
+                for old, new in pairs:
+                    self.rename(old, new)
+            case Truncate(table):
+                self.take(TruncateTable(table))
+            case AlterTable():
+                self.alter_table(found)
+            case CreateDatabaseText():
+                self.create_database(found)
+            case AlterDatabaseText():
+                self.alter_database(found)
+            case DropDatabaseText(database):
+                self.drop_database(database)
+        return self.meaning
+
+    def take(self, change: SchemaChange) -> None:
+        self.catalogue = apply(change, self.catalogue)
+        self.meaning = replace(self.meaning, changes=(*self.meaning.changes, change))
+
+    def lose(self, table: TableName, why: str) -> None:
+        """The table is there, but what it looks like cannot be told."""
+        if table in self.catalogue.tables:
+            tables = {name: schema for name, schema in self.catalogue.tables.items() if name != table}
+            self.catalogue = replace(self.catalogue, tables=tables)
+        self.meaning = replace(self.meaning, opaque=(*self.meaning.opaque, table), why=self.meaning.why or why)
+
+    def disturb(self, *tables: TableName) -> None:
+        self.meaning = replace(self.meaning, disturbed=(*self.meaning.disturbed, *tables))
+
+    def database_charset(self, database: str) -> str:
+        return self.catalogue.charsets.get(database, self.setting.charset)
+
+    # -- statements
+
+    def create_table(self, found: CreateTableText) -> None:
+        name = found.table
+        if name in self.catalogue.tables and found.if_not_exists and not found.or_replace:
+            return
+        if found.selects:
+            self.meaning = replace(self.meaning, filled=(name,))
+        if found.like is not None:
+            model = self.catalogue.tables.get(found.like)
+            if model is None:
+                self.lose(name, f"it was made like {found.like}, which is not known")
+            else:
+                self.take(CreateTable(replace(model, name=name)))
+            return
+        if found.selects or found.versioned or not found.columns:
+            self.lose(name, "its columns come from a SELECT" if found.selects else "it is system versioned")
+            return
+        database_charset = self.database_charset(name.database)
+        draft = Draft(empty_table(name, database_charset), self.setting)
+        draft.set_options(found.options, database_charset)
+        try:
+            draft.create(found.columns, found.keys)
+        except Misfit as misfit:
+            self.lose(name, str(misfit))
+            return
+        self.take(CreateTable(draft.finish()))
+
+    def rename(self, old: TableName, new: TableName) -> None:
+        if old in self.catalogue.tables:
+            self.take(RenameTable(old, new))
+        else:
+            # What is not known may be a view, which has no rows; the caller finds out when it looks at the new name.
+            self.lose(new, f"it was renamed from {old}, which is not known")
+            self.meaning = replace(self.meaning, filled=(*self.meaning.filled, new))
+
+    def alter_table(self, found: AlterTable) -> None:
+        table = found.table
+        disturbs = [clause for clause in found.clauses if isinstance(clause, DisturbRows)]
+        for clause in disturbs:
+            self.disturb(table, *([clause.other] if clause.other is not None else []))
+            if clause.what == "CONVERT PARTITION" and clause.other is not None:
+                self.lose(clause.other, "it was a partition of another table")
+            elif clause.what == "CONVERT TABLE" and clause.other is not None:
+                self.take(DropTable(clause.other))
+        if disturbs:
+            return
+        schema = self.catalogue.tables.get(table)
+        versioned = next((clause for clause in found.clauses if isinstance(clause, Versioning)), None)
+        renames = [clause for clause in found.clauses if isinstance(clause, RenameTo)]
+        if schema is None:
+            if renames:
+                self.rename(table, renames[-1].table)
+            elif found.clauses:
+                self.lose(table, "it is not known")
+            return
+        if versioned is not None:
+            self.lose(table, versioned.what)
+        else:
+            draft = Draft(schema, self.setting)
+            try:
+                draft.alter(found.clauses, self.database_charset(table.database))
+                for change in changes_between(schema, draft.finish(), draft.origins):
+                    self.take(change)
+            except Misfit as misfit:
+                self.lose(table, str(misfit))
+        if renames and renames[-1].table != table:
+            self.rename(table, renames[-1].table)
+
+    def create_database(self, found: CreateDatabaseText) -> None:
+        name = found.database
+        if name in self.catalogue.charsets:
+            if found.if_not_exists and not found.or_replace:
+                return
+            self.drop_database(name)
+        self.take(CreateDatabase(name, charset_of(found.options.charset, found.options.collation, self.setting.charset)))
+
+    def alter_database(self, found: AlterDatabaseText) -> None:
+        charset = charset_of(found.options.charset, found.options.collation, self.database_charset(found.database))
+        if charset != self.catalogue.charsets.get(found.database):
+            self.take(AlterDatabase(found.database, charset))
+
+    def drop_database(self, database: str) -> None:
+        for name in sorted(name for name in self.catalogue.tables if name.database == database):
+            self.take(DropTable(name))
+        self.take(DropDatabase(database))

@@ -1,0 +1,280 @@
+"""Statements as they are written: what the grammar finds in a text, before anything is known of the tables it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from headrace.model.schema import TableName
+
+PRIMARY: Final = "PRIMARY"
+"""The name of every primary key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeText:
+    """A column's type: the server's plain word for it (`varchar`, `int`) and what stood beside it."""
+
+    word: str
+    length: int | None = None
+    scale: int | None = None
+    members: tuple[str, ...] = ()
+    unsigned: bool = False
+    zerofill: bool = False
+    charset: str = ""
+    serial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultText:
+    """A default: the text of a literal, or an expression as it was written."""
+
+    text: str
+    is_expression: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnText:
+    name: str
+    type: TypeText
+    nullable: bool | None = None
+    """None: nothing was said."""
+    default: DefaultText | None = None
+    null_default: bool = False
+    on_update: bool = False
+    charset: str = ""
+    collation: str = ""
+    compressed: bool = False
+    auto_increment: bool = False
+    generated: str = ""
+    invisible: bool = False
+    comment: str = ""
+    primary: bool = False
+    unique: bool = False
+
+    @property
+    def keys(self) -> tuple[KeyText, ...]:
+        """The indexes that its own attributes ask for."""
+        primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
+        unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
+        return primary + unique
+
+
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """An index: `kind` is "primary", "unique", "index", "fulltext", "spatial", or "foreign" (which may bring an index with it)."""
+
+    kind: str
+    name: str
+    columns: tuple[str, ...]
+    """Empty names stand for expressions."""
+    prefixes: tuple[int, ...] = ()
+    """Per column, the characters indexed; 0 for all of it."""
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsText:
+    """What is said of a table or database as a whole; None: nothing was said."""
+
+    charset: str = ""
+    collation: str = ""
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    columns: tuple[ColumnText, ...]
+    keys: tuple[KeyText, ...] = ()
+    place: str | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumnClause:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """CHANGE, and MODIFY, where both names are one."""
+
+    name: str
+    column: ColumnText
+    place: str | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumnClause:
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterColumn:
+    """ALTER COLUMN: None leaves the default, or the visibility, as it is."""
+
+    name: str
+    default: DefaultText | None = None
+    drop_default: bool = False
+    null_default: bool = False
+    invisible: bool | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    key: KeyText
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    """By its name; the primary key's is `PRIMARY`. `constraint`: it may be the name of something else than an index."""
+
+    name: str
+    if_exists: bool = False
+    constraint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameKey:
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    options: OptionsText
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertTo:
+    """All text columns, and the table's own character set; an empty one is the database's."""
+
+    charset: str
+    collation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DisturbRows:
+    """Rows come or go without row events, also in the other table if there is one."""
+
+    what: str
+    other: TableName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Versioning:
+    """System versioning or a period: not followed."""
+
+    what: str
+
+
+Clause: TypeAlias = (
+    AddColumns
+    | DropColumnClause
+    | ChangeColumn
+    | RenameColumnClause
+    | AlterColumn
+    | AddKey
+    | DropKey
+    | RenameKey
+    | RenameTo
+    | SetOptions
+    | ConvertTo
+    | DisturbRows
+    | Versioning
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Nothing that changes a table: its first words."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatement:
+    """A change of rows as a statement: its verb."""
+
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableText:
+    table: TableName
+    columns: tuple[ColumnText, ...] = ()
+    keys: tuple[KeyText, ...] = ()
+    options: OptionsText = field(default_factory=OptionsText)
+    like: TableName | None = None
+    selects: bool = False
+    versioned: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTables:
+    tables: tuple[TableName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTables:
+    pairs: tuple[tuple[TableName, TableName], ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    table: TableName
+    clauses: tuple[Clause, ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabaseText:
+    database: str
+    options: OptionsText
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabaseText:
+    database: str
+    options: OptionsText
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabaseText:
+    database: str
+
+
+StatementText: TypeAlias = (
+    Ignored
+    | RowStatement
+    | CreateTableText
+    | DropTables
+    | RenameTables
+    | Truncate
+    | AlterTable
+    | CreateDatabaseText
+    | AlterDatabaseText
+    | DropDatabaseText
+)
