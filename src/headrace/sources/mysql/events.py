@@ -81,13 +81,20 @@ class Query:
     database: str
     statement: str
     session: Session = field(default_factory=Session)
+    error_code: int = 0
+    """What the statement failed with; it is in the log because it did a part of its work."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"database": self.database, "statement": self.statement, "session": self.session.to_json()}
+        return {
+            "database": self.database,
+            "statement": self.statement,
+            "session": self.session.to_json(),
+            "error_code": self.error_code,
+        }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Query:
-        return cls(raw["database"], raw["statement"], Session.from_json(raw["session"]))
+        return cls(raw["database"], raw["statement"], Session.from_json(raw["session"]), raw["error_code"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,8 @@ def parse_query(body: bytes, place: str) -> Query:
         raise truncated("QUERY", place)
     database = body[start : start + database_size].decode("utf8", "surrogateescape")
     session = parse_session(body[13:start])
-    return Query(database, decode_statement(body[start + database_size + 1 :], session), session)
+    error_code = struct.unpack_from("<H", body, 9)[0]
+    return Query(database, decode_statement(body[start + database_size + 1 :], session), session, error_code)
 
 
 def parse_load_query(body: bytes, place: str) -> Query:

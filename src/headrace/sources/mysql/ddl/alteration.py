@@ -104,9 +104,9 @@ def _add(cursor: Cursor) -> list[Clause]:
     if cursor.accept("SYSTEM", "VERSIONING"):
         return [Versioning("ADD SYSTEM VERSIONING")]
     if cursor.accept("PERIOD", "FOR"):
-        system = cursor.name().upper() == "SYSTEM_TIME"
+        cursor.name()
         cursor.skip_parentheses()
-        return [Versioning("ADD PERIOD")] if system else []
+        return [Versioning("ADD PERIOD")]
     if starts_key(cursor):
         key = parse_key(cursor)
         return [AddKey(key)] if key is not None else []

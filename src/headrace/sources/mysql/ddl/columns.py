@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.sources.mysql.ddl.cursor import Cursor
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
-from headrace.sources.mysql.ddl.syntax import ColumnText, DefaultText, TypeText
+from headrace.sources.mysql.ddl.syntax import ColumnText, DefaultText, TypeText, Written
 from headrace.sources.mysql.ddl.tokens import Form
 
 _INTEGERS: Final = {
@@ -64,6 +64,8 @@ _SIZED: Final = {
     "VARCHAR2": "varchar",
 }
 NATIONAL_CHARSET: Final = "utf8mb3"
+_REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
+"""The versions of MariaDB and of MySQL since which a REFERENCES at a column makes a foreign key, not nothing."""
 
 
 def parse_column(cursor: Cursor, name: str) -> ColumnText:
@@ -160,8 +162,7 @@ def _member(cursor: Cursor) -> str:
         return bytes.fromhex(cursor.next().text).decode("utf8", "replace")
     if cursor.keyword().startswith("_"):
         cursor.next()
-    # Only spaces go from the end of a member.
-    return cursor.string().rstrip(" ")
+    return cursor.string()
 
 
 def _character(cursor: Cursor, word: str) -> TypeText:
@@ -180,10 +181,7 @@ def _character(cursor: Cursor, word: str) -> TypeText:
 def _long(cursor: Cursor) -> TypeText:
     if cursor.accept("VARBINARY"):
         return TypeText("mediumblob")
-    if cursor.accept_any("CHAR", "CHARACTER"):
-        cursor.expect("VARYING")
-    else:
-        cursor.accept_any("VARCHAR", "VARCHARACTER")
+    cursor.accept("CHAR", "VARYING") or cursor.accept("CHARACTER", "VARYING") or cursor.accept_any("VARCHAR", "VARCHARACTER")
     return TypeText("mediumtext")
 
 
@@ -258,7 +256,7 @@ def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
         return column
     if cursor.accept("REFERENCES"):
         skip_references(cursor)
-        return column
+        return replace(column, foreign=cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb])
     if cursor.accept_any("WITH", "WITHOUT"):
         cursor.expect("SYSTEM", "VERSIONING")
         return column
@@ -323,7 +321,7 @@ def parse_default(cursor: Cursor) -> DefaultText | None:
         cursor.next()
         if not _goes_on(cursor):
             _operand(cursor)
-    return DefaultText(cursor.text_since(start), is_expression=True)
+    return DefaultText(cursor.text_since(start), Written.EXPRESSION)
 
 
 _NULL: Final = "\0NULL"
@@ -335,21 +333,21 @@ def _literal(cursor: Cursor) -> DefaultText | None:
         cursor.next()
     token = cursor.peek()
     if token.form is Form.STRING:
-        return DefaultText(cursor.string())
+        return DefaultText(cursor.string(), Written.STRING)
     if token.form is Form.NUMBER:
-        return DefaultText(cursor.next().text)
+        return DefaultText(cursor.next().text, Written.NUMBER)
     if token.form is Form.BITS:
-        return DefaultText(bytes.fromhex(cursor.next().text).decode("latin1"))
+        return DefaultText(cursor.next().text, Written.BITS)
     if token.form is Form.SIGN and token.text in "+-" and cursor.peek(1).form is Form.NUMBER:
         cursor.next()
-        return DefaultText(("-" if token.text == "-" else "") + cursor.next().text)
+        return DefaultText(("-" if token.text == "-" else "") + cursor.next().text, Written.NUMBER)
     if cursor.accept("NULL"):
-        return DefaultText(_NULL)
+        return DefaultText(_NULL, Written.NUMBER)
     if word := cursor.accept_any("TRUE", "FALSE"):
-        return DefaultText("1" if word == "TRUE" else "0")
+        return DefaultText("1" if word == "TRUE" else "0", Written.NUMBER)
     if cursor.keyword() in ("DATE", "TIME", "TIMESTAMP") and cursor.peek(1).form is Form.STRING:
         cursor.next()
-        return DefaultText(cursor.string())
+        return DefaultText(cursor.string(), Written.STRING)
     return None
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.model.schema import Column, Kind
+from headrace.sources.mysql.ddl.defaults import default_of
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.syntax import ColumnText, TypeText
+from headrace.sources.mysql.ddl.syntax import ColumnText, DefaultText, TypeText, Written
 
 _INTEGERS: Final = {
     "tinyint": (Kind.INT8, Kind.UINT8, 4, 3),
@@ -88,18 +89,27 @@ def define_column(text: ColumnText, setting: Setting) -> Column:
     """The column as the server will describe it. Whether it is in the primary key is not known here."""
     found = text.type
     charset = charset_of(text.charset or found.charset, text.collation, setting.charset)
+    column = _define_type(text.name, found, charset, setting)
     column = replace(
-        _define_type(text.name, found, charset, setting),
+        column,
         nullable=_is_nullable(text, setting),
         generated=text.generated,
         invisible=text.invisible,
         auto_increment=text.auto_increment or found.serial,
-        default=text.default.text if text.default is not None else None,
+        default=_default(column, text, setting),
         comment=text.comment,
     )
     if text.compressed:
         column = replace(column, source_type=f"{column.source_type} /*M!100301 COMPRESSED*/")
     return column
+
+
+def _default(column: Column, text: ColumnText, setting: Setting) -> str | None:
+    if text.default is not None:
+        return default_of(column, text.default, mariadb=setting.dialect.mariadb)
+    if column.kind is Kind.TIMESTAMP and not setting.explicit_timestamps and not _is_nullable(text, setting) and not text.generated:
+        return default_of(column, DefaultText("0", Written.NUMBER), mariadb=setting.dialect.mariadb)
+    return None
 
 
 def _is_nullable(text: ColumnText, setting: Setting) -> bool:
@@ -127,8 +137,12 @@ def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> C
     if word == "bit":
         return Column(name, Kind.BIT, precision=text.length or 1, source_type=f"bit({text.length or 1})")
     if word in ("enum", "set"):
-        spelled = f"{word}({','.join(_quoted(member) for member in text.members)})"
-        return Column(name, Kind(word), members=text.members, source_type=spelled, charset=charset)
+        # Text takes no notice of spaces at its end.
+        members = text.members if charset == "binary" else tuple(member.rstrip(" ") for member in text.members)
+        spelled = f"{word}({','.join(_quoted(member) for member in members)})"
+        # Names without a character set: MySQL says none, MariaDB says binary.
+        told = "" if charset == "binary" and not setting.dialect.mariadb else charset
+        return Column(name, Kind(word), members=members, source_type=spelled, charset=told)
     if word == "json" and setting.dialect.mariadb:
         return Column(name, Kind.STRING, source_type="longtext", charset="utf8mb4")
     if word in _GEOMETRIES:
@@ -140,17 +154,17 @@ def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> C
         return Column(name, Kind.YEAR, source_type="year(4)" if _shows_width(setting.dialect) else "year")
     if word in _PLAIN:
         return Column(name, _PLAIN[word], source_type=word)
-    return _define_string(name, text, charset)
+    return _define_string(name, text, charset, setting.dialect)
 
 
-def _define_string(name: str, text: TypeText, charset: str) -> Column:
+def _define_string(name: str, text: TypeText, charset: str, dialect: Dialect) -> Column:
     """CHAR, VARCHAR, TEXT and their binary sisters; what is too long for its type gets a larger one."""
     word, length = text.word, text.length
     binary = word in _TEXT_OF or charset == "binary"
     charset = "binary" if binary else charset
     plain = _TEXT_OF.get(word, word)
     width = character_width(charset)
-    if plain == "text" and length:
+    if plain == "text" and length is not None and (length or not dialect.mariadb):
         plain, length = _fitting(length * width), None
     elif plain == "varchar" and (length or 0) * width > _LONGEST_VARCHAR:
         plain, length = _fitting((length or 0) * width), None
@@ -179,7 +193,10 @@ def convert_column(column: Column, charset: str) -> Column:
         word = _fitting(characters * character_width(charset)) if plain != "longtext" else plain
     if charset == "binary":
         spelled = re.sub(r"^\w+", lambda found: _BLOB_OF[found[0]], word)
-        return replace(column, kind=Kind.BYTES, charset="", source_type=" ".join(filter(None, (spelled, rest))))
+        default = column.default
+        if default is not None and not default.startswith("("):
+            default = f"0x{default.encode().hex().upper()}"
+        return replace(column, kind=Kind.BYTES, charset="", default=default, source_type=" ".join(filter(None, (spelled, rest))))
     return replace(column, charset=charset, source_type=" ".join(filter(None, (word, rest))))
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from headrace.model.evolution import FIRST
-from headrace.model.schema import Column, Index, TableName, TableSchema
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.sources.mysql.ddl.defaults import default_of
 from headrace.sources.mysql.ddl.definitions import Setting, charset_of, convert_column, define_column, string_length
 from headrace.sources.mysql.ddl.syntax import (
     PRIMARY,
@@ -22,6 +24,7 @@ from headrace.sources.mysql.ddl.syntax import (
     Clause,
     ColumnText,
     ConvertTo,
+    DefaultText,
     DropColumnClause,
     DropKey,
     KeyText,
@@ -29,7 +32,10 @@ from headrace.sources.mysql.ddl.syntax import (
     RenameColumnClause,
     RenameKey,
     SetOptions,
+    Written,
 )
+
+_DIVISIBLE: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.GEOMETRY})
 
 
 class Misfit(ValueError):
@@ -63,9 +69,16 @@ class Draft:
         self.name = schema.name
         self.columns = [Drafted(column, column.name) for column in schema.columns]
         primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
-        self.keys = primary + [Key(index.name, index.columns, index.unique, index.whole) for index in schema.indexes]
+        # A geometry's part in an index is told by its type, whatever it is by the end.
+        geometries = {column.name for column in schema.columns if column.kind is Kind.GEOMETRY}
+        self.keys = primary + [
+            Key(index.name, index.columns, index.unique, index.whole or not geometries.isdisjoint(index.columns))
+            for index in schema.indexes
+        ]
         self.charset, self.comment = schema.charset, schema.comment
         self._setting = setting
+        self._promoted: ColumnText | None = None
+        self._converted = ""
 
     def finish(self) -> TableSchema:
         """The table as the server would describe it now."""
@@ -73,10 +86,16 @@ class Draft:
         self.columns = [
             replace(one, column=replace(one.column, nullable=False)) if one.column.name.lower() in required else one for one in self.columns
         ]
-        keys = self._sorted(self._without_spares())
+        keys = sorted(self._without_spares(), key=lambda key: key.name)
         columns = tuple(one.column for one in self.columns)
+        spelled = {column.name.lower(): column.name for column in columns}
+        keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in keys]
         primary = next((key.columns for key in keys if key.name == PRIMARY), ())
-        indexes = tuple(Index(key.name, key.columns, key.unique, key.whole) for key in keys if key.name != PRIMARY)
+        # Of a geometry's bytes an index holds the first few.
+        partial = {one.column.name for one in self.columns if one.column.kind is Kind.GEOMETRY}
+        indexes = tuple(
+            Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
+        )
         return TableSchema(self.name, columns, primary, indexes, self.charset, self.comment)
 
     @property
@@ -86,6 +105,8 @@ class Draft:
     # -- CREATE TABLE
 
     def create(self, columns: Iterable[ColumnText], keys: Iterable[KeyText]) -> None:
+        columns = list(columns)
+        self._promote(columns)
         for text in columns:
             self.columns.append(Drafted(self._define(text)))
         for key in keys:
@@ -103,19 +124,20 @@ class Draft:
 
     def alter(self, clauses: tuple[Clause, ...], database_charset: str) -> None:
         clauses = tuple(self._that_apply(clauses))
+        self._promote([text for clause in clauses for text in _columns_in(clause)])
         for clause in clauses:
             if isinstance(clause, SetOptions):
                 self.set_options(clause.options, database_charset)
             elif isinstance(clause, ConvertTo):
-                self.charset = charset_of(clause.charset, clause.collation, database_charset)
-        self._drop_columns(clauses)
+                self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
         self._drop_keys(clauses)
+        self._drop_columns(clauses)
         renamed = self._redefine(clauses)
         self._place(clauses)
         self._rename_in_keys(renamed)
         self._adjust(clauses)
-        if any(isinstance(clause, ConvertTo) for clause in clauses):
-            self.columns = [replace(one, column=convert_column(one.column, self.charset)) for one in self.columns]
+        if self._converted:
+            self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
         self._add_keys(clauses)
         self._check_names()
 
@@ -129,10 +151,17 @@ class Draft:
                     new = tuple(column for column in columns if column.name.lower() not in present)
                     present |= {column.name.lower() for column in new}
                     if new or clause.keys:
-                        fresh = {column.name.lower() for column in new}
-                        kept = tuple(key for key in clause.keys if all(part.lower() in fresh for part in key.columns) or key.name)
+                        # The indexes are asked for also where the column is there already.
+                        kept = tuple(key for key in clause.keys if _key_name(key).lower() not in keys)
                         yield replace(clause, columns=new, keys=kept)
-                case DropColumnClause(name, True) | ChangeColumn(name, _, _, True) | RenameColumnClause(name, _, True):
+                case AddColumns(columns):
+                    present |= {column.name.lower() for column in columns}
+                    yield clause
+                case ChangeColumn(name, column, _, True):
+                    if name.lower() in present:
+                        spare = any(_key_name(key).lower() in keys for key in column.keys)
+                        yield replace(clause, column=replace(column, primary=False, unique=False)) if spare else clause
+                case DropColumnClause(name, True) | RenameColumnClause(name, _, True):
                     if name.lower() in present:
                         yield clause
                 case AlterColumn(name=name, if_exists=True):
@@ -141,20 +170,23 @@ class Draft:
                 case DropKey(name, True, _) | RenameKey(name, _, True):
                     if name.lower() in keys:
                         yield clause
-                case AddKey(KeyText(kind, name, if_not_exists=True) as key):
-                    wanted = PRIMARY if kind == "primary" else name or (key.columns[0] if key.columns else "")
-                    if wanted.lower() not in keys:
-                        keys.add(wanted.lower())
+                case AddKey(KeyText(if_not_exists=True) as key):
+                    if _key_name(key).lower() not in keys:
+                        keys.add(_key_name(key).lower())
                         yield clause
                 case _:
                     yield clause
 
     def _drop_columns(self, clauses: tuple[Clause, ...]) -> None:
+        # An index stays on a column that is dropped and made anew under its name.
+        again = {text.name.lower() for clause in clauses if isinstance(clause, AddColumns) for text in clause.columns}
         for clause in clauses:
             if isinstance(clause, DropColumnClause):
                 found = self._find(clause.name)
                 self.columns = [one for one in self.columns if one is not found]
                 name = found.column.name
+                if name.lower() in again:
+                    continue
                 trimmed = [replace(key, columns=tuple(part for part in key.columns if part != name)) for key in self.keys]
                 self.keys = [
                     key for key, before in zip(trimmed, self.keys, strict=True) if key.columns or (key.hidden and not before.columns)
@@ -182,26 +214,32 @@ class Draft:
             clause = changes.get(one.column.name.lower())
             if clause is None:
                 continue
-            if isinstance(clause, RenameColumnClause):
-                new = replace(one.column, name=clause.new_name)
-            else:
-                new = self._define(clause.column)
+            new = replace(one.column, name=clause.new_name) if isinstance(clause, RenameColumnClause) else self._define(clause.column)
             if new.name != one.column.name:
                 renamed[one.column.name] = new.name
             self.columns[i] = Drafted(new, one.origin)
+            self._widen(one.column.name)
         return renamed
+
+    def _widen(self, name: str) -> None:
+        """An index over the beginning of a column is over all of it once the column is of a type that has no beginning."""
+        indivisible = {one.column.name for one in self.columns if one.column.kind not in _DIVISIBLE}
+        self.keys = [
+            replace(key, whole=True) if name in key.columns and not key.whole and indivisible.issuperset(key.columns) else key
+            for key in self.keys
+        ]
 
     def _place(self, clauses: tuple[Clause, ...]) -> None:
         """New columns, and redefined ones that were given a place, in the order of their clauses."""
-        moving = {clause.column.name.lower() for clause in clauses if isinstance(clause, ChangeColumn) and clause.place is not None}
-        waiting = {one.column.name.lower(): one for one in self.columns if one.column.name.lower() in moving}
-        self.columns = [one for one in self.columns if one.column.name.lower() not in moving]
         for clause in clauses:
             if isinstance(clause, AddColumns):
                 for text in clause.columns:
                     self._insert(Drafted(self._define(text)), clause.place)
             elif isinstance(clause, ChangeColumn) and clause.place is not None:
-                self._insert(waiting[clause.column.name.lower()], clause.place)
+                # Until its clause has its turn, a moving column is where it was: others may be placed after it.
+                moving = self._find(clause.column.name)
+                self.columns = [one for one in self.columns if one is not moving]
+                self._insert(moving, clause.place)
 
     def _insert(self, one: Drafted, place: str | None) -> None:
         if place is None:
@@ -222,8 +260,11 @@ class Draft:
                 if found is None:
                     raise Misfit(f"it has no column {clause.name}")
                 column = found.column
-                if clause.default is not None:
-                    column = replace(column, default=clause.default.text)
+                if column.generated or (column.auto_increment and not _is_expression(clause.default)):
+                    # Such a column has no default, whatever is said.
+                    pass
+                elif clause.default is not None:
+                    column = replace(column, default=default_of(column, clause.default, mariadb=self._setting.dialect.mariadb))
                 elif clause.drop_default or clause.null_default:
                     column = replace(column, default=None)
                 if clause.invisible is not None:
@@ -244,7 +285,22 @@ class Draft:
     # -- columns
 
     def _define(self, text: ColumnText) -> Column:
+        if text is self._promoted:
+            text = replace(text, default=DefaultText(f"current_timestamp({text.type.length or ''})", Written.EXPRESSION))
+        if self._converted and charset_of(text.charset, text.collation, self.charset) != "binary":
+            # What is converted is converted before anything is measured, new columns with it.
+            text = replace(text, charset=self._converted, collation="")
         return define_column(text, replace(self._setting, charset=self.charset))
+
+    def _promote(self, columns: list[ColumnText]) -> None:
+        """Without explicit defaults for timestamps, the first one in a statement that is not NULL holds the time of its row."""
+        timestamps = (text for text in columns if text.type.word == "timestamp" and text.nullable is not True)
+        first = None if self._setting.explicit_timestamps else next(timestamps, None)
+        if self._setting.dialect.mariadb and any(one.column.kind is Kind.TIMESTAMP and not one.column.nullable for one in self.columns):
+            # MariaDB looks at the columns that are there already as well.
+            first = None
+        plain = first is not None and not (first.default or first.null_default or first.on_update or first.generated)
+        self._promoted = first if plain else None
 
     def _find(self, name: str) -> Drafted:
         found = next((one for one in self.columns if one.column.name.lower() == name.lower()), None)
@@ -292,14 +348,20 @@ class Draft:
 
         return [key for key in self.keys if not (key.generated and any(serves(other, key) for other in self.keys))]
 
-    def _sorted(self, keys: list[Key]) -> list[Key]:
-        nullable = {one.column.name for one in self.columns if one.column.nullable}
 
-        def order(key: Key) -> tuple[bool, bool, bool, bool]:
-            may_be_null = key.hidden or not nullable.isdisjoint(key.columns)
-            return not key.unique, key.unique and may_be_null, key.name != PRIMARY, key.unique and not key.whole
+def _is_expression(default: DefaultText | None) -> bool:
+    return default is not None and default.written is Written.EXPRESSION
 
-        return sorted(keys, key=order)
+
+def _key_name(key: KeyText) -> str:
+    """The name an index would have if nothing had it yet."""
+    return PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")
+
+
+def _columns_in(clause: Clause) -> tuple[ColumnText, ...]:
+    if isinstance(clause, AddColumns):
+        return clause.columns
+    return (clause.column,) if isinstance(clause, ChangeColumn) else ()
 
 
 def empty_table(name: TableName, charset: str) -> TableSchema:

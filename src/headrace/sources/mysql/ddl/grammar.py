@@ -36,101 +36,16 @@ from headrace.sources.mysql.ddl.syntax import (
     Truncate,
 )
 
-_HARMLESS: Final = frozenset(
-    {  # fmt: skip
-        "GRANT",
-        "REVOKE",
-        "FLUSH",
-        "OPTIMIZE",
-        "REPAIR",
-        "CHECK",
-        "CHECKSUM",
-        "SET",
-        "USE",
-        "KILL",
-        "RESET",
-        "PURGE",
-        "INSTALL",
-        "UNINSTALL",
-        "LOCK",
-        "UNLOCK",
-        "DO",
-        "SHOW",
-        "XA",
-        "BEGIN",
-        "COMMIT",
-        "ROLLBACK",
-        "SAVEPOINT",
-        "RELEASE",
-        "START",
-        "STOP",
-        "CHANGE",
-        "HELP",
-        "DESCRIBE",
-        "DESC",
-        "EXPLAIN",
-        "CACHE",
-        "BINLOG",
-        "SELECT",
-        "HANDLER",
-        "SIGNAL",
-        "RESIGNAL",
-        "PREPARE",
-        "EXECUTE",
-        "DEALLOCATE",
-        "SHUTDOWN",
-        "RESTART",
-        "CLONE",
-        "BACKUP",
-    }
+_HARMLESS: Final = re.compile(
+    r"GRANT|REVOKE|FLUSH|OPTIMIZE|REPAIR|CHECK|CHECKSUM|SET|USE|KILL|RESET|PURGE|INSTALL|UNINSTALL|LOCK|UNLOCK|DO|SHOW|XA"
+    r"|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|START|STOP|CHANGE|HELP|DESCRIBE|DESC|EXPLAIN|CACHE|BINLOG|SELECT|HANDLER|SIGNAL"
+    r"|RESIGNAL|PREPARE|EXECUTE|DEALLOCATE|SHUTDOWN|RESTART|CLONE|BACKUP"
 )
-_ROWS: Final = frozenset(
-    {  # fmt: skip
-        "INSERT",
-        "UPDATE",
-        "DELETE",
-        "REPLACE",
-        "LOAD",
-        "CALL",
-        "WITH",
-        "IMPORT",
-        "MERGE",
-        "TABLE",
-        "VALUES",
-    }
+_ROWS: Final = re.compile(r"INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|IMPORT|MERGE|TABLE|VALUES")
+_OTHER_OBJECTS: Final = re.compile(
+    r"USER|ROLE|VIEW|PROCEDURE|FUNCTION|TRIGGER|EVENT|SERVER|TABLESPACE|LOGFILE|SEQUENCE|PACKAGE|SYSTEM|RESOURCE|LIBRARY"
+    r"|CATALOG|INSTANCE|AGGREGATE|DEFINER|ALGORITHM|SQL|UNDO|JSON"
 )
-_OTHER_OBJECTS: Final = frozenset(
-    {  # fmt: skip
-        "USER",
-        "ROLE",
-        "VIEW",
-        "PROCEDURE",
-        "FUNCTION",
-        "TRIGGER",
-        "EVENT",
-        "SERVER",
-        "TABLESPACE",
-        "LOGFILE",
-        "SEQUENCE",
-        "PACKAGE",
-        "SYSTEM",
-        "RESOURCE",
-        "LIBRARY",
-        "CATALOG",
-        "INSTANCE",
-        "AGGREGATE",
-        "DEFINER",
-        "ALGORITHM",
-        "SQL",
-        "UNDO",
-        "SPATIAL_REFERENCE",
-        "PREPARE",
-        "MASKING",
-        "JSON",
-        "MATERIALIZED",
-    }
-)
-_LEADING: Final = re.compile(r"[\s(]*")
 
 
 def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -> StatementText:
@@ -140,9 +55,9 @@ def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -
     if cursor.at_end:
         return Ignored("an empty statement")
     word = cursor.keyword()
-    if word in _ROWS:
+    if _ROWS.fullmatch(word):
         return RowStatement(word)
-    if word in _HARMLESS:
+    if _HARMLESS.fullmatch(word):
         return Ignored(word)
     cursor.next()
     if word == "ANALYZE":
@@ -185,7 +100,7 @@ def _create(cursor: Cursor) -> StatementText:
         if_not_exists = cursor.if_not_exists()
         name = cursor.database_name()
         return CreateDatabaseText(name, _options(cursor), if_not_exists, or_replace)
-    if cursor.is_next("SPATIAL", "REFERENCE") or cursor.keyword() in _OTHER_OBJECTS:
+    if cursor.is_next("SPATIAL", "REFERENCE") or _OTHER_OBJECTS.fullmatch(cursor.keyword()):
         return Ignored(f"CREATE {cursor.keyword()}")
     key = parse_create_index(cursor, or_replace=or_replace)
     if key is None:
@@ -220,11 +135,12 @@ def _elements(cursor: Cursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ..
     columns: list[ColumnText] = []
     keys: list[KeyText] = []
     versioned = False
+    periods: set[str] = set()
     cursor.expect_sign("(")
     while True:
         if cursor.accept("PERIOD", "FOR"):
             versioned |= cursor.name().upper() == "SYSTEM_TIME"
-            cursor.skip_parentheses()
+            periods |= {part.lower() for part in parse_parts(cursor, KeyText("period", "", ())).columns}
         elif starts_key(cursor):
             key = parse_key(cursor)
             keys += [key] if key is not None else []
@@ -236,7 +152,8 @@ def _elements(cursor: Cursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ..
         if not cursor.accept_sign(","):
             break
     cursor.expect_sign(")")
-    return tuple(columns), tuple(keys), versioned
+    required = [replace(column, nullable=False) if column.name.lower() in periods else column for column in columns]
+    return tuple(required), tuple(keys), versioned
 
 
 def _create_table_tail(cursor: Cursor, made: CreateTableText) -> CreateTableText:
@@ -284,7 +201,7 @@ def _alter(cursor: Cursor) -> StatementText:
         if cursor.accept("UPGRADE"):
             return Ignored("ALTER DATABASE UPGRADE")
         return AlterDatabaseText(name, _options(cursor))
-    if cursor.keyword() in _OTHER_OBJECTS:
+    if _OTHER_OBJECTS.fullmatch(cursor.keyword()):
         return Ignored(f"ALTER {cursor.keyword()}")
     raise cursor.surprise("what is altered")
 
@@ -321,7 +238,7 @@ def _drop(cursor: Cursor) -> StatementText:
         table = cursor.table()
         cursor.skip_all()
         return AlterTable(table, (clause,))
-    if cursor.is_next("SPATIAL", "REFERENCE") or cursor.keyword() in _OTHER_OBJECTS:
+    if cursor.is_next("SPATIAL", "REFERENCE") or _OTHER_OBJECTS.fullmatch(cursor.keyword()):
         return Ignored(f"DROP {cursor.keyword()}")
     raise cursor.surprise("what is dropped")
 

@@ -76,13 +76,15 @@ def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
     except NotUnderstood as error:
         return Meaning(unknown=True, why=str(error))
     setting = Setting(dialect, session.server_charset or _FALLBACK_CHARSET, session.explicit_timestamps)
-    return _Interpreter(catalogue, setting).run(found)
+    interpreter = _Interpreter(catalogue, setting, query.database)
+    return interpreter.run_failed(found) if query.error_code else interpreter.run(found)
 
 
 @dataclass(slots=True)
 class _Interpreter:
     catalogue: Catalogue
     setting: Setting
+    database: str
     meaning: Meaning = field(default_factory=Meaning)
 
     def run(self, found: StatementText) -> Meaning:
@@ -109,6 +111,21 @@ class _Interpreter:
                 self.alter_database(found)
             case DropDatabaseText(database):
                 self.drop_database(database)
+        return self.meaning
+
+    def run_failed(self, found: StatementText) -> Meaning:
+        """A statement that failed half-way."""
+        match found:
+            case CreateTableText(table) if found.or_replace:
+                # The old table was gone before the new one could not be made.
+                self.take(DropTable(table))
+            case CreateTableText(table) | Truncate(table) | AlterTable(table):
+                self.lose(table, "a statement on it failed half-way")
+            case RenameTables(pairs):
+                for table in sorted({name for pair in pairs for name in pair}):
+                    self.lose(table, "a statement on it failed half-way")
+            case _:
+                return self.run(found)
         return self.meaning
 
     def take(self, change: SchemaChange) -> None:
@@ -189,7 +206,9 @@ class _Interpreter:
         else:
             draft = Draft(schema, self.setting)
             try:
-                draft.alter(found.clauses, self.database_charset(table.database))
+                # MySQL takes the session's database for the one whose character set is the default.
+                database = table.database if self.setting.dialect.mariadb else self.database
+                draft.alter(found.clauses, self.database_charset(database))
                 for change in changes_between(schema, draft.finish(), draft.origins):
                     self.take(change)
             except Misfit as misfit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from headrace.model.schema import TableName
@@ -25,12 +26,21 @@ class TypeText:
     serial: bool = False
 
 
+class Written(Enum):
+    """How a default was written."""
+
+    STRING = auto()
+    NUMBER = auto()
+    BITS = auto()
+    EXPRESSION = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class DefaultText:
-    """A default: the text of a literal, or an expression as it was written."""
+    """A default: a string's content, a number, the hexadecimal digits of a literal of bits, or an expression as it was written."""
 
     text: str
-    is_expression: bool = False
+    written: Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +61,15 @@ class ColumnText:
     comment: str = ""
     primary: bool = False
     unique: bool = False
+    foreign: bool = False
 
     @property
     def keys(self) -> tuple[KeyText, ...]:
         """The indexes that its own attributes ask for."""
         primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
         unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
-        return primary + unique
+        foreign = (KeyText("foreign", "", (self.name,), (0,)),) if self.foreign else ()
+        return primary + unique + foreign
 
 
 @dataclass(frozen=True, slots=True)
