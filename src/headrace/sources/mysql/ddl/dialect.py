@@ -25,6 +25,6 @@ class Dialect:
     def of(cls, server_version: str, *, folds_case: bool = False) -> Dialect:
         """From the version a server states of itself, such as `10.11.6-MariaDB-log` or `9.7.0`."""
         # MariaDB pretends to be 5.5.5 before its real version when it greets a client.
-        found = re.search(r"(?:^|5\.5\.5-)(\d+)\.(\d+)\.(\d+)", server_version)
+        found = re.match(r"(\d+)\.(\d+)\.(\d+)", server_version.removeprefix("5.5.5-"))
         major, minor, patch = (int(part) for part in found.groups()) if found else (0, 0, 0)
         return cls("mariadb" in server_version.lower(), major * 10_000 + minor * 100 + patch, folds_case)

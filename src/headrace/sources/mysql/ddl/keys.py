@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 from headrace.sources.mysql.ddl.columns import accept_charset, skip_enforced, skip_references
 from headrace.sources.mysql.ddl.cursor import Cursor
 from headrace.sources.mysql.ddl.syntax import KeyText, OptionsText
 from headrace.sources.mysql.ddl.tokens import Form
 
-_STARTS = ("PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK")
+_OPTION: Final = re.compile(
+    "ENGINE|TYPE|AUTO_INCREMENT|AVG_ROW_LENGTH|CHECKSUM|TABLE_CHECKSUM|COMPRESSION|CONNECTION|DELAY_KEY_WRITE|ENCRYPTION|ENCRYPTED"
+    "|ENCRYPTION_KEY_ID|ENGINE_ATTRIBUTE|SECONDARY_ENGINE_ATTRIBUTE|SECONDARY_ENGINE|INSERT_METHOD|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
+    "|PACK_KEYS|PAGE_CHECKSUM|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|PASSWORD|ROW_FORMAT|SEQUENCE|STATS_AUTO_RECALC|STATS_PERSISTENT"
+    "|STATS_SAMPLE_PAGES|TABLESPACE|TRANSACTIONAL|UNION|AUTOEXTEND_SIZE|STORAGE|NODEGROUP|IETF_QUOTES"
+)
+"""The options that may stand without an equals sign."""
+_STARTS: Final = ("PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK")
 
 
 def starts_key(cursor: Cursor) -> bool:
@@ -127,8 +136,10 @@ def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
         return options
     elif cursor.accept("READ"):
         cursor.expect("ONLY")
-    else:
+    elif cursor.sees("=", 1) or _OPTION.fullmatch(cursor.keyword()):
         cursor.name()
+    else:
+        raise cursor.surprise("an option")
     cursor.accept_sign("=")
     if cursor.sees("("):
         cursor.skip_parentheses()

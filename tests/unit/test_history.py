@@ -1,0 +1,203 @@
+"""The schema history: what was defined where, kept over crashes, and what each statement means for the selected tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.evolution import Catalogue, DropTable, RenameTable
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.position import BinlogPosition
+
+MYSQL = Dialect.of("9.7.0")
+
+
+def name(table: str, database: str = "shop") -> TableName:
+    return TableName(database, table)
+
+
+def table(of: str, *columns: str) -> TableSchema:
+    return TableSchema(name(of), tuple(Column(column, Kind.INT32, source_type="int") for column in columns), (), (), "utf8mb4")
+
+
+def at(offset: int, file: int = 1) -> BinlogPosition:
+    return BinlogPosition(f"binlog.{file:06}", offset)
+
+
+CAPTURED = Catalogue({name("t"): table("t", "a"), name("u"): table("u", "x"), name("aside"): table("aside", "z")}, {"shop": "utf8mb4"})
+
+
+def wanted(one: TableName) -> bool:
+    return one.database == "shop" and one.table in ("t", "u", "v")
+
+
+def history(path: Path | None = None) -> SchemaHistory:
+    made = SchemaHistory(wanted, MYSQL, path)
+    if made.is_empty:
+        made.begin(CAPTURED, at(100))
+    return made
+
+
+def follow(one: SchemaHistory, statement: str, offset: int, database: str = "shop") -> Followed:
+    return one.follow(Query(database, statement), at(offset))
+
+
+def columns(catalogue: Catalogue, of: str = "t") -> str:
+    return " ".join(column.name for column in catalogue.tables[name(of)].columns)
+
+
+def test_definitions_by_position() -> None:
+    one = history()
+    follow(one, "ALTER TABLE t ADD b INT", 200)
+    follow(one, "ALTER TABLE t DROP a", 300)
+    follow(one, "DROP TABLE t", 400)
+    follow(one, "CREATE TABLE t (c INT)", 500)
+    found = [columns(one.as_of(at(offset))) for offset in (4, 100, 199, 200, 299, 300, 399)]
+    assert found == ["a", "a", "a", "a b", "a b", "b", "b"]
+    assert name("t") not in one.as_of(at(400)).tables
+    assert columns(one.as_of(at(500))) == columns(one.as_of(at(4, file=2))) == columns(one.catalogue) == "c"
+
+
+def test_a_table_that_is_made_later_is_not_there_before() -> None:
+    one = history()
+    follow(one, "CREATE TABLE v (a INT)", 200)
+    assert name("v") not in one.as_of(at(199)).tables
+    assert columns(one.as_of(at(200)), "v") == "a"
+
+
+def test_what_was_captured_already_is_not_applied_twice() -> None:
+    one = history()
+    one.learn([table("t", "a", "b")], at(300))
+    assert follow(one, "ALTER TABLE t ADD b INT", 200).outcome is Outcome.NOTHING
+    assert follow(one, "ALTER TABLE t ADD c INT", 301).outcome is Outcome.CHANGED
+    assert columns(one.catalogue) == "a b c"
+    assert (one.captured_at(name("t")), one.captured_at(name("u"))) == (at(300), at(100))
+
+
+def test_a_statement_that_is_followed_again_gives_the_same_answer_and_changes_nothing() -> None:
+    one = history()
+    statements = ["ALTER TABLE t ADD b INT", "RENAME TABLE t TO v, u TO t", "TRUNCATE t", "DROP TABLE t, v"]
+    first = [follow(one, statement, 200 + 10 * i) for i, statement in enumerate(statements)]
+    assert [follow(one, statement, 200 + 10 * i) for i, statement in enumerate(statements)] == first
+    assert sorted(map(str, one.catalogue.tables)) == ["shop.aside"]
+
+
+def test_it_outlives_a_crash_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "schema.jsonl"
+    one = history(path)
+    follow(one, "ALTER TABLE t ADD b INT", 200)
+    whole = path.read_bytes()
+    follow(one, "ALTER TABLE t ADD c INT", 300)
+    torn = path.read_bytes()
+    for end in range(len(whole), len(torn)):
+        path.write_bytes(torn[:end])
+        again = history(path)
+        assert (columns(again.catalogue), again.reached, path.read_bytes()) == ("a b", at(200), whole)
+    follow(again, "ALTER TABLE t ADD c INT", 300)
+    assert path.read_bytes() == torn
+    assert columns(history(path).as_of(at(250))) == "a b"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "schema.jsonl"
+    history(path)
+    path.write_bytes(b"{oops}\n" + path.read_bytes())
+    with pytest.raises(DefiniteError, match="damaged"):
+        history(path)
+
+
+def test_compaction_keeps_what_later_readers_need(tmp_path: Path) -> None:
+    path = tmp_path / "schema.jsonl"
+    one = history(path)
+    for i in range(10):
+        follow(one, f"ALTER TABLE t ADD c{i} INT", 200 + 10 * i)
+    follow(one, "CREATE TABLE v (a INT)", 400)
+    one.learn([table("u", "x", "y")], at(450))
+    size = path.stat().st_size
+    one.compact(at(250))
+    assert path.stat().st_size < size
+    for again in (one, history(path)):
+        assert [columns(again.as_of(at(offset))) for offset in (250, 265, 500)] == [
+            "a c0 c1 c2 c3 c4 c5",
+            "a c0 c1 c2 c3 c4 c5 c6",
+            "a " + " ".join(f"c{i}" for i in range(10)),
+        ]
+        assert name("v") not in again.as_of(at(300)).tables
+        assert columns(again.catalogue, "u") == "x y"
+        assert follow(again, "ALTER TABLE u ADD y INT", 440).outcome is Outcome.NOTHING
+
+
+def test_nothing() -> None:
+    one = history()
+    for statement in (
+        "DROP TABLE aside",
+        "CREATE TABLE other.t (a INT)",
+        "GRANT ALL ON t TO me",
+        "INSERT INTO aside VALUES (1)",
+        "FROB aside",
+    ):
+        assert follow(one, statement, 200).outcome is Outcome.NOTHING
+    assert follow(one, "ALTER TABLE t ENGINE = InnoDB", 300) == Followed(Query("shop", "ALTER TABLE t ENGINE = InnoDB"), at(300))
+
+
+def test_rows_that_are_gone() -> None:
+    assert follow(history(), "TRUNCATE t", 200).emptied == {name("t")}
+    dropped = follow(history(), "DROP TABLE t, aside", 200)
+    assert (dropped.outcome, dropped.gone, dropped.changes) == (Outcome.CHANGED, {name("t")}, (DropTable(name("t")),))
+    assert follow(history(), "DROP DATABASE shop", 200).gone == {name("t"), name("u")}
+    one = history()
+    follow(one, "DROP TABLE t", 200)
+    assert follow(one, "CREATE TABLE t (b INT)", 300).emptied == frozenset()
+
+
+def test_a_selected_table_that_moves_among_selected_names_takes_its_rows_along() -> None:
+    moved = follow(history(), "RENAME TABLE t TO v", 200)
+    assert (moved.outcome, moved.moved, moved.gone, moved.arrived) == (Outcome.CHANGED, {name("v"): name("t")}, {name("t")}, frozenset())
+    swapped = follow(history(), "RENAME TABLE t TO tmp, u TO t, tmp TO u", 200)
+    assert (swapped.moved, swapped.gone) == ({name("t"): name("u"), name("u"): name("t")}, frozenset())
+
+
+def test_a_table_that_comes_to_a_selected_name_brings_rows_that_nobody_has() -> None:
+    arrived = follow(history(), "RENAME TABLE t TO old, aside TO t", 200)
+    assert (arrived.outcome, arrived.arrived, arrived.gone, arrived.recapture) == (Outcome.RESYNC, {name("t")}, frozenset(), frozenset())
+    assert arrived.changes == (RenameTable(name("t"), name("old")), RenameTable(name("aside"), name("t")))
+    unknown = follow(history(), "RENAME TABLE elsewhere.x TO v", 200)
+    assert (unknown.outcome, unknown.arrived, unknown.recapture) == (Outcome.RECAPTURE, {name("v")}, {name("v")})
+    left = follow(history(), "RENAME TABLE t TO archive", 200)
+    assert (left.outcome, left.gone, left.arrived) == (Outcome.CHANGED, {name("t")}, frozenset())
+
+
+def test_rows_that_change_without_row_events() -> None:
+    disturbed = follow(history(), "ALTER TABLE aside EXCHANGE PARTITION p WITH TABLE t", 200)
+    assert (disturbed.outcome, disturbed.disturbed) == (Outcome.RESYNC, {name("t")})
+
+
+def test_what_cannot_be_passed_over_is_an_error_that_names_the_statement() -> None:
+    for statement, words in (
+        ("INSERT INTO t VALUES (1)", "logged as a statement: INSERT INTO t"),
+        ("UPDATE `shop`.`u` SET a = 1", "logged as a statement: UPDATE"),
+        ("ALTER TABLE t FROBNICATE", "not understood .*FROBNICATE"),
+    ):
+        one = history()
+        for _ in range(2):
+            followed = follow(one, statement, 200, database="shop")
+            with pytest.raises(DefiniteError, match=words) as error:
+                followed.check()
+            assert error.value.place == "binlog.000001:200"
+    follow(history(), "TRUNCATE t", 200).check()
+
+
+def test_what_no_text_tells_is_captured_again() -> None:
+    one = history()
+    followed = follow(one, "CREATE TABLE v SELECT * FROM t", 200)
+    assert (followed.outcome, followed.recapture, followed.why != "") == (Outcome.RECAPTURE, {name("v")}, True)
+    assert name("v") not in one.catalogue.tables
+    one.learn([table("v", "a")], at(250))
+    assert follow(one, "ALTER TABLE v ADD b INT", 300).outcome is Outcome.CHANGED
+    assert columns(one.catalogue, "v") == "a b"
