@@ -100,7 +100,7 @@ TYPES: list[tuple[list[str], list[str]]] = [
         ["CURRENT_TIMESTAMP", "'2001-02-03 04:05:06'", "NOW()", "LOCALTIME"],
     ),
     (["YEAR", "YEAR(4)"], ["2001", "'1999'"]),
-    (["ENUM('a','b')", "ENUM('x ','it''s',\"q\")", "SET('a','b','c')", "ENUM('A','漢','🚰')", "SET('one')"], ["'a'"]),
+    (["ENUM('a','b')", "ENUM('x ','it''s',\"q\")", "SET('a','b','c')", "ENUM('A','漢','🚰') CHARACTER SET utf8mb4", "SET('one')"], ["'a'"]),
     (["JSON"], []),
     (["GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "GEOMETRYCOLLECTION", "MULTIPOLYGON"], []),
 ]
@@ -195,7 +195,7 @@ class Generator:
             text = text.replace('"q"', "'q'")
             defaults = [default for default in defaults if '"' not in default]
         stringy = text.split("(")[0].split()[0] in ("CHAR", "VARCHAR", "TEXT", "TINYTEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET", "LONG")
-        if stringy and "BYTE" not in text and "COMPRESSED" not in text and self._random.random() < 0.35:
+        if stringy and not re.search("BYTE|COMPRESSED|CHARACTER SET|BINARY", text) and self._random.random() < 0.35:
             text += " " + self._pick(
                 [self._charset(), self._charset(), "ASCII", "UNICODE", "BINARY", "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"]
             )

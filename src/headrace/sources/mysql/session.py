@@ -64,7 +64,7 @@ def parse_session(status: bytes) -> Session:
     values = _variables(status)
     flags = int.from_bytes(values.get(_FLAGS, b""), "little")
     explicit = values.get(_EXPLICIT_TIMESTAMPS)
-    if explicit is None and not {_UTF8MB4_COLLATION, _XID_LOGGED} & values.keys():
+    if explicit is None and _FLAGS in values and not {_UTF8MB4_COLLATION, _XID_LOGGED} & values.keys():
         # A server that writes none of MySQL's newer variables says it in a flag, as MariaDB does.
         explicit_timestamps = bool(flags & _MARIADB_EXPLICIT_TIMESTAMPS)
     else:

@@ -157,6 +157,9 @@ class Draft:
                 case AddColumns(columns):
                     present |= {column.name.lower() for column in columns}
                     yield clause
+                case ChangeColumn(_, column, _, False):
+                    present.add(column.name.lower())
+                    yield clause
                 case ChangeColumn(name, column, _, True):
                     if name.lower() in present:
                         spare = any(_key_name(key).lower() in keys for key in column.keys)
