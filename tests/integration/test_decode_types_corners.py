@@ -19,6 +19,7 @@ from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import connect
+from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.tablescan import scan_table
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers import build
@@ -210,6 +211,21 @@ def test_special_types_go_to_clickhouse_and_back(book: Logbook, sink: ClickHouse
     book.run(f"INSERT INTO t VALUES (1, POINT(1, 2), {values}), (2, NULL, {nulls}), (3, POINT(3, 4), {values})")
     book.run("UPDATE t SET g = NULL WHERE id = 1", "DELETE FROM t WHERE id = 3")
     assert differences(book, sink, book.read(start, "t")) == 0
+
+
+@pytest.mark.parametrize("key", [", PRIMARY KEY (id)", ""])
+def test_generated_columns_are_in_every_image(book: Logbook, key: str) -> None:
+    """Also in what a row was before: without a key it is told by all its values."""
+    book.run(f"CREATE TABLE t (id INT NOT NULL, v INT, w INT AS (v + 1) VIRTUAL, s INT AS (v * 2) STORED, h INT INVISIBLE DEFAULT 5{key})")
+    schema, start = book.schema("t"), book.place()
+    book.run("INSERT INTO t (id, v) VALUES (1, 10), (2, NULL), (3, 30)")
+    inserted = book.select(schema)
+    book.run("UPDATE t SET h = h + 1 WHERE id < 3", "UPDATE t SET v = 7 WHERE id = 3")
+    updated = book.select(schema)
+    book.run("DELETE FROM t")
+    images = images_of(book.read(start, "t", options=ReadOptions(every_before=True)))
+    found = {op: sorted(image.row for image in images if image.op is op) for op in (Op.INSERT, Op.BEFORE, Op.UPDATE, Op.DELETE)}
+    assert found == {Op.INSERT: inserted, Op.BEFORE: inserted, Op.UPDATE: updated, Op.DELETE: updated}
 
 
 @pytest.mark.parametrize("key", [", PRIMARY KEY (u, a, i)", ""])
