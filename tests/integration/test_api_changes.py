@@ -199,11 +199,23 @@ def test_a_snapshot_comes_first(book: Logbook, changes: Changes) -> None:
         assert sorted(image.row for image in left if image.table.table == table) == sorted(book.select(book.schema(table), order))
 
 
-def test_a_new_table_is_followed(book: Logbook, changes: Changes) -> None:
-    start = changes().position
+def test_new_tables_are_followed_from_their_making_on(book: Logbook, changes: Changes) -> None:
+    start = book.place()
     book.run("CREATE TABLE fresh (id INT PRIMARY KEY, x DOUBLE)", "INSERT INTO fresh VALUES (1, 0.5)", "INSERT INTO notes VALUES (1, 'a')")
-    found = [(image.table.table, image.row) for image in images_of(list(changes(start=start, stop="end")))]
-    assert found == [("fresh", ("1", 0.5)), ("notes", ("1", "a"))]
+    book.run("ALTER TABLE fresh ADD COLUMN y VARCHAR(9) FIRST, DROP COLUMN x", "INSERT INTO fresh VALUES ('é', 2)")
+    found = [(image.table.table, image.row) for image in images_of(list(changes(start=f"{start.file}:{start.offset}", stop="end")))]
+    assert found == [("fresh", ("1", 0.5)), ("notes", ("1", "a")), ("fresh", ("é", "2"))]
+
+
+def test_what_empties_a_table_is_told_from_any_start(book: Logbook, changes: Changes) -> None:
+    start = book.place()
+    book.run("INSERT INTO notes VALUES (1, 'a')", "TRUNCATE notes", "RENAME TABLE sales TO sold", "DROP TABLE goods")
+    with pytest.raises(DefiniteError, match="TRUNCATE notes"):
+        list(changes(start=f"{start.file}:{start.offset}", stop="end"))
+    told: list[tuple[str, str]] = []
+    list(changes(start=f"{start.file}:{start.offset}", stop="end", on_statement=lambda one: told.append((one.table.table, one.news.name))))
+    assert told[0] == ("notes", "EMPTIED")
+    assert {("sold", "LOST"), ("goods", "LOST")} <= set(told)
 
 
 def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:

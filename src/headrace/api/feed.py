@@ -131,7 +131,7 @@ class Feed(Generic[T]):
             raise DefiniteError("a snapshot under way has no position", hint="read on until its last row, or start it again")
         seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
         partly = {"partly": {"until": self._until, "seen": seen}} if seen and self._until is not None else {}
-        return {**self._offset, "tables": [schema.to_json() for schema in self.schemas], **partly}
+        return {**self._offset, "tables": [schema.to_json() for schema in self._tables.defined], **partly}
 
     @property
     def schemas(self) -> list[TableSchema]:
@@ -183,10 +183,10 @@ class Feed(Generic[T]):
         request = self._request
         with closing(connect(request.address)) as connection:
             server = check_server(connection, request.address)
-            place = resolve_place(connection, request.address, request.start)
-            rules = TableRules(request.address, request.selection, server.folds_case, request.options.zero_dates_as_null)
+            rules = TableRules(request.address, server, request.selection, request.options.zero_dates_as_null)
+            captured, place = rules.capture_around(connection, lambda: resolve_place(connection, request.address, request.start))
             # What a table was at the place counts; what it is now is the best guess where that is not known.
-            self._tables = KnownTables(rules, [*rules.capture(connection), *(t for t in place.tables if request.selection(t.name))])
+            self._tables = KnownTables(rules, [*captured, *place.tables], rules.charsets(connection), place.position)
             check_tables(connection, request.address, self._tables.schemas)
             if request.snapshot:
                 if request.start != "now":

@@ -1,39 +1,49 @@
 """What a reader knows of the tables it was asked for, as of its place in the log.
 
 The planner ends a batch right after a statement that is not a change of rows. So `follow` is called with each statement after all changes
-before it were read, and before any change after it is: the schemas here are always those of the next change.
+before it were read, and before any change after it is: the schemas here are always those of the next change. Where a reader starts in the
+past and nobody knows what a table was then, it counts as it is now; a statement that does not fit that is an error, never a guess.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.evolution import Catalogue, CreateTable, tables_of
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import retrying
 from headrace.sources.base import Work
 from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.connection import MySQLAddress, connect, query
+from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.history import Followed, SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import ServerIdentity
 from headrace.sources.mysql.source import Selection
-from headrace.sources.mysql.statements import Effect, assess
 
 log = logging.getLogger("headrace")
+
+T = TypeVar("T")
+
+_MOST_LOOKS: Final = 10
+_OR_REPLACE: Final = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 
 
 class News(Enum):
     """What a statement did to a table, other than changing rows one by one."""
 
     DEFINED = auto()
-    """It is new, or its definition may have changed; the rows are as the changes say."""
+    """It is new, or its definition changed; the rows are as the changes say."""
     EMPTIED = auto()
     """All its rows are gone."""
     LOST = auto()
@@ -62,14 +72,24 @@ class TableRules:
     """Where tables are found, which are wanted, and how their columns are shown."""
 
     address: MySQLAddress
+    server: ServerIdentity
     selection: Selection
-    folds_case: bool
     zero_dates_as_null: bool
 
     def capture(self, connection: Connection[Any], only: TableName | None = None) -> list[TableSchema]:
         """The wanted tables as they are now."""
-        schemas = capture_schemas(connection, self.address, self.selection if only is None else only.__eq__)
-        return [schema.with_nullable_dates for schema in schemas] if self.zero_dates_as_null else schemas
+        return capture_schemas(connection, self.address, self.selection if only is None else only.__eq__)
+
+    def capture_around(self, connection: Connection[Any], note: Callable[[], T]) -> tuple[list[TableSchema], T]:
+        """The wanted tables, and what `note` found at a moment when they were so: they were the same before and after it."""
+        before = self.capture(connection)
+        for _ in range(_MOST_LOOKS):
+            noted = note()
+            after = self.capture(connection)
+            if after == before:
+                return after, noted
+            before = after
+        raise TransientError("the source's tables change faster than they can be looked at", place=str(self.address))
 
     def capture_now(self, name: TableName) -> list[TableSchema]:
         """One table as it is now; nothing if it is gone."""
@@ -80,36 +100,57 @@ class TableRules:
 
         return retrying(capture)
 
+    def charsets(self, connection: Connection[Any]) -> dict[str, str]:
+        """The character set of each database's new tables."""
+        found = query(connection, self.address, "SELECT schema_name, default_character_set_name FROM information_schema.schemata")
+        return {str(name): str(charset) for name, charset in found}
+
+    def shown(self, schema: TableSchema) -> TableSchema:
+        return schema.with_nullable_dates if self.zero_dates_as_null else schema
+
 
 class KnownTables:
     """The schemas by which the next changes are read."""
 
-    def __init__(self, rules: TableRules, schemas: Iterable[TableSchema]) -> None:
+    def __init__(self, rules: TableRules, schemas: Iterable[TableSchema], charsets: dict[str, str], position: BinlogPosition) -> None:
         self._rules = rules
-        self.schemas = {schema.name: schema for schema in schemas}
+        self._history = SchemaHistory(rules.selection, Dialect.of(rules.server.version, folds_case=rules.server.folds_case))
+        self._history.begin(Catalogue({schema.name: schema for schema in schemas}, charsets), position)
         self.gone: frozenset[TableName] = frozenset()
+
+    @property
+    def defined(self) -> list[TableSchema]:
+        """The wanted tables as the source has them."""
+        return [schema for name, schema in self._history.catalogue.tables.items() if self._rules.selection(name)]
+
+    @property
+    def schemas(self) -> dict[TableName, TableSchema]:
+        """The wanted tables as they are read."""
+        return {schema.name: self._rules.shown(schema) for schema in self.defined}
 
     def follow(self, work: Work) -> list[Statement]:
         """Take in a statement of the log (see `sources.base.Work`); what it did to the wanted tables."""
-        query, position = Query(work["database"], work["statement"]), BinlogPosition.from_json(work["offset"])
-        found = assess(query, self._rules.selection, folds_case=self._rules.folds_case)
-        if found.effect is Effect.NONE:
-            log.debug("passing over a statement at %s: %s", position, query.statement)
-            return []
-        statements = []
-        for named in found.tables:
-            known = [name for name in self.schemas if _covers(named, name)] or ([named] if found.effect is Effect.CREATED else [])
-            statements += [Statement(name, self._news(found.effect, name, query), query.statement, position) for name in known]
-        return statements
+        statement, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+        followed = self._history.follow(statement, position)
+        followed.check()
+        for name in sorted(followed.recapture):
+            self._recapture(name, position)
+        return [Statement(name, news, statement.statement, position) for name, news in sorted(_news(followed).items())]
 
-    def _news(self, effect: Effect, name: TableName, query: Query) -> News:
-        if effect is Effect.DESTRUCTIVE and query.statement.lstrip().upper().startswith("TRUNCATE"):
-            return News.EMPTIED
-        schemas = self._rules.capture_now(name)
-        self.schemas.update({schema.name: schema for schema in schemas})
-        self.gone = self.gone - {name} if schemas else self.gone | {name}
-        return News.DEFINED if effect in (Effect.CREATED, Effect.ALTERED) else News.LOST
+    def _recapture(self, name: TableName, position: BinlogPosition) -> None:
+        found = self._rules.capture_now(name)
+        self._history.learn(found, position)
+        self.gone = self.gone - {name} if found else self.gone | {name}
+        if not found:
+            log.warning("table %s, which came at %s, is gone already; its changes are left out", name, position)
 
 
-def _covers(named: TableName, name: TableName) -> bool:
-    return named == name or (named.table == "*" and named.database == name.database)
+def _news(followed: Followed) -> dict[TableName, News]:
+    """Each wanted table's gravest news."""
+    found = {name: News.DEFINED for change in followed.changes for name in tables_of(change)}
+    found |= dict.fromkeys(followed.recapture, News.DEFINED)
+    # A table that is made was not there before, whatever a capture of today says, unless the statement says that it may have been.
+    made = {change.schema.name for change in followed.changes if isinstance(change, CreateTable)}
+    replaced = _OR_REPLACE.search(followed.query.statement) is not None
+    found |= dict.fromkeys((name for name in followed.emptied if replaced or name not in made), News.EMPTIED)
+    return found | dict.fromkeys((*followed.gone, *followed.arrived, *followed.disturbed, *followed.moved), News.LOST)

@@ -9,6 +9,7 @@ are delivered and checkpointed first, and none is shown under columns it does no
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 
 from pyspark.sql.types import StructType
 
@@ -35,21 +36,23 @@ class TablePlanner:
         with closing(connect(request.address)) as connection:
             self._server = check_server(connection, request.address)
             check_tables(connection, request.address, [request.table])
-        self._rules = TableRules(request.address, Selection((request.pattern,)), self._server.folds_case, request.zero_dates_as_null)
+            self._rules = TableRules(request.address, self._server, Selection((request.pattern,)), request.zero_dates_as_null)
+            self._charsets = self._rules.charsets(connection)
         self._made: Mirror | None = None
         self._stop: BinlogPosition | None = None
 
     def initial(self) -> Offset:
         request = self._request
         with closing(connect(request.address)) as connection:
-            place = resolve_place(connection, request.address, request.start or "now")
+            request.captured(connection)
+            resolve = partial(resolve_place, connection, request.address, request.start or "now")
+            captured, place = self._rules.capture_around(connection, resolve)
             if place.until is not None:
                 raise DefiniteError(
                     "startingPosition lies inside a batch of headrace.changes", hint="read that batch to its end, or start elsewhere"
                 )
-            known = {schema.name: schema for schema in place.tables}
-            schema = known.get(request.table) or request.captured(connection)
-        return _offset(place.position.to_json(), schema)
+            known = {schema.name: schema for schema in (*captured, *place.tables)}
+        return _offset(place.position.to_json(), known[request.table])
 
     def end_at_latest(self) -> None:
         """Plan nothing beyond where the log ends now."""
@@ -64,15 +67,16 @@ class TablePlanner:
             end = mirror.plan(start)
         if end is None or end == start:
             return start
-        after, _, lost = self._follow(schema, mirror.works(start, end))
+        after, _, lost = self._follow(schema, start, mirror.works(start, end))
         return _offset(end, after, lost)
 
     def works(self, start: Offset, end: Offset) -> list[Work]:
         schema = self._check(start)
         works = self._mirror(start).works(start, end)
-        _, truncations, _ = self._follow(schema, works)
-        rows: list[Work] = [{"kind": "rows", "work": work, "table": start["table"]} for work in works if work["kind"] == "rows"]
-        return rows + [{"kind": "truncate", "version": version, "table": start["table"]} for version in truncations]
+        _, truncations, _ = self._follow(schema, start, works)
+        shown = schema_to_text(self._rules.shown(schema))
+        rows: list[Work] = [{"kind": "rows", "work": work, "table": shown} for work in works if work["kind"] == "rows"]
+        return rows + [{"kind": "truncate", "version": version, "table": shown} for version in truncations]
 
     def commit(self, end: Offset) -> None:
         if self._made is not None:
@@ -98,16 +102,16 @@ class TablePlanner:
                 place=place,
                 hint="read the table anew and start a new query with a new checkpoint",
             )
-        self._request.check_frame(schema, self._frame, place)
+        self._request.check_frame(self._rules.shown(schema), self._frame, place)
         return schema
 
-    def _follow(self, schema: TableSchema, works: list[Work]) -> tuple[TableSchema, list[int], str]:
+    def _follow(self, schema: TableSchema, start: Offset, works: list[Work]) -> tuple[TableSchema, list[int], str]:
         """What the statements among works make of the table: its schema, the versions at which it was emptied, what it cannot survive."""
-        tables = KnownTables(self._rules, [schema])
+        tables = KnownTables(self._rules, [schema], self._charsets, BinlogPosition.from_json(start))
         found = [statement for work in works if work["kind"] == "statement" for statement in tables.follow(work)]
         lost = next((statement.text for statement in found if statement.news is News.LOST), "")
         truncations = [statement.position.version for statement in found if statement.news is News.EMPTIED]
-        return tables.schemas.get(schema.name, schema), truncations, lost
+        return next(iter(tables.defined), schema), truncations, lost
 
 
 def _offset(position: Offset, schema: TableSchema, lost: str = "") -> Offset:

@@ -79,7 +79,13 @@ class LogPlanner:
         for found in self._planner.statements(begin, stop):
             query = found.query
             works.append(
-                {"kind": "statement", "statement": query.statement, "database": query.database, "offset": found.position.to_json()}
+                {
+                    "kind": "statement",
+                    "statement": query.statement,
+                    "database": query.database,
+                    "query": query.to_json(),
+                    "offset": found.position.to_json(),
+                }
             )
         return works
 
