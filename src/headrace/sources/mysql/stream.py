@@ -156,27 +156,36 @@ class ReplicationStream:
             # Decides how the first, artificial rotation ends; from then on each file's format description does.
             self._checksum = cursor.fetchone()[0] == "CRC32"
             server_id = choose_server_id(_taken_server_ids(cursor, mariadb))
+            wide = position.offset >= _PLAIN_POSITIONS and not mariadb and _has_gtids(cursor)
+            if position.offset >= _PLAIN_POSITIONS and not wide:
+                position = self._next_file(cursor, position)
         host = f"headrace-{os.getpid()}".encode()
         register = struct.pack("<I", server_id) + bytes([len(host)]) + host + b"\0\0" + struct.pack("<HII", 0, 0, 0)
         self._connection._execute_command(_REGISTER_SLAVE, register)
         self._connection._read_packet()
-        self._dump(position, server_id, blocking, mariadb)
-
-    def _dump(self, position: BinlogPosition, server_id: int, blocking: bool, mariadb: bool) -> None:
-        flags, file = 0 if blocking else _NON_BLOCKING, position.file.encode()
-        if position.offset < _PLAIN_POSITIONS:
-            if mariadb:
-                # Else MariaDB leaves events out, and the mirror would have gaps.
-                flags |= _WITH_ANNOTATIONS
-            self._connection._execute_command(_BINLOG_DUMP, struct.pack("<IHI", position.offset, flags, server_id) + file)
-        elif not mariadb:
+        flags = 0 if blocking else _NON_BLOCKING
+        if wide:
             self._format_comes = position.offset > len(MAGIC)
             self._connection._execute_command(_BINLOG_DUMP_GTID, wide_dump_request(position, server_id, flags))
-        else:
+            return
+        if mariadb:
+            # Else MariaDB leaves events out, and the mirror would have gaps.
+            flags |= _WITH_ANNOTATIONS
+        self._connection._execute_command(_BINLOG_DUMP, struct.pack("<IHI", position.offset, flags, server_id) + position.file.encode())
+
+    def _next_file(self, cursor: Any, position: BinlogPosition) -> BinlogPosition:
+        """Where the log goes on after a position that the request cannot hold: files end after the transaction that made them so large."""
+        cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (position.file, position.offset))
+        found = cursor.fetchone()
+        if found is None:
+            raise TransientError(f"waiting for the log file after {position}", place=str(self._address))
+        if str(found[2]) != "Rotate":
             raise DefiniteError(
-                f"cannot start reading at {position}: MariaDB's protocol has no positions beyond 4 GiB",
-                hint="start over: remove the state directory and the target tables",
+                f"cannot start reading at {position}: without MySQL's GTIDs the protocol's positions end at 4 GiB",
+                place=str(self._address),
+                hint="turn GTIDs on (gtid_mode = ON), or start over: remove the state directory and the target tables",
             )
+        return BinlogPosition(str(found[5]).partition(";")[0], len(MAGIC), epoch=position.epoch)
 
     def _without_repeated_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
         """A wide request is answered with the file's format as it lies at its beginning, not where we are: it is news, not log."""
@@ -257,6 +266,12 @@ def _taken_server_ids(cursor: Any, mariadb: bool) -> set[int]:
             raise
         return taken
     return taken | {int(row[0]) for row in cursor.fetchall()}
+
+
+def _has_gtids(cursor: Any) -> bool:
+    """MySQL answers the wide request only then."""
+    cursor.execute("SELECT @@global.gtid_mode")
+    return str(cursor.fetchone()[0]).upper() == "ON"
 
 
 def wide_dump_request(position: BinlogPosition, server_id: int, flags: int) -> bytes:
