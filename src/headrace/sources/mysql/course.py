@@ -17,11 +17,13 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.events import CHECKSUM_SIZE, HEADER_SIZE, parse_query
-from headrace.sources.mysql.expand import Insert, Skip
+from headrace.sources.mysql.expand import Insert, Skip, find_undone, map_plain
 from headrace.sources.mysql.groups import named_xid, prepared_in
 from headrace.sources.mysql.position import Prepared
 
-LEFT_OUT: Final = (scan.PREPARED, scan.SKIPPED)
+LEFT_OUT: Final = (scan.PREPARED, scan.SKIPPED, scan.ROLLED_BACK)
+"""Kinds of groups whose rows do not count where they lie. (Rows of tables without transactions never lie in a group that is rolled back:
+both servers log them in groups of their own.)"""
 _SPECIAL: Final = np.array([scan.PREPARED, scan.XA_COMMIT, scan.XA_ROLLBACK, scan.SKIPPED, scan.ROLLED_BACK])
 
 
@@ -57,15 +59,14 @@ def follow(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: t
     waiting = {one.xid: one for one in prepared}
     skips: list[Skip] = []
     inserts: list[Insert] = []
-    for g in np.flatnonzero(np.isin(groups[:, scan.KIND], _SPECIAL)).tolist():
+    for g in np.flatnonzero(np.isin(groups[:, scan.KIND], _SPECIAL) | (groups[:, scan.UNDONE] != 0)).tolist():
         start, end, last, kind, growth = groups[g, [scan.START, scan.END, scan.LAST_AT, scan.KIND, scan.GROWTH]].tolist()
         place = f"{file.name}:{last}"
-        if kind == scan.ROLLED_BACK:
-            raise DefiniteError(
-                "a logged transaction with rows ends in ROLLBACK", place=place, hint="do not mix engines in one transaction"
-            )
         if kind in LEFT_OUT:
             skips.append(Skip(start, end, growth))
+        elif groups[g, scan.UNDONE]:
+            piece = map_plain(str(file.path), file.name, start, end, file.checksum, 0)
+            skips += find_undone(piece.buf.data[piece.start : piece.end], start, file.checksum, place)
         if kind == scan.PREPARED:
             xid = prepared_in(_event(file, last), place)
             if xid is not None:
@@ -85,11 +86,15 @@ def follow(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: t
 
 
 def _event(file: LogFile, at: int) -> memoryview:
+    """The event at an offset, without checksum."""
+    size = int.from_bytes(_bytes(file, at, at + HEADER_SIZE)[9:13], "little")
+    return _bytes(file, at, at + size)[: -CHECKSUM_SIZE if file.checksum else None]
+
+
+def _bytes(file: LogFile, start: int, end: int) -> memoryview:
     with file.path.open("rb") as source:
-        source.seek(at)
-        header = source.read(HEADER_SIZE)
-        rest = source.read(int.from_bytes(header[9:13], "little") - HEADER_SIZE)
-    return memoryview(header + rest)[: -CHECKSUM_SIZE if file.checksum else None]
+        source.seek(start)
+        return memoryview(source.read(end - start))
 
 
 def _unknown(statement: str, place: str) -> DefiniteError:

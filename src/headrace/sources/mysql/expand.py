@@ -44,16 +44,17 @@ _PIECE_BYTES: Final = 8 << 20
 _GTIDS: Final = frozenset({GTID_EVENT, ANONYMOUS_GTID_EVENT, GTID_TAGGED_EVENT, MARIADB_GTID_EVENT})
 _ROWS: Final = frozenset({23, 24, 25, 30, 31, 32})
 _STATEMENT_END: Final = 1
-_IN_PAYLOAD: Final = ("BEGIN", "COMMIT", "SAVEPOINT", "ROLLBACK TO", "XA START ", "XA END ")
+_IN_PAYLOAD: Final = ("BEGIN", "COMMIT", "SAVEPOINT", "XA START ", "XA END ")
+_SAVEPOINT, _ROLLBACK_TO = "SAVEPOINT ", "ROLLBACK TO "
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A group inside a segment that is left out: bytes [start, end), which would grow by `growth`."""
+    """Events inside a segment that are left out: bytes [start, end), which would grow by `growth` (-1: to be found out)."""
 
     start: int
     end: int
-    growth: int
+    growth: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Expander:
         at = self._start
         while at < self._end:
             if at in left_out:
-                self._shift += left_out[at].growth
+                self._shift += self._growth(view, left_out[at])
                 at = left_out[at].end
                 continue
             if at in put_in:
@@ -138,15 +139,29 @@ class Expander:
         view = self._view(insert.path, insert.start, insert.end, insert.checksum)
         origin = self._shift
         at = 0
+        undone = find_undone(view, 0, insert.checksum, f"{self._name}:{insert.at}")
         while at < len(view):
             event = self._event(view, at, insert.checksum)
             size = event_size(event)
             # The statement that commits it has a GTID of its own.
-            if event[4] not in _GTIDS:
+            if event[4] not in _GTIDS and not any(skip.start <= at < skip.end for skip in undone):
                 address = insert.at + self._shift + at
                 yield from self._plain(event[: size - _tail(insert.checksum)], address, insert.at, size)
             at += size
         self._shift = origin + insert.end - insert.start + insert.growth
+
+    def _growth(self, view: memoryview, skip: Skip) -> int:
+        """By how much what is left out would grow."""
+        if skip.growth >= 0:
+            return skip.growth
+        at, growth = skip.start - self._start, 0
+        while at < skip.end - self._start:
+            event = self._event(view, at, self._checksum)
+            if QUERY_COMPRESSED_EVENT <= event[4] <= 171:
+                plain = plain_event(event[: len(event) - _tail(self._checksum)], f"{self._name}:{self._start + at}")
+                growth += max(len(plain) - len(event), 0)
+            at += len(event)
+        return growth
 
     def _plain(self, event: memoryview, address: int, place: int, size: int) -> Iterator[Piece]:
         """Add an event, given without checksum, that occupies `size` bytes of the log; what is full by then."""
@@ -231,3 +246,35 @@ class Expander:
 
 def _tail(checksum: bool) -> int:
     return CHECKSUM_SIZE if checksum else 0
+
+
+def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tuple[Skip, ...]:
+    """What a transaction took back: the events between each savepoint and the last return to it. `base` is the offset of view[0].
+
+    MariaDB logs them, with the return, when a transaction cannot be cut short in its cache.
+    """
+    savepoints: dict[str, int] = {}
+    undone: list[Skip] = []
+    at = 0
+    while at + HEADER_SIZE <= len(view):
+        size = event_size(view, at)
+        if size < HEADER_SIZE + _tail(checksum) or at + size > len(view):
+            raise truncated("binary log", place)
+        if view[at + 4] == QUERY_EVENT:
+            statement = parse_query(bytes(view[at + HEADER_SIZE : at + size - _tail(checksum)]), place).statement
+            if statement.upper().startswith(_SAVEPOINT):
+                savepoints[_savepoint(statement[len(_SAVEPOINT) :])] = base + at + size
+            elif statement.upper().startswith(_ROLLBACK_TO):
+                start = savepoints.get(_savepoint(statement[len(_ROLLBACK_TO) :]))
+                if start is None:
+                    raise DefiniteError(f"{statement} returns to a savepoint that is not in its transaction", place=place)
+                # What was undone within is undone again with the rest.
+                undone = [skip for skip in undone if skip.start < start] + [Skip(start, base + at)]
+        at += size
+    return tuple(skip for skip in undone if skip.start < skip.end)
+
+
+def _savepoint(name: str) -> str:
+    """A savepoint's name, which means the same in any case."""
+    text = name.strip()
+    return (text[1:-1].replace("``", "`") if text.startswith("`") else text).casefold()

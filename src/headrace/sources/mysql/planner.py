@@ -277,7 +277,8 @@ class _Stretch:
         offsets = self.splits[:, scan.SPLIT_AT]
         owners = np.searchsorted(self.groups[:, scan.END], offsets)
         inside = (owners < len(self.groups)) & (offsets > self.begin)
-        counting = ~np.isin(self.groups[owners[inside], scan.KIND], LEFT_OUT)
+        owner = self.groups[owners[inside]]
+        counting = ~np.isin(owner[:, scan.KIND], LEFT_OUT) & (owner[:, scan.UNDONE] == 0)
         bounds = np.union1d(self.groups[:, scan.END], offsets[inside][counting])
         return bounds[(bounds > self.begin) & (bounds < self.stop)]
 

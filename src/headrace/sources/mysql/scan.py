@@ -22,15 +22,15 @@ from headrace.sources.mysql.words import byteswap, load_2, load_4, same_bytes
 
 # Cells of scan_groups' state: of the walk, then of the group that is open.
 (POS, GROUPS, SPLITS, ERROR_AT) = range(4)
-(IN_GROUP, STARTED, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, GROWN, HAS_PACKED, G0, G1, G2, TAGGED, COMMIT_TIME) = range(4, 16)
-STATE_CELLS = 16
+(IN_GROUP, STARTED, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, GROWN, HAS_PACKED, G0, G1, G2, TAGGED, COMMIT_TIME, HAS_UNDONE) = range(4, 17)
+STATE_CELLS = 17
 
 # Columns of a group: bounds, kind, GTID (with its tag's number, see `gtid`), time of the last event, whether it holds rows.
 (END, KIND, GTID0, GTID1, GTID2, TAG, TIME, ROWS) = range(8)
 # Where it starts and its last event starts, whether it holds statements, whether events of it must be expanded and by how many bytes they
-# grow then, and when it was committed in microseconds (0: the log does not say).
-(START, LAST_AT, STATEMENTS, PACKED, GROWTH, COMMITTED) = range(8, 14)
-GROUP_COLUMNS = 14
+# grow then, when it was committed in microseconds (0: the log does not say), and whether parts were rolled back to a savepoint.
+(START, LAST_AT, STATEMENTS, PACKED, GROWTH, COMMITTED, UNDONE) = range(8, 15)
+GROUP_COLUMNS = 15
 GTID = slice(GTID0, TAG + 1)
 """The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `groups.complete` resolves it."""
 
@@ -38,8 +38,8 @@ GTID = slice(GTID0, TAG + 1)
 SPLIT_AT, SPLIT_GROWTH = range(2)
 SPLIT_COLUMNS = 2
 
-# Kinds of group. PREPARED: the first half of an XA transaction; SKIPPED: known to have been applied before; ROLLED_BACK: rows that were
-# taken back where tables can.
+# Kinds of group. PREPARED: the first half of an XA transaction; SKIPPED: known to have been applied before; ROLLED_BACK: rows of
+# which nothing is left.
 DATA, STATEMENT, FILE_END, PREPARED, XA_COMMIT, XA_ROLLBACK, SKIPPED, ROLLED_BACK = range(8)
 
 # Why a scan stopped.
@@ -49,7 +49,7 @@ OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, BAD_POSITION = range(6)
 _ANNOUNCED, _OPEN = 1, 2
 
 # What a query event's text says, as far as grouping goes.
-_BEGIN, _END, _ROLLBACK, _INERT, _COMMIT_XA, _ROLLBACK_XA, _OTHER = range(7)
+_BEGIN, _END, _ROLLBACK, _UNDO, _INERT, _COMMIT_XA, _ROLLBACK_XA, _OTHER = range(8)
 
 
 @compiled("boolean(CPointer(uint8), int64, int64, CPointer(uint8), int64)")
@@ -88,8 +88,10 @@ def _query_kind(buf: Pointer, body: int, end: int) -> int:
         return _BEGIN
     if end - text == 6 and _starts_with(buf, text, end, pointer_to(_W_COMMIT), 6):
         return _END
-    if _starts_with(buf, text, end, pointer_to(_W_SAVEPOINT), 9) or _starts_with(buf, text, end, pointer_to(_W_ROLLBACK_TO), 11):
+    if _starts_with(buf, text, end, pointer_to(_W_SAVEPOINT), 9):
         return _INERT
+    if _starts_with(buf, text, end, pointer_to(_W_ROLLBACK_TO), 11):
+        return _UNDO
     if end - text == 8 and _starts_with(buf, text, end, pointer_to(_W_ROLLBACK), 8):
         return _ROLLBACK
     if _starts_with(buf, text, end, pointer_to(_W_XA_START), 9):
@@ -206,6 +208,8 @@ def scan_groups(
                 ends = _closing_kind(state[HAS_QUERY])
             elif query == _ROLLBACK:
                 ends = ROLLED_BACK if state[HAS_ROWS] else _closing_kind(state[HAS_QUERY])
+            elif query == _UNDO:
+                state[HAS_UNDONE] = 1
             elif query == _COMMIT_XA:
                 ends = XA_COMMIT
             elif query == _ROLLBACK_XA:
@@ -255,6 +259,7 @@ def scan_groups(
             groups[g, TIME], groups[g, ROWS] = load_4(buf, pos), state[HAS_ROWS]
             groups[g, START], groups[g, LAST_AT], groups[g, STATEMENTS] = state[STARTED], base + pos, state[HAS_QUERY]
             groups[g, PACKED], groups[g, GROWTH], groups[g, COMMITTED] = state[HAS_PACKED], state[GROWN], state[COMMIT_TIME]
+            groups[g, UNDONE] = state[HAS_UNDONE]
             state[GROUPS] = g + 1
             for cell in range(IN_GROUP, STATE_CELLS):
                 state[cell] = 0
