@@ -1,6 +1,7 @@
 """One transaction of five million rows, one statement, streams through relay, planner and reader in bounded memory.
 
-On MariaDB in every run; on MySQL too when HEADRACE_SOAK is set, because making the transaction takes longer than reading it.
+The table's engine is the quickest there is: in the log, a transaction of it differs only in its last event. On MariaDB in every run; on
+MySQL too when HEADRACE_SOAK is set.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def test_a_transaction_of_five_million_rows(server: PrivateServer, database: str
     if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
         pytest.skip("on MySQL only with HEADRACE_SOAK=1")
     with open_logbook(server, database) as book:
-        book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL)")
+        book.run("CREATE TABLE t (id INT NOT NULL, v INT NOT NULL) ENGINE=MyISAM")
         start = book.place()
         number = " + ".join(f"{10**i} * t{i}.d" for i in range(6))
         thousand = ", ".join(f"{DIGITS} t{i}" for i in reversed(range(6)))
