@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from headrace.sources.mysql import planner as planner_module
 from headrace.sources.mysql.expand import Expander
 from headrace.sources.mysql.planner import Limits
 from headrace.sources.mysql.reader import read_segment
-from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook, quoted
+from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook, quoted, scan_log
 from testkit.planned import PlannedLog, replayed
 
 PAYLOAD, QUERY_COMPRESSED, ROWS_COMPRESSED = 40, 165, {166, 167, 168}
@@ -110,6 +112,29 @@ def test_damage_in_compressed_content_is_definite(book: Logbook, tmp_path: Path)
                 copy[at + damaged] ^= 0xFF
                 wrong += refused(segment.start, bytes(copy), tmp_path)
     assert wrong > 10
+
+
+def test_random_damage_ends_in_definite_errors_or_rows(book: Logbook, tmp_path: Path) -> None:
+    """Headers, sizes, contents: whatever is changed, with checksums not looked at, nothing but a definite error comes of it."""
+    segment, chooser, errors = book.segment(work(book)), random.Random(5), 0
+    data, catalog = book.bytes_of(segment), book.catalog("t", "other")
+    path = tmp_path / "damaged"
+    heads = [at + n for at, kind, _ in events_of(data) if kind in (PAYLOAD, QUERY_COMPRESSED, *ROWS_COMPRESSED) for n in range(4, 60)]
+    for n in range(250):
+        broken = bytearray(data)
+        for _ in range(chooser.randint(1, 3)):
+            at = chooser.choice(heads) if n % 2 else chooser.randrange(len(data))
+            broken[min(at, len(data) - 1)] = chooser.randrange(256)
+        scan_log(bytes(broken), segment.start, checksum=False)
+        with path.open("wb") as file:
+            file.seek(segment.start)
+            file.write(broken)
+        try:
+            for _block in read_segment(replace(segment, path=str(path)), catalog):
+                pass
+        except DefiniteError:
+            errors += 1
+    assert errors > 50
 
 
 def events_of(data: bytes) -> Iterator[tuple[int, int, int]]:
