@@ -314,6 +314,9 @@ class Generator:
         clauses = [self._clause(schema) for _ in range(self._pick([1, 1, 1, 2, 2, 3, 4]))]
         about_text = [clause for clause in clauses if re.match("CONVERT|DEFAULT|CHAR|COLLATE", clause)]
         clauses = [clause for clause in clauses if clause not in about_text[1:]]
+        if any(clause.startswith(("MODIFY", "CHANGE")) for clause in clauses):
+            # MySQL makes a smaller type than it was told of a TEXT that it converts at the same time.
+            clauses = [clause for clause in clauses if not clause.startswith("CONVERT")]
         extra = [self._pick(["ALGORITHM=DEFAULT", "LOCK=DEFAULT", "FORCE"])] if self._random.random() < 0.1 else []
         prefix = self._pick(["", "", "", "/* a, b */ ", "-- x\n"])
         head = "ALTER "
@@ -407,6 +410,8 @@ class Generator:
         return f"ADD INDEX ({self._column_of(schema)})"
 
     def _whole(self, schema: TableSchema) -> str:
+        # MariaDB leaves the old table behind, too, if its name is written in another way in its file's name.
+        renames = schema.name.table.isalnum() and schema.name.table.isascii()
         return self._pick(
             [
                 lambda: f"CONVERT TO CHARACTER SET {self._pick(CONVERTIBLE)}",
@@ -415,7 +420,7 @@ class Generator:
                 lambda: f"COMMENT {self._maybe('= ')}'new'",
                 lambda: f"ORDER BY {self._column_of(schema)}",
                 lambda: "ENGINE = InnoDB",
-                lambda: f"RENAME {self._pick(['TO ', 'AS ', '', '= '])}{self._name(self._new_table())}",
+                lambda: f"RENAME {self._pick(['TO ', 'AS ', '', '= '])}{self._name(self._new_table())}" if renames else "FORCE",
                 lambda: "DISABLE KEYS",
                 lambda: "ROW_FORMAT=COMPACT COMMENT='two'",
             ]

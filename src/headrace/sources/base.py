@@ -15,7 +15,7 @@ from headrace.model.change import ChangeBlock
 Offset = dict[str, Any]
 Work = dict[str, Any]
 """What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end), "mark" (nothing but `until`), or "statement"
-(passed on to the driver, with `statement`, `database` and `offset`)."""
+(passed on to the driver, with `statement`, `database`, what else the source knows of it, and `offset`)."""
 
 
 class Planner(Protocol):

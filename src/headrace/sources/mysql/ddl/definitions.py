@@ -107,7 +107,10 @@ def define_column(text: ColumnText, setting: Setting) -> Column:
 def _default(column: Column, text: ColumnText, setting: Setting) -> str | None:
     if text.default is not None:
         return default_of(column, text.default, mariadb=setting.dialect.mariadb)
-    if column.kind is Kind.TIMESTAMP and not setting.explicit_timestamps and not _is_nullable(text, setting) and not text.generated:
+    implicit = column.kind is Kind.TIMESTAMP and not setting.explicit_timestamps
+    # MariaDB shows the zero date as the default of a required column that is only set ON UPDATE.
+    shown = setting.dialect.mariadb and text.on_update
+    if (implicit or shown) and not _is_nullable(text, setting) and not text.generated:
         return default_of(column, DefaultText("0", Written.NUMBER), mariadb=setting.dialect.mariadb)
     return None
 
@@ -115,7 +118,8 @@ def _default(column: Column, text: ColumnText, setting: Setting) -> str | None:
 def _is_nullable(text: ColumnText, setting: Setting) -> bool:
     if text.type.serial or text.auto_increment or text.primary:
         return False
-    if text.nullable is None and text.type.word == "timestamp" and not setting.explicit_timestamps and not text.generated:
+    computed = text.generated and setting.dialect.mariadb
+    if text.nullable is None and text.type.word == "timestamp" and not setting.explicit_timestamps and not computed:
         return False
     return text.nullable is not False
 

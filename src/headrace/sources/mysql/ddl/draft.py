@@ -130,6 +130,8 @@ class Draft:
                 self.set_options(clause.options, database_charset)
             elif isinstance(clause, ConvertTo):
                 self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
+        if self._converted and not self._setting.dialect.mariadb and any(map(_makes_long_text, clauses)):
+            raise Misfit("MySQL makes a smaller type than it was told of a TEXT or BLOB that it converts at the same time")
         self._drop_keys(clauses)
         self._drop_columns(clauses)
         renamed = self._redefine(clauses)
@@ -350,6 +352,10 @@ class Draft:
             return other is not key and not other.generated and other.columns[: len(key.columns)] == key.columns
 
         return [key for key in self.keys if not (key.generated and any(serves(other, key) for other in self.keys))]
+
+
+def _makes_long_text(clause: Clause) -> bool:
+    return isinstance(clause, ChangeColumn) and clause.column.type.word.endswith(("text", "blob"))
 
 
 def _is_expression(default: DefaultText | None) -> bool:
