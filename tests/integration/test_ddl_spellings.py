@@ -157,8 +157,18 @@ ALTER TABLE {t} SECONDARY_ENGINE = NULL
 ALTER TABLE {t} CHECKSUM=1 MAX_ROWS=100
 ALTER TABLE {t} ADD d INT NOT NULL DEFAULT 0, ADD UNIQUE KEY u (d, id), DROP KEY ia, MODIFY b VARCHAR(40), RENAME TO {n}
 ALTER TABLE {t} ADD c2 INT DEFAULT -5, ADD c3 VARCHAR(9) DEFAULT "x""y", ADD c4 CHAR(2) DEFAULT N'q', ADD c5 DECIMAL(5,2) DEFAULT +1.5;
+ALTER TABLE {t} ADD COLUMN IF NOT EXISTS d VARCHAR(100) COMPRESSED KEY NOT NULL
+ALTER TABLE {t} ADD d INT AFTER C, CHANGE c c LONGBLOB NULL FIRST
+ALTER TABLE {t} ADD d LONG CHARACTER SET latin1 COLLATE latin1_bin, ADD e TIME DEFAULT '-1:02:03.5', ADD f YEAR DEFAULT 5, ADD g TIME DEFAULT 5
+ALTER TABLE {t} ADD h BIT(7) DEFAULT 'a', ADD i DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3), ADD j DATETIME NOT NULL ON UPDATE CURRENT_TIMESTAMP
+ALTER TABLE {t} RENAME KEY ia TO ia, DROP COLUMN A
+ALTER TABLE {t} ADD d INT, ADD COLUMN IF NOT EXISTS d BIGINT
+ALTER TABLE {t} CHANGE c d INT, ADD COLUMN IF NOT EXISTS d BIGINT
+ALTER TABLE {t} MODIFY COLUMN IF EXISTS c DATE NOT NULL PRIMARY KEY FIRST
+ALTER TABLE {t} MODIFY b VARCHAR(20000) CHARACTER SET utf8mb4 NOT NULL DEFAULT 'z', CONVERT TO CHARACTER SET latin1
+ALTER TABLE {t} ADD COLUMN d POINT NOT NULL, ADD KEY (c), RENAME COLUMN c TO cc
 """.strip().split("\n")  # noqa: E501
-COUNTS = {"mariadb": 126, "mysql": 105}
+COUNTS = {"mariadb": 136, "mysql": 112}
 """How many of them each server takes, at least."""
 
 
@@ -288,3 +298,18 @@ def test_a_statement_that_failed_after_it_dropped_a_table(mariadb_server: Privat
     finally:
         with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
             cursor.execute("DROP DATABASE half_way")
+
+
+def test_a_primary_key_that_mysql_generates(mysql_server: PrivateServer) -> None:
+    with mysql_server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE generated_key")
+    try:
+        with open_logbook(mysql_server, "generated_key") as book:
+            follower = Follower(book, ("generated_key",))
+            book.run("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a INT)", "CREATE TABLE u LIKE t")
+            follower.catch_up()
+            assert follower.differences() == []
+            assert follower.history.catalogue.tables[TableName("generated_key", "u")].primary_key == ("my_row_id",)
+    finally:
+        with mysql_server.root_connection() as connection, connection.cursor() as cursor:
+            cursor.execute("DROP DATABASE generated_key")
