@@ -16,10 +16,12 @@ from rich.table import Table
 
 from headrace import __version__
 from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.projection import Projection
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
-from headrace.sources.mysql.connection import MySQLAddress, parse_mysql_url
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.selection import Selection
 
 OK, DIFFERENT, FAILED = 0, 1, 2
 
@@ -42,16 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
-    from headrace.pipes.pipe import Pipe, PipeSettings
+    from headrace.pipes.offline import OfflinePipe
+    from headrace.pipes.pipe import Pipe
     from headrace.pipes.progress import choose_view
-    from headrace.sources.mysql.planner import Limits
+    from headrace.pipes.settings import OnSchemaChange, PipeSettings, SnapshotMode
+    from headrace.sources.mysql.offline import parse_directory
+    from headrace.sources.mysql.origin import Limits
 
-    address = parse_mysql_url(arguments.source)
+    offline = arguments.source.startswith("binlog:")
+    address = None if offline else parse_mysql_url(arguments.source)
     settings = PipeSettings(
-        patterns=_patterns(arguments.tables, address),
+        selection=_selection(arguments, address.database if address is not None else ""),
+        projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
         state=Path(arguments.state),
         once=arguments.once,
         start_at=arguments.start_at,
+        snapshot=SnapshotMode.NONE if arguments.start_at else SnapshotMode(arguments.snapshot),
+        on_schema_change=OnSchemaChange(arguments.on_schema_change),
         limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         chunk_rows=arguments.chunk_rows,
@@ -60,7 +69,11 @@ def replicate(arguments: argparse.Namespace) -> int:
         spark_log=arguments.spark_log,
     )
     with open_sink(arguments.sink) as named:
-        pipe = Pipe(address, named.sink, named.name, settings, choose_view())
+        pipe: Pipe | OfflinePipe
+        if address is None:
+            pipe = OfflinePipe(parse_directory(arguments.source), named.sink, named.name, settings, choose_view())
+        else:
+            pipe = Pipe(address, named.sink, named.name, settings, choose_view())
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK
@@ -71,10 +84,11 @@ def verify(arguments: argparse.Namespace) -> int:
     from headrace.pipes.verification import verify_tables
 
     address = parse_mysql_url(arguments.source)
-    patterns = _patterns(arguments.tables, address)
+    selection = _selection(arguments, address.database)
+    projection = Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))
     different = rows = tables = 0
     with open_sink(arguments.sink) as named:
-        for result in verify_tables(address, named.sink.reader(), patterns):
+        for result in verify_tables(address, named.sink.reader(), selection, projection):
             found = result.comparison
             tables, rows, different = tables + 1, rows + found.rows, different + found.total
             print(f"{result.schema.name}: {found.rows} rows, {found.total} differences", flush=True)
@@ -92,13 +106,12 @@ def check(arguments: argparse.Namespace) -> int:
     from headrace.sources.mysql.checkup import examine
     from headrace.sources.mysql.connection import connect
     from headrace.sources.mysql.findings import Level
-    from headrace.sources.mysql.source import Selection
 
     address = parse_mysql_url(arguments.source)
-    patterns = _patterns(arguments.tables, address) if arguments.tables or address.database else ("*",)
+    chosen = _selection(arguments, address.database) if arguments.tables or address.database else Selection(("*",))
     connection = connect(address)
     try:
-        findings = examine(connection, address, Selection(patterns))
+        findings = examine(connection, address, chosen)
     finally:
         connection.close()
     if arguments.json:
@@ -106,6 +119,24 @@ def check(arguments: argparse.Namespace) -> int:
     else:
         print_findings(findings)
     return FAILED if any(finding.level is Level.ERROR for finding in findings) else OK
+
+
+def resync(arguments: argparse.Namespace) -> int:
+    """Ask the pipe of a state directory to read tables again."""
+    from headrace.pipes.requests import ask_for_resync
+    from headrace.pipes.state import StateDirectory
+
+    directory = StateDirectory(Path(arguments.state), make=False)
+    state = directory.load()
+    if state is None:
+        raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")
+    unclear = next((table for table in arguments.tables if "." not in table), None)
+    if unclear is not None:
+        raise DefiniteError(f"{unclear!r} has no database", hint="write database.table")
+    ask_for_resync(directory, tuple(arguments.tables))
+    when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
+    print(f"resync: asked for {', '.join(arguments.tables)}; {when}")
+    return OK
 
 
 def sql(arguments: argparse.Namespace) -> int:
@@ -152,11 +183,26 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(command)
     _add_sink(command)
     _add_tables(command)
+    _add_columns(command)
     command.add_argument(
         "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
     )
     command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
-    command.add_argument("--start-at", default="", metavar="FILE:OFFSET", help="follow the log from there on, without a snapshot")
+    command.add_argument(
+        "--snapshot",
+        choices=("lock-free", "consistent", "none"),
+        default="lock-free",
+        help="how the rows that are there already come over (%(default)s)",
+    )
+    command.add_argument(
+        "--start-at", default="", metavar="WHERE", help="no snapshot: follow the log from now, oldest, FILE:OFFSET or a GTID set on"
+    )
+    command.add_argument(
+        "--on-schema-change",
+        choices=("halt", "resync"),
+        default="halt",
+        help="what to do when a table's columns change: halt, or read the table again (%(default)s)",
+    )
     command.add_argument(
         "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
     )
@@ -172,6 +218,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(command)
     _add_sink(command)
     _add_tables(command)
+    _add_columns(command)
+
+    command = _command(verbs, "resync", resync, "read tables again, without stopping the others")
+    command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
+    command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
 
     command = _command(verbs, "check", check, "look at a source's settings and privileges; exit 2 if it cannot be replicated")
     _add_source(command)
@@ -220,6 +271,26 @@ def _add_tables(command: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
     )
+    command.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="tables to leave out, such as 'shop.tmp_*'; may be repeated"
+    )
+
+
+def _add_columns(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="of these tables only these columns, as db.table.column; may be repeated",
+    )
+    command.add_argument(
+        "--exclude-columns",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
+    )
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:
@@ -237,13 +308,17 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
         signal.signal(number, on_signal)
 
 
-def _patterns(globs: list[str], address: MySQLAddress) -> tuple[str, ...]:
-    """Globs over `database.table`; one without a dot is meant within the address's database."""
-    if not globs and not address.database:
+def _selection(arguments: argparse.Namespace, database: str) -> Selection:
+    if not arguments.tables and not database:
         raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
-    if any("." not in glob for glob in globs) and not address.database:
+    return Selection(_globs(arguments.tables or ["*"], database), _globs(arguments.exclude, database))
+
+
+def _globs(globs: list[str], database: str) -> tuple[str, ...]:
+    """Globs over `database.table`; one without a dot is meant within the address's database."""
+    if any("." not in glob for glob in globs) and not database:
         raise DefiniteError("a table glob without a database needs one in the source's address", hint="write --tables 'db.table'")
-    return tuple(glob if "." in glob else f"{address.database}.{glob}" for glob in globs or ["*"])
+    return tuple(glob if "." in glob else f"{database}.{glob}" for glob in globs)
 
 
 def _size(text: str) -> int:

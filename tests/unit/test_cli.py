@@ -14,6 +14,7 @@ import pytest
 from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.selection import Selection
 
 ADDRESS = MySQLAddress("h", 1, "u", "secret", "shop")
 
@@ -32,14 +33,15 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_globs_mean_tables_of_the_address_s_database() -> None:
-    assert cli._patterns([], ADDRESS) == ("shop.*",)
-    assert cli._patterns(["order*", "other.*"], ADDRESS) == ("shop.order*", "other.*")
+    assert cli._selection(argparse.Namespace(tables=[], exclude=[]), "shop") == Selection(("shop.*",))
+    chosen = argparse.Namespace(tables=["order*", "other.*"], exclude=["*_old", "other.x"])
+    assert cli._selection(chosen, "shop") == Selection(("shop.order*", "other.*"), ("shop.*_old", "other.x"))
 
 
 @pytest.mark.parametrize("globs", [[], ["orders"]])
 def test_globs_without_a_database_need_one(globs: list[str]) -> None:
     with pytest.raises(DefiniteError) as caught:
-        cli._patterns(globs, MySQLAddress("h", 1, "u", ""))
+        cli._selection(argparse.Namespace(tables=globs, exclude=[]), "")
     assert "--tables" in caught.value.hint
 
 

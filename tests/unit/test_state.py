@@ -28,7 +28,7 @@ def new_state() -> PipeState:
     late = TableState(replace(SCHEMA, name=TableName("shop", "late")), START.to_json(), START.to_json())
     tables = {ORDERS: TableState(SCHEMA, START.to_json()), late.schema.name: late}
     gone = {TableName("shop", "a.b"), TableName("shop.a", "b")}
-    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", ("shop.*",), START.to_json(), 0, options, tables, gone)
+    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", {"include": ["shop.*"]}, START.to_json(), 0, options, tables, gone)
 
 
 def test_a_saved_state_is_read_back(tmp_path: Path) -> None:
@@ -80,35 +80,51 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_log_cut_at_any_byte_forgets_at_most_its_last_line(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
     log = SnapshotLog(directory)
-    log.plan(ORDERS, [{"number": n, "where": f"`é` > {n}"} for n in range(3)])
+    log.plan(ORDERS, 0, [{"number": n, "where": f"`é` > {n}"} for n in range(3)], START.to_json())
     log.finish(ORDERS, 0, 10)
     log.finish(ORDERS, 2, 7)
+    log.finish(ORDERS, 1, 7)
+    log.swept(ORDERS)
     file = tmp_path / "snapshot.jsonl"
     whole = file.read_bytes()
-    lines = [json.loads(line) for line in whole.splitlines()]
     for cut in range(len(whole) + 1):
         file.write_bytes(whole[:cut])
         complete = whole[:cut].count(b"\n")
         again = SnapshotLog(directory)
-        assert len(again.planned.get("shop.orders", [])) == (3 if complete else 0)
-        assert again.done == {("shop.orders", line["done"]) for line in lines[1:complete]}
+        assert list(again.tables) == (["shop.orders"] if complete else [])
+        if complete:
+            assert again.tables["shop.orders"].done == set([0, 2, 1][: complete - 1])
+            assert again.tables["shop.orders"].complete == (complete == 5)
         # The next line starts clean.
-        again.plan(TableName("shop", "next"), [{"number": 0}])
-        final = SnapshotLog(directory)
-        assert final.planned.keys() == again.planned.keys()
-        assert final.done == again.done
+        again.plan(TableName("shop", "next"), 0, [{"number": 0}])
+        assert SnapshotLog(directory).tables == again.tables
 
 
 def test_pending_is_what_is_planned_and_not_done(tmp_path: Path) -> None:
     log = SnapshotLog(StateDirectory(tmp_path))
-    log.plan(ORDERS, [{"number": 0}, {"number": 1}])
-    log.plan(TableName("shop", "empty"), [])
+    log.plan(ORDERS, 0, [{"number": 0}, {"number": 1}])
+    log.plan(TableName("shop", "empty"), 0, [])
     log.finish(ORDERS, 1, 5)
-    assert log.pending() == [{"number": 0}]
+    assert log.tables["shop.orders"].pending == [{"number": 0}]
+    assert log.is_planned(ORDERS, 0)
+    assert not log.is_planned(ORDERS, 1)
+
+
+def test_a_new_snapshot_of_a_table_forgets_the_old_one(tmp_path: Path) -> None:
+    log = SnapshotLog(StateDirectory(tmp_path))
+    log.plan(ORDERS, 0, [{"number": 0}])
+    log.finish(ORDERS, 0, 5)
+    log.plan(ORDERS, 1, [{"number": 0}], START.to_json())
+    log.sweep_from(ORDERS, {"file": "binlog.000009", "pos": 4})
+    again = SnapshotLog(StateDirectory(tmp_path))
+    assert again.tables["shop.orders"].pending == [{"number": 0}]
+    assert again.tables["shop.orders"].sweep == {"file": "binlog.000009", "pos": 4}
 
 
 def test_a_damaged_line_in_the_middle_is_an_error_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "snapshot.jsonl").write_text('{"table": "a.b", "chunks": []}\n{oops\n{"table": "a.b", "done": 0}\n')
+    (tmp_path / "snapshot.jsonl").write_text(
+        '{"table": "a.b", "snapshot": 0, "chunks": [], "sweep": null}\n{oops\n{"table": "a.b", "done": 0}\n'
+    )
     with pytest.raises(DefiniteError, match="damaged") as caught:
         SnapshotLog(StateDirectory(tmp_path))
     assert "line 2" in caught.value.place

@@ -31,8 +31,9 @@ from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.preflight import check_server, check_tables
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.source import MySQLReader, Selection
+from headrace.sources.mysql.source import MySQLReader
 
 T = TypeVar("T")
 Position = dict[str, Any]

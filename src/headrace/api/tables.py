@@ -29,7 +29,7 @@ from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import Followed, SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity
-from headrace.sources.mysql.source import Selection
+from headrace.sources.mysql.selection import Selection
 
 log = logging.getLogger("headrace")
 

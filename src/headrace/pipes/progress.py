@@ -104,6 +104,10 @@ class TerminalView:
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         if not estimates:
             return
+        if self._line is not None:
+            # A terminal has one live display at a time.
+            self._line.stop()
+            self._line = None
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=self._console)
         self._bars.start()
@@ -128,6 +132,8 @@ class TerminalView:
 
     def batch(self, changes: int, lag_s: float, position: str) -> None:
         rate = self._rate.add(changes)
+        if self._bars is not None:
+            return
         if self._line is None:
             self._line = Live(console=self._console, refresh_per_second=4)
             self._line.start()

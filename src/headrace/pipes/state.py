@@ -18,18 +18,32 @@ from typing import Any, Self, TextIO
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 
-_FORMAT = 1
+_FORMAT = 2
 _START_OVER = "restore the file, or start over: remove the state directory and the target tables"
 
 
 @dataclass(slots=True)
 class TableState:
-    """A replicated table: its schema and the position from which on the schema holds."""
+    """A replicated table: its schema in the sink and the position from which on the schema holds."""
 
     schema: TableSchema
     captured_at: dict[str, Any]
     rows_from: dict[str, Any] | None = None
     """Changes before this position are in the table's snapshot, and rows that were gone by then are in the log only: leave them out."""
+    snapshot: int = 0
+    """Which of the table's snapshots counts; a resynchronisation takes the next."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(),
+            "captured_at": self.captured_at,
+            "rows_from": self.rows_from,
+            "snapshot": self.snapshot,
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TableState:
+        return cls(TableSchema.from_json(raw["schema"]), raw["captured_at"], raw["rows_from"], raw["snapshot"])
 
 
 @dataclass(slots=True)
@@ -39,13 +53,13 @@ class PipeState:
     source: str
     identity: str
     sink: str
-    patterns: tuple[str, ...]
+    selection: dict[str, Any]
     start: dict[str, Any]
     epoch: int
     options: dict[str, Any]
     tables: dict[TableName, TableState] = field(default_factory=dict)
-    gone: set[TableName] = field(default_factory=set)
-    """Tables that were made and dropped again before they could be looked at: their changes in the log belong to nothing."""
+    waiting: set[TableName] = field(default_factory=set)
+    """Tables whose changes are left out until a new snapshot has their rows."""
     seen: str = ""
     """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
 
@@ -55,44 +69,40 @@ class PipeState:
             "source": self.source,
             "identity": self.identity,
             "sink": self.sink,
-            "patterns": list(self.patterns),
+            "selection": self.selection,
             "start": self.start,
             "epoch": self.epoch,
             "options": self.options,
-            "tables": [
-                {"schema": table.schema.to_json(), "captured_at": table.captured_at, "rows_from": table.rows_from}
-                for table in self.tables.values()
-            ],
-            "gone": [[name.database, name.table] for name in sorted(self.gone)],
+            "tables": [table.to_json() for table in self.tables.values()],
+            "waiting": [[name.database, name.table] for name in sorted(self.waiting)],
             "seen": self.seen,
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> PipeState:
-        tables = [
-            TableState(TableSchema.from_json(table["schema"]), table["captured_at"], table.get("rows_from")) for table in raw["tables"]
-        ]
+        tables = [TableState.from_json(table) for table in raw["tables"]]
         return cls(
             raw["source"],
             raw["identity"],
             raw["sink"],
-            tuple(raw["patterns"]),
+            raw["selection"],
             raw["start"],
             raw["epoch"],
             raw["options"],
             {table.schema.name: table for table in tables},
-            {TableName(*name) for name in raw.get("gone", [])},
-            raw.get("seen", ""),
+            {TableName(*name) for name in raw["waiting"]},
+            raw["seen"],
         )
 
 
 class StateDirectory:
     """Owned by one process at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, make: bool = True) -> None:
         self.path = path.resolve()
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if make:
+                self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise DefiniteError(
                 f"the state directory cannot be made: {error}", place=str(path), hint="choose another with --state"
@@ -102,6 +112,10 @@ class StateDirectory:
     @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "schemas.jsonl"
 
     @property
     def relay(self) -> Path:
@@ -118,6 +132,18 @@ class StateDirectory:
             self.release()
             raise
         return self
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether a process owns it now."""
+        if not (self.path / "lock").exists():
+            return False
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
 
     def release(self) -> None:
         if self._lock is not None:
@@ -172,28 +198,54 @@ class StateDirectory:
             time.sleep(0.05)
 
 
+@dataclass(slots=True)
+class TableSnapshot:
+    """One snapshot of a table: its chunks, which of them are done, and what is left to do after them."""
+
+    number: int
+    chunks: list[dict[str, Any]]
+    sweep: dict[str, Any] | None
+    """Rows that the sink had before, and this snapshot (taken from this position on) has not seen, must go."""
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def pending(self) -> list[dict[str, Any]]:
+        return [chunk for chunk in self.chunks if chunk["number"] not in self.done]
+
+    @property
+    def complete(self) -> bool:
+        return not self.pending and self.sweep is None
+
+
 class SnapshotLog:
-    """Which chunks a snapshot consists of and which are done: one JSON object a line, only ever appended to."""
+    """Which chunks the tables' snapshots consist of and which are done: one JSON object a line, only ever appended to."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._path = directory.path / "snapshot.jsonl"
-        self.planned: dict[str, list[dict[str, Any]]] = {}
-        self.done: set[tuple[str, int]] = set()
+        self.tables: dict[str, TableSnapshot] = {}
         if self._path.exists():
             self._read()
 
-    def plan(self, table: TableName, chunks: list[dict[str, Any]]) -> None:
-        self.planned[str(table)] = chunks
-        self._append({"table": str(table), "chunks": chunks})
+    def is_planned(self, table: TableName, number: int) -> bool:
+        found = self.tables.get(str(table))
+        return found is not None and found.number == number
 
-    def finish(self, table: TableName, number: int, rows: int) -> None:
-        self.done.add((str(table), number))
-        self._append({"table": str(table), "done": number, "rows": rows})
+    def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], sweep: dict[str, Any] | None = None) -> None:
+        """Begin a table's snapshot; an earlier one counts no longer."""
+        self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
 
-    def pending(self) -> list[dict[str, Any]]:
-        return [chunk for table, chunks in self.planned.items() for chunk in chunks if (table, chunk["number"]) not in self.done]
+    def finish(self, table: TableName, chunk: int, rows: int) -> None:
+        self._append({"table": str(table), "done": chunk, "rows": rows})
+
+    def sweep_from(self, table: TableName, position: dict[str, Any]) -> None:
+        """The table's snapshot turned out to begin at this position."""
+        self._append({"table": str(table), "sweep": position})
+
+    def swept(self, table: TableName) -> None:
+        self._append({"table": str(table), "sweep": None})
 
     def _append(self, entry: dict[str, Any]) -> None:
+        self._apply(entry)
         with self._path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
@@ -210,10 +262,16 @@ class SnapshotLog:
             except ValueError as error:
                 place = f"{self._path}, line {number}"
                 raise DefiniteError(f"a file of the state directory is damaged: {error}", place=place, hint=_START_OVER) from error
-            if "chunks" in entry:
-                self.planned[entry["table"]] = entry["chunks"]
-            else:
-                self.done.add((entry["table"], entry["done"]))
+            self._apply(entry)
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        table = entry["table"]
+        if "chunks" in entry:
+            self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"])
+        elif "done" in entry:
+            self.tables[table].done.add(entry["done"])
+        else:
+            self.tables[table].sweep = entry["sweep"]
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -16,13 +16,14 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
 from headrace.model.schema import Kind, TableSchema
 from headrace.pipes.verify import Comparison, compare
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, query, quote_name
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import estimate_rows
-from headrace.sources.mysql.source import Selection
 from headrace.sources.mysql.tablescan import scan_table
 
 _CHUNK_ROWS: Final = 200_000
@@ -48,14 +49,14 @@ class TableResult:
 
 
 def verify_tables(
-    address: MySQLAddress, reader: ClickHouseReader, patterns: tuple[str, ...], *, settle: bool = True
+    address: MySQLAddress, reader: ClickHouseReader, selection: Selection, projection: Projection | None = None, *, settle: bool = True
 ) -> Iterator[TableResult]:
     """Compare the selected tables, one after the other."""
     connection = connect(address)
     try:
-        schemas = capture_schemas(connection, address, Selection(patterns))
+        schemas = [(projection or Projection()).project(schema) for schema in capture_schemas(connection, address, selection)]
         if not schemas:
-            raise DefiniteError(f"no table matches {', '.join(patterns)}", place=str(address), hint="check --tables and the user's rights")
+            raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
         for schema in schemas:
             total = Comparison(0, 0, ())
             for part in _parts(connection, address, schema):

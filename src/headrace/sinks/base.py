@@ -28,6 +28,9 @@ class Sink(Protocol):
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is written if a table cannot be held."""
 
+    def replace(self, schema: TableSchema) -> None:
+        """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
+
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns whose change moves a row: for those updates the sink wants the before image too."""
 

@@ -7,15 +7,15 @@ through Spark; bulk data never does. Planning the same range again gives works t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Protocol
 
 from headrace.model.change import ChangeBlock
 
 Offset = dict[str, Any]
 Work = dict[str, Any]
-"""What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end), "mark" (nothing but `until`), or "statement"
-(passed on to the driver, with `statement`, `database`, what else the source knows of it, and `offset`)."""
+"""What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end), "chunk" or "consistent" (read and write a part
+of a snapshot), "mark" (nothing but `until`), or "statement" (passed on to the driver, with `query` and `offset`)."""
 
 
 class Planner(Protocol):
@@ -44,4 +44,5 @@ class Source(Protocol):
 class Reader(Protocol):
     """The reading side; belongs to a task. Picklable."""
 
-    def read(self, work: Work) -> Iterator[ChangeBlock]: ...
+    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
+        """The work's blocks; what it returns at the end, if anything, is for the driver (a snapshot: its position)."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -100,12 +100,16 @@ class _OneChange:
     def stop(self) -> None:
         pass
 
-    def read(self, work: Work) -> Iterator[ChangeBlock]:
+    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
         del work
-        return iter(())
+        yield from ()
+        return None
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         del schemas
+
+    def replace(self, schema: TableSchema) -> None:
+        del schema
 
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
         return schema.row_key

@@ -7,9 +7,11 @@ before leads to the same batch again, never to a gap.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -76,6 +78,12 @@ class ChangeStream:
             # The batch under way failed: asking to stop does not make that well.
             raise self._failure
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No batch runs meanwhile."""
+        with self._working:
+            yield
+
     def _batch(self, addresses: DataFrame, batch_id: int) -> None:
         del batch_id
         with self._working:
@@ -92,8 +100,10 @@ def run_works(
     session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
 ) -> None:
     """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
+    group = f"headrace-{secrets.token_hex(4)}"
 
     def run(work: Work) -> list[Report]:
+        session.sparkContext.setJobGroup(group, "headrace works")
         # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
         return _run(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
 
@@ -105,7 +115,8 @@ def run_works(
         except BaseException:
             for future in waiting:
                 future.cancel()
-            session.sparkContext.cancelAllJobs()
+            # Not all jobs: a stream may run beside us.
+            session.sparkContext.cancelJobGroup(group)
             raise
 
 

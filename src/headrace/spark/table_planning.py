@@ -23,7 +23,7 @@ from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import check_server, check_tables
-from headrace.sources.mysql.source import Selection
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.watermark import log_end
 from headrace.spark.tables import TableRequest, schema_from_text, schema_to_text
 

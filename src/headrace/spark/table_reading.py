@@ -13,8 +13,9 @@ from headrace.sources.base import Work
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.preflight import check_server, check_tables
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.source import MySQLReader, Selection
+from headrace.sources.mysql.source import MySQLReader
 from headrace.sources.mysql.watermark import log_end
 from headrace.spark.pairing import pair_images, truncation
 from headrace.spark.tables import TableRequest, schema_from_text, schema_to_text

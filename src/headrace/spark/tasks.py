@@ -63,7 +63,7 @@ class Task:
 
     def _run(self, work: Work) -> list[Report]:
         if work["kind"] == "statement":
-            return [Report("statement", str(work["database"]), 0, 0, 0, json.dumps(work))]
+            return [Report("statement", "", 0, 0, 0, json.dumps(work))]
         if work["kind"] == "mark":
             return [_done(work)]
         writer = self.sink.writer()
@@ -74,17 +74,24 @@ class Task:
 
     def _copy(self, work: Work, writer: Writer) -> list[Report]:
         changes: dict[str, list[int]] = {}
-        for block in self.reader.read(work):
+        blocks = self.reader.read(work)
+        while True:
+            try:
+                block = next(blocks)
+            except StopIteration as end:
+                found = end.value
+                break
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
             totals = changes.setdefault(str(block.schema.name), [0, 0, 0])
             totals[0] += block.changes
             totals[1] += block.images.nbytes
             totals[2] = max(totals[2], _newest(block))
-        return [_done(work), *(Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items())]
+        written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
+        return [_done(work, found), *written]
 
 
-def _done(work: Work) -> Report:
-    return Report("done", "", 0, 0, 0, json.dumps(work.get("until")))
+def _done(work: Work, found: Work | None = None) -> Report:
+    return Report("done", "", 0, 0, 0, json.dumps(work.get("until") if found is None else found))
 
 
 def _newest(block: ChangeBlock) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.tables import prepare_tables, sweep_table
+from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 
@@ -30,6 +30,10 @@ class ClickHouseSink:
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is created if a table cannot be held."""
         prepare_tables(connect(self.target), self.target, tuple(schemas))
+
+    def replace(self, schema: TableSchema) -> None:
+        """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
+        replace_table(connect(self.target), self.target, schema)
 
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
         """The sort key is the row's key: its change deletes the old row and inserts the new one."""

@@ -229,6 +229,22 @@ def prepare_tables(connection: Connection, target: ClickHouseTarget, schemas: Se
                 connection.client.command(plan.create_view_sql(), settings=connection.known(CREATE_SETTINGS))
 
 
+def replace_table(connection: Connection, target: ClickHouseTarget, schema: TableSchema) -> None:
+    """Drop a table that is not fit for the schema; `prepare_tables` makes it anew. Repeatable."""
+    plan = _plan_table(schema, target)
+    with translated(target, f"checking table {plan.database}.{plan.table}"):
+        there = _find_tables(connection, {plan.database}).get((plan.database, plan.table))
+    if there is None:
+        return
+    try:
+        check_found(plan, there)
+    except DefiniteError:
+        with translated(target, f"replacing table {plan.database}.{plan.table}"):
+            if any(column.name == OCCURRENCE for column in there.columns):
+                connection.client.command(f"DROP VIEW IF EXISTS {plan.view}")
+            connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}")
+
+
 def sweep_table(connection: Connection, target: ClickHouseTarget, schema: TableSchema, before: int) -> None:
     """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
     plan = _plan_table(schema, target)

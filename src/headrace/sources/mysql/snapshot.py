@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql.chunking import plan_ranges
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
+from headrace.sources.mysql.consistent import exact_table_snapshot
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablescan import scan_table
@@ -59,6 +61,10 @@ class Chunk:
         return cls(**raw)
 
 
+Chunked = Generator[ChangeBlock, None, BinlogPosition]
+"""The blocks of a chunk; at the end, the position that they carry as version."""
+
+
 def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk_rows: int = CHUNK_ROWS) -> list[Chunk]:
     """Chunks of about `chunk_rows` rows each."""
     rows = estimate_rows(connection, address, schema.name)
@@ -66,13 +72,12 @@ def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: Tabl
     return [Chunk(schema.name.database, schema.name.table, i, found.where, found.estimate) for i, found in enumerate(ranges)]
 
 
-def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Iterator[ChangeBlock]:
+def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Chunked:
     """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle."""
     give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
     while True:
         try:
-            yield from _read_chunk(address, schema, chunk, epoch, options)
-            return
+            return (yield from _read_chunk(address, schema, chunk, epoch, options))
         except TransientError as error:
             if time.monotonic() > give_up_at:
                 raise
@@ -81,13 +86,16 @@ def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: 
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Iterator[ChangeBlock]:
-    connection = connect(address)
-    try:
+def _read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Chunked:
+    if not schema.row_key:
+        # Rows that nothing tells apart cannot be merged with changes that they hold already: they must be exact.
+        with exact_table_snapshot(address, schema.name, epoch) as reader:
+            yield from read_chunk_at(reader.connection, address, schema, chunk, reader.position, options)
+            return reader.position
+    with closing(connect(address)) as connection:
         position = note_position(connection, address, epoch)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
-    finally:
-        connection.close()
+        return position
 
 
 def read_chunk_at(

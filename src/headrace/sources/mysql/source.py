@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,33 +15,20 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.consistent import Rendezvous, open_reader
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import Limits, MySQLSource
 from headrace.sources.mysql.planner import Planner, lost_log
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Mirror, Relay
-from headrace.sources.mysql.snapshot import Chunk, read_chunk
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.snapshot import Chunk, read_chunk, read_chunk_at
 from headrace.sources.mysql.watermark import log_end
 
 log = logging.getLogger("headrace.mysql")
 
 _LOOK_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which tables are replicated: globs over `database.table`, and globs of what is left out of them."""
-
-    patterns: tuple[str, ...]
-    exclude: tuple[str, ...] = ()
-
-    def __call__(self, name: TableName) -> bool:
-        return _matches(name, self.patterns) and not _matches(name, self.exclude)
-
-
-def _matches(name: TableName, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in patterns)
 
 
 class LogPlanner:
@@ -76,18 +62,8 @@ class LogPlanner:
         works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in segments]
         if not works:
             works.append({"kind": "mark", "until": end})
-        for found in self._planner.statements(begin, stop):
-            query = found.query
-            works.append(
-                {
-                    "kind": "statement",
-                    "statement": query.statement,
-                    "database": query.database,
-                    "query": query.to_json(),
-                    "offset": found.position.to_json(),
-                }
-            )
-        return works
+        statements = self._planner.statements(begin, stop)
+        return works + [{"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json()} for one in statements]
 
     def commit(self, end: Offset) -> None:
         self._relay.commit(BinlogPosition.from_json(end))
@@ -135,7 +111,8 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
 class MySQLReader:
     """The reading side: log segments and snapshot chunks to blocks."""
 
-    address: MySQLAddress
+    address: MySQLAddress | None
+    """Where snapshots are read, if anywhere."""
     schemas: Mapping[TableName, TableSchema]
     keys: Mapping[TableName, tuple[str, ...]]
     selection: Selection
@@ -143,16 +120,32 @@ class MySQLReader:
     epoch: int
     since: Mapping[TableName, BinlogPosition]
     """Tables whose changes before a position are in their snapshot already."""
-    gone: frozenset[TableName]
-    """Tables that are no more, and whose changes belong to nothing."""
+    left_out: frozenset[TableName]
+    """Tables whose changes wait for a new snapshot."""
 
-    def read(self, work: Work) -> Iterator[ChangeBlock]:
+    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
         details = {name: value for name, value in work.items() if name not in ("kind", "until")}
         if work["kind"] == "chunk":
             chunk = Chunk.from_json(details)
-            return read_chunk(self.address, self.schemas[chunk.name], chunk, self.epoch, self.options)
+            position = yield from read_chunk(self._server, self.schemas[chunk.name], chunk, self.epoch, self.options)
+            return {"position": position.to_json()}
+        if work["kind"] == "consistent":
+            return (yield from self._read_together(details))
         catalog = Catalog(self.schemas, self.keys, self._wants, self.options, self.since)
-        return read_segment(Segment.from_json(details), catalog)
+        yield from read_segment(Segment.from_json(details), catalog)
+        return None
+
+    def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
+        """Several chunks, as one reader of a consistent snapshot sees them."""
+        with open_reader(self._server, Rendezvous.from_json(work["rendezvous"]), work["reader"], self.epoch) as reader:
+            for chunk in map(Chunk.from_json, work["chunks"]):
+                yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, reader.position, self.options)
+        return {"position": reader.position.to_json()}
+
+    @property
+    def _server(self) -> MySQLAddress:
+        assert self.address is not None, "log files have no snapshot"
+        return self.address
 
     def _wants(self, name: TableName) -> bool:
-        return self.selection(name) and name not in self.gone
+        return self.selection(name) and name not in self.left_out

@@ -1,0 +1,173 @@
+"""Snapshots of tables: planning them, reading them as Spark jobs, and taking away what they did not see.
+
+A snapshot runs before the stream or beside it; either way it is noted chunk by chunk, so whatever was interrupted goes on where it stopped.
+Rows carry the position at which they were read as version, so they never hide a later change. A table that had rows in the sink before is
+swept at the end: what this snapshot has not seen, and no change since, is gone from the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
+from headrace.pipes.takeover import forget_seen, note_seen
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.base import Work
+from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.snapshot import Chunk, plan_chunks
+from headrace.spark.stream import run_works
+from headrace.spark.tasks import Report, Task
+
+OnDone = Callable[[Work, list[Report]], None]
+
+_PATIENCE_S = 30.0
+
+
+class Interrupted(Exception):
+    """The user asked to stop during a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """Takes the snapshots of one pipe's tables."""
+
+    address: MySQLAddress
+    sink: ClickHouseSink
+    settings: PipeSettings
+    view: ProgressView
+    directory: StateDirectory
+    state: PipeState
+    log: SnapshotLog
+    shown: Callable[[TableSchema], TableSchema]
+    """A source's table as the sink gets to see it."""
+    task: Callable[[], Task]
+    stopping: Callable[[], bool]
+
+    def plan(self, connection: Connection[Any]) -> None:
+        """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
+        unplanned = [(name, table) for name, table in self.state.tables.items() if not self.log.is_planned(name, table.snapshot)]
+        for _, table in unplanned:
+            if table.snapshot:
+                retrying(functools.partial(self.sink.replace, self.shown(table.schema)))
+        self.prepare()
+        for name, table in unplanned:
+            self._plan_table(connection, name, table)
+
+    def prepare(self) -> None:
+        """See to it that every target table is there and fit."""
+        schemas = [self.shown(table.schema) for table in self.state.tables.values()]
+        retrying(lambda: self.sink.prepare(schemas), deadline_s=_PATIENCE_S)
+
+    def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
+        chunks: list[Chunk] = []
+        if self.settings.snapshot is not SnapshotMode.NONE or table.snapshot:
+            chunks = plan_chunks(connection, self.address, table.schema, self.settings.chunk_rows)
+        had_rows = bool(table.snapshot) or table.rows_from is not None
+        sweep = table.captured_at if had_rows and chunks else None
+        self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(snapshot.complete for _, snapshot in self._current())
+
+    def _current(self) -> list[tuple[TableName, TableSnapshot]]:
+        """The snapshots that count: of tables that are replicated now."""
+        found = [(name, self.log.tables.get(str(name)), table.snapshot) for name, table in list(self.state.tables.items())]
+        return [(name, snapshot) for name, snapshot, number in found if snapshot is not None and snapshot.number == number]
+
+    def run(self, session: Any, parallelism: int, pause: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
+        pending = [Chunk.from_json(raw) for _, snapshot in self._current() for raw in snapshot.pending]
+        if pending:
+            with pause():
+                forget_seen(self.directory, self.state)
+            self._read(session, pending, parallelism, pause)
+        for name, snapshot in self._current():
+            if snapshot.sweep is not None and not snapshot.pending:
+                schema, version = self.shown(self.state.tables[name].schema), BinlogPosition.from_json(snapshot.sweep).version
+                retrying(functools.partial(self.sink.sweep, schema, version))
+                self.log.swept(name)
+        if not self.state.seen:
+            with closing(retrying(lambda: connect(self.address))) as connection, pause():
+                note_seen(connection, self.address, self.directory, self.state)
+
+    def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Callable[[], AbstractContextManager[object]]) -> None:
+        left = Counter(str(chunk.name) for chunk in pending)
+        estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
+        done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
+        self.view.snapshot_begins(estimates, done)
+        started, total = time.monotonic(), 0
+
+        def on_done(work: Work, reports: list[Report]) -> None:
+            nonlocal total
+            rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
+            total += sum(rows.values())
+            for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_without_kind(work)]):
+                if not self.state.tables[chunk.name].schema.row_key:
+                    self._note_exact(chunk.name, _position_of(reports), pause)
+                # Chunks that were read together have one count.
+                count = rows.pop(str(chunk.name), 0)
+                self.log.finish(chunk.name, chunk.number, count)
+                left[str(chunk.name)] -= 1
+                self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
+            if self.stopping():
+                raise Interrupted
+
+        if self.settings.snapshot is SnapshotMode.CONSISTENT:
+            self._run_together(session, pending, parallelism, on_done)
+        else:
+            run_works(session, self.task(), [{"kind": "chunk", **chunk.to_json()} for chunk in pending], parallelism, on_done)
+        self.view.snapshot_ends(total, time.monotonic() - started)
+
+    def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+        """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
+        readers = min(parallelism, len(pending))
+        rendezvous = Rendezvous(readers)
+        shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
+        works: list[Work] = [
+            {"kind": "consistent", "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
+            for reader, share in enumerate(shares)
+        ]
+        tables = sorted({chunk.name for chunk in pending})
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
+            taken = beside.submit(self._take_moment, rendezvous, tables)
+            run_works(session, self.task(), works, readers, on_done)
+            moment = taken.result()
+        self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
+
+    def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> Moment:
+        with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
+            return snapshot.take(lambda: not self.stopping())
+
+    def _note_exact(self, name: TableName, position: dict[str, Any], pause: Callable[[], AbstractContextManager[object]]) -> None:
+        """A table without a key was read exactly as of a position: changes before it are in the rows, and must not count again."""
+        with pause():
+            self.state.tables[name].rows_from = position
+            self.directory.save(self.state)
+            self.log.sweep_from(name, position)
+
+
+def _without_kind(work: Work) -> Work:
+    return {name: value for name, value in work.items() if name != "kind"}
+
+
+def _position_of(reports: list[Report]) -> dict[str, Any]:
+    [done] = [report for report in reports if report.kind == "done"]
+    position: dict[str, Any] = json.loads(done.detail)["position"]
+    return position

@@ -1,0 +1,162 @@
+"""What the driver does about the statements between changes of rows.
+
+Each statement is a barrier: everything before it is in the sink when it is looked at, nothing after it is. The history says what it did to
+the source; here it is done to the sink, or the pipe halts with the statement. All of it may happen again after a crash, to the same effect:
+rows are taken away by version, and the state is saved before the batch counts as done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.evolution import tables_of
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.settings import OnSchemaChange
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+Shown = Callable[[TableSchema], TableSchema]
+"""A source's table as the sink gets to see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Follows the statements of one pipe's log."""
+
+    history: SchemaHistory
+    wanted: Callable[[TableName], bool]
+    state: PipeState
+    directory: StateDirectory
+    snapshots: SnapshotLog
+    sink: ClickHouseSink
+    shown: Shown
+    policy: OnSchemaChange
+    reread: Callable[[tuple[str, ...]], None] | None
+    """Has tables read again, where there is a server to read them from."""
+    view: ProgressView
+
+    def follow(self, query: Query, position: BinlogPosition) -> None:
+        """Do to the sink what the statement did to the source; raises where that is not possible."""
+        followed = self.history.follow(query, position)
+        if followed.outcome is Outcome.NOTHING:
+            log.debug("passing over a statement at %s: %s", position, query.statement)
+            return
+        followed.check()
+        self._empty(followed)
+        self._remove(followed)
+        self._await_rows(followed)
+        self._redefine(followed)
+        self.directory.save(self.state)
+
+    def _empty(self, followed: Followed) -> None:
+        for name in sorted(followed.emptied):
+            table = self._known(name, followed.position)
+            if table is not None:
+                self._sweep(table, followed.position)
+                self.view.note(f"{name} was emptied: {_shortened(followed.query.statement)}")
+
+    def _remove(self, followed: Followed) -> None:
+        for name in sorted(followed.gone):
+            table = self._known(name, followed.position)
+            if table is not None:
+                self._sweep(table, followed.position)
+                del self.state.tables[name]
+                self.view.note(f"{name} is no more; its copy is empty and stays: {_shortened(followed.query.statement)}")
+            self.state.waiting.discard(name)
+
+    def _await_rows(self, followed: Followed) -> None:
+        """Tables whose rows are not in the log: their changes wait until a new snapshot has them."""
+        strange = followed.arrived | followed.disturbed | followed.recapture | set(followed.moved or ())
+        self._resync((name for name in strange if self._is_news(name, followed.position)), followed)
+
+    def _redefine(self, followed: Followed) -> None:
+        """Take up new tables, and see to those whose definition changed."""
+        tables = self.history.as_of(followed.position).tables
+        for name in sorted({name for change in followed.changes for name in tables_of(change)} - self.state.waiting):
+            schema = tables.get(name)
+            if schema is None or not self.wanted(name) or not self._is_news(name, followed.position):
+                continue
+            table = self.state.tables.get(name)
+            if table is None:
+                self._add(schema, followed.position)
+            elif _materially_equal(self.shown(table.schema), self.shown(schema)):
+                table.schema = schema
+            elif self.policy is OnSchemaChange.RESYNC:
+                self._resync([name], followed)
+            else:
+                raise self._halt(name, followed)
+
+    def _halt(self, name: TableName, followed: Followed) -> DefiniteError:
+        hint = "leave the table out with --exclude, or replicate from the server"
+        if self.reread is not None:
+            hint = (
+                f"to read the table again as it is now: headrace resync {name} --state {self.directory.path}, then start again"
+                " (or run with --on-schema-change resync to have that done at every such change)"
+            )
+        return DefiniteError(
+            f"table {name} was changed by a statement that the sink does not follow yet: {followed.query.statement}",
+            place=str(followed.position),
+            hint=hint,
+        )
+
+    def _add(self, schema: TableSchema, position: BinlogPosition) -> None:
+        """A new table: it was empty when it was made, so its changes in the log are all of it."""
+        shown = self.shown(schema)
+        retrying(lambda: self.sink.prepare([shown]))
+        # A copy of an earlier table of this name may be there.
+        retrying(lambda: self.sink.sweep(shown, position.version))
+        self.state.tables[schema.name] = TableState(schema, position.to_json())
+        self.snapshots.plan(schema.name, 0, [])
+        self.view.note(f"new table {schema.name}")
+
+    def _resync(self, names: Iterable[TableName], followed: Followed) -> None:
+        chosen = sorted(set(names) - self.state.waiting)
+        if not chosen:
+            return
+        if self.reread is None:
+            raise DefiniteError(
+                f"the rows of {chosen[0]} after this statement are in no log file: {followed.query.statement}",
+                place=str(followed.position),
+                hint="leave the table out with --exclude, or replicate from the server",
+            )
+        self.state.waiting.update(chosen)
+        self.directory.save(self.state)
+        self.reread(tuple(str(name) for name in chosen))
+        self.view.note(f"{', '.join(map(str, chosen))} will be read again: {_shortened(followed.query.statement)}")
+
+    def _sweep(self, table: TableState, position: BinlogPosition) -> None:
+        schema = self.shown(table.schema)
+        retrying(lambda: self.sink.sweep(schema, position.version))
+
+    def _known(self, name: TableName, position: BinlogPosition) -> TableState | None:
+        return self.state.tables.get(name) if self._is_news(name, position) else None
+
+    def _is_news(self, name: TableName, position: BinlogPosition) -> bool:
+        """Whether a statement came after the table was looked at."""
+        table = self.state.tables.get(name)
+        return table is None or position > BinlogPosition.from_json(table.captured_at)
+
+
+def _materially_equal(left: TableSchema, right: TableSchema) -> bool:
+    """Whether both are stored alike in the sink."""
+    return left.row_key == right.row_key and _stored(left) == _stored(right)
+
+
+def _stored(schema: TableSchema) -> dict[str, Any]:
+    return {column.name: (column.kind, column.nullable, column.precision, column.scale) for column in schema.columns}
+
+
+def _shortened(statement: str) -> str:
+    text = " ".join(statement.split())
+    return text if len(text) <= 120 else f"{text[:117]}..."

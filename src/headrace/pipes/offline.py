@@ -1,0 +1,126 @@
+"""A pipe from a directory of log files to a sink: no server, no snapshot; definitions come from the files themselves.
+
+A table is known from its first table map on (which says everything if the server wrote `binlog_row_metadata = FULL`), or from its CREATE
+TABLE; statements before that are not about rows that anybody reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.model.evolution import Catalogue
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.following import Follower
+from headrace.pipes.opening import is_wanted, shown
+from headrace.pipes.pipe import spark_session
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.streaming import Streaming
+from headrace.pipes.takeover import reached
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.history import SchemaHistory
+from headrace.sources.mysql.mapped import schema_of
+from headrace.sources.mysql.offline import OfflineLog, find_schemas, open_directory
+from headrace.sources.mysql.origin import BinlogDirectory
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.tablemap import parse_table_map
+
+
+class OfflinePipe:
+    """One replication of log files."""
+
+    def __init__(self, path: Path, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        self._path, self._sink, self._sink_name, self._settings, self._view = path, sink, sink_name, settings, view
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the pipe to end after what it is doing; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Replicate until the files end (`once`) or asked to stop."""
+        directory = StateDirectory(self._settings.state).acquire()
+        try:
+            self._run(directory)
+        finally:
+            directory.release()
+
+    def _run(self, directory: StateDirectory) -> None:
+        log = open_directory(self._path, self._settings.start_at or "oldest")
+        state = directory.load()
+        is_new = state is None
+        if state is None:
+            directory.history.unlink(missing_ok=True)
+            state = self._new_state(log)
+        self._check(state, log)
+        wanted = functools.partial(is_wanted, state, self._settings.selection)
+        history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
+        if is_new:
+            self._learn(log, state, history)
+        retrying(lambda: self._sink.prepare([shown(table.schema, self._settings) for table in state.tables.values()]))
+        directory.save(state)
+        streaming = self._streaming(directory, state, history)
+        directory.clear_scratch()
+        self._view.note(f"replicating log files in {self._path} up to {log.end}")
+
+        def ended() -> bool:
+            return self._stop.is_set() or (self._settings.once and streaming.reached >= log.end)
+
+        if ended():
+            self._view.note(f"nothing new since {streaming.reached}")
+            return
+        start = BinlogPosition.from_json(state.start)
+        source = BinlogDirectory(log.path, start, replace(self._settings.limits, parallelism=self._settings.slots), log.mariadb)
+        with spark_session(self._settings, directory, self._view) as session:
+            streaming.run(session, source, ended, lambda _: None)
+
+    def _new_state(self, log: OfflineLog) -> PipeState:
+        selection = self._settings.selection.to_json()
+        return PipeState(
+            f"binlog:{log.path}", log.identity, self._sink_name, selection, log.start.to_json(), log.start.epoch, self._settings.lasting
+        )
+
+    def _check(self, state: PipeState, log: OfflineLog) -> None:
+        if state.identity != log.identity or state.sink != self._sink_name:
+            raise DefiniteError(
+                f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
+            )
+
+    def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
+        """Begin with the tables that the files describe, each from its first table map on."""
+        history.begin(Catalogue(), log.start)
+        places: dict[TableName, BinlogPosition] = {}
+
+        def describe(body: bytes, place: str) -> TableSchema | None:
+            table_map = parse_table_map(body, place)
+            file, _, offset = place.rpartition(":")
+            places[table_map.name] = BinlogPosition(file, int(offset), epoch=log.start.epoch)
+            return schema_of(table_map)
+
+        for name, schema in find_schemas(log, self._settings.selection, describe).items():
+            if schema is not None:
+                history.learn([schema], places[name])
+                state.tables[name] = TableState(schema, places[name].to_json())
+
+    def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
+        settings = self._settings
+        follower = Follower(
+            history,
+            functools.partial(is_wanted, state, settings.selection),
+            state,
+            directory,
+            SnapshotLog(directory),
+            self._sink,
+            functools.partial(shown, settings=settings),
+            settings.on_schema_change,
+            None,
+            self._view,
+        )
+        return Streaming(None, self._sink, settings, self._view, directory, state, history, follower, reached(directory, state))

@@ -1,0 +1,183 @@
+"""The beginning of a run: what there is to go on with, checked before anything is created or written.
+
+Invariant: a table's schema in the state is the table's as of the position beside it. It is read before and after the position is noted,
+until both are the same, because no server tells both at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.evolution import Catalogue
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.takeover import reached, rewind, take_over
+from headrace.sources.mysql.capture import capture_schemas
+from headrace.sources.mysql.connection import MySQLAddress, query
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.history import SchemaHistory
+from headrace.sources.mysql.locate import complete_gtid, resolve_start
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import ServerIdentity, check_tables
+from headrace.sources.mysql.prepared import check_no_prepared
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.watermark import log_end, note_position
+
+log = logging.getLogger("headrace")
+
+_MOST_LOOKS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a run goes on with."""
+
+    state: PipeState
+    history: SchemaHistory
+    target: BinlogPosition
+    """Where the log ends now: what `--once` goes up to."""
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Looks at one pipe's state and source, on one connection."""
+
+    connection: Connection[Any]
+    address: MySQLAddress
+    directory: StateDirectory
+    settings: PipeSettings
+    sink_name: str
+
+    def open(self, server: ServerIdentity) -> Opened:
+        """The state and history to go on with, or new ones."""
+        state = self.directory.load()
+        new = state is None
+        if state is None:
+            self.directory.history.unlink(missing_ok=True)
+            state = self._new_state(server)
+        else:
+            self._check(state)
+            rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
+            epoch = state.epoch
+            take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+            if state.epoch != epoch:
+                self._reread_keyless(state)
+        dialect = Dialect.of(server.version, folds_case=server.folds_case)
+        history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
+        if new:
+            self._begin(state, history)
+        else:
+            self._go_on(state, history)
+        if not state.tables:
+            raise DefiniteError(
+                f"no table matches {self.settings.selection}", place=str(self.address), hint="check --tables and the user's rights"
+            )
+        for glob in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
+            log.warning("no column of the chosen tables matches %s", glob)
+        check_tables(self.connection, self.address, state.tables)
+        return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
+
+    def _new_state(self, server: ServerIdentity) -> PipeState:
+        return PipeState(
+            str(self.address),
+            server.identity,
+            self.sink_name,
+            self.settings.selection.to_json(),
+            {},
+            0,
+            self.settings.lasting,
+        )
+
+    def _begin(self, state: PipeState, history: SchemaHistory) -> None:
+        everything, start = self._capture_everything(self.settings.selection, epoch=0)
+        if self.settings.start_at:
+            # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
+            start = resolve_start(self.connection, self.address, self.settings.start_at)
+        else:
+            check_no_prepared(self.connection, self.address)
+            start = complete_gtid(self.connection, self.address, start)
+        history.begin(everything, start)
+        state.start = start.to_json()
+        chosen = {name: schema for name, schema in everything.tables.items() if self.settings.selection(name)}
+        state.tables.update({name: TableState(schema, start.to_json()) for name, schema in chosen.items()})
+
+    def _go_on(self, state: PipeState, history: SchemaHistory) -> None:
+        """Take up tables that came while we were away, and leave out what is no longer chosen."""
+        rewind(history, self.directory, state)
+        history.compact(reached(self.directory, state))
+        selection = selection_of(state, self.settings.selection)
+        state.selection = selection.to_json()
+        for name in [name for name in state.tables if not selection(name)]:
+            log.info("%s is no longer chosen; its copy stays as it is", name)
+            del state.tables[name]
+        schemas, seen = self.capture_at(selection, state.epoch)
+        came = [schema for schema in schemas if schema.name not in state.tables]
+        history.learn(came, seen)
+        for schema in came:
+            # Its snapshot sees all that the log says of it up to here.
+            state.tables[schema.name] = TableState(schema, seen.to_json(), seen.to_json())
+
+    def _check(self, state: PipeState) -> None:
+        place = str(self.settings.state)
+        if state.sink != self.sink_name:
+            raise DefiniteError(
+                f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
+            )
+        for option, flag in (("zero_dates_as_null", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
+            if state.options[option] != self.settings.lasting[option]:
+                raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
+
+    def _reread_keyless(self, state: PipeState) -> None:
+        """Another log may repeat changes under other versions, which only a key makes harmless."""
+        keyless = tuple(str(name) for name, table in state.tables.items() if not table.schema.row_key)
+        if keyless:
+            ask_for_resync(self.directory, keyless)
+
+    def capture_at(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[list[TableSchema], BinlogPosition]:
+        """The wanted tables as they are at a position; what is read from now on includes every change before it."""
+        before = capture_schemas(self.connection, self.address, wanted)
+        for _ in range(_MOST_LOOKS):
+            position = note_position(self.connection, self.address, epoch)
+            self.connection.commit()
+            after = capture_schemas(self.connection, self.address, wanted)
+            if after == before:
+                return after, position
+            before = after
+        raise TransientError("the source's tables change faster than they can be looked at", place=str(self.address))
+
+    def _capture_everything(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[Catalogue, BinlogPosition]:
+        """All tables of the databases that hold wanted ones: a RENAME or a LIKE may bring any of them in."""
+        databases = {schema.name.database for schema in capture_schemas(self.connection, self.address, wanted)}
+        schemas, position = self.capture_at(lambda name: name.database in databases, epoch)
+        charsets = query(self.connection, self.address, "SELECT schema_name, default_character_set_name FROM information_schema.schemata")
+        return Catalogue({schema.name: schema for schema in schemas}, {str(name): str(charset) for name, charset in charsets}), position
+
+
+def selection_of(state: PipeState, chosen: Selection) -> Selection:
+    """What was chosen, and what was added while running."""
+    return replace(chosen, added=tuple(state.selection["added"]))
+
+
+def is_wanted(state: PipeState, chosen: Selection, name: TableName) -> bool:
+    """Whether a table is replicated, by what is chosen at the time of asking."""
+    return selection_of(state, chosen)(name)
+
+
+def shown(schema: TableSchema, settings: PipeSettings) -> TableSchema:
+    """A source's table as the sink gets to see it."""
+    return settings.projection.project(read_as(schema, settings))
+
+
+def read_as(schema: TableSchema, settings: PipeSettings) -> TableSchema:
+    """A source's table as it is read, whichever of its columns are shown."""
+    return schema.with_nullable_dates if settings.zero_dates_as_null else schema

@@ -1,0 +1,58 @@
+"""What people ask of a pipe while it runs: files in its state directory, which the pipe looks for and takes.
+
+A request is written whole or not at all, and removed only when it has been noted in the state: one that comes while no pipe runs, or
+that a crash interrupts, is taken at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.pipes.state import StateDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncRequest:
+    """Take a new snapshot of these tables."""
+
+    tables: tuple[str, ...]
+    """Globs over `database.table`."""
+    path: Path
+
+    def forget(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...]) -> None:
+    """Leave a request for the pipe that owns the directory, or for the next one."""
+    folder = _folder(directory)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    temporary = folder / f"{secrets.token_hex(8)}.new"
+    with temporary.open("w") as file:
+        json.dump({"resync": list(tables)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(temporary.with_suffix(".json"))
+
+
+def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
+    """The requests that wait, oldest first."""
+    folder = _folder(directory)
+    if not folder.exists():
+        return
+    for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        try:
+            tables = tuple(str(table) for table in json.loads(path.read_text())["resync"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DefiniteError(f"a request cannot be read: {error}", place=str(path), hint="remove the file and ask again") from error
+        yield ResyncRequest(tables, path)
+
+
+def _folder(directory: StateDirectory) -> Path:
+    return directory.path / "requests"

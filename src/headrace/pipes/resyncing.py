@@ -1,0 +1,131 @@
+"""Reading tables again while everything else goes on.
+
+A table is looked at together with a position; from then on its changes before that position are left out, and its rows are read in chunks
+beside the stream. Rows that the sink had and the source has not any more go at the end. The state says all of this before any of it is
+done, so that a crash only interrupts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.copying import Copier, Interrupted
+from headrace.pipes.opening import Opening, selection_of
+from headrace.pipes.requests import ResyncRequest, pending_requests
+from headrace.pipes.state import TableState
+from headrace.retry import retrying
+from headrace.sources.mysql.connection import connect
+from headrace.sources.mysql.history import SchemaHistory
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.selection import Selection
+
+log = logging.getLogger("headrace")
+
+Pause = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(slots=True)
+class Resynchroniser:
+    """Takes requests, one after the other; a thread beside the stream does the reading."""
+
+    copier: Copier
+    history: SchemaHistory
+    opening: Callable[[Any], Opening]
+    """Looks at tables on a connection."""
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _failure: HeadraceError | None = field(default=None, init=False)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread is None and not any(pending_requests(self.copier.directory))
+
+    def take_all(self, pause: Pause) -> None:
+        """Note what waiting requests ask for, before the stream runs."""
+        for request in list(pending_requests(self.copier.directory)):
+            self._take(request, pause)
+
+    def poll(self, session: Any, pause: Pause) -> None:
+        """Begin with the next request, if there is one and nothing is under way; raise what went wrong with the last."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            if self._failure is not None:
+                raise self._failure
+        request = next(pending_requests(self.copier.directory), None)
+        if request is not None:
+            self._thread = threading.Thread(target=self._run, args=(session, request, pause), name="headrace-resync", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for what is under way; it ends by itself soon after the copier is told to stop."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, session: Any, request: ResyncRequest, pause: Pause) -> None:
+        try:
+            self._take(request, pause)
+            # One task at a time: the others are for the stream.
+            self.copier.run(session, 1, pause)
+        except Interrupted:
+            log.info("stopped while reading tables again; run again to go on")
+        except HeadraceError as error:
+            self._failure = error
+
+    def _take(self, request: ResyncRequest, pause: Pause) -> None:
+        """Note what is to be read again, and plan it."""
+        copier, state = self.copier, self.copier.state
+        asked = Selection(request.tables)
+        with closing(retrying(lambda: connect(copier.address))) as connection:
+            opening = self.opening(connection)
+            found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+            with pause():
+                self._note(asked, found, position)
+                copier.plan(connection)
+        request.forget()
+
+    def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
+        copier, state = self.copier, self.copier.state
+        selection = selection_of(state, copier.settings.selection)
+        for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
+            self._forget(name, position)
+        for schema in found:
+            self._renew(schema, position, chosen=selection(schema.name))
+        if not found:
+            log.warning("nothing to read again: the source has no table %s", asked)
+        self.history.learn(found, position)
+        copier.directory.save(state)
+
+    def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
+        state, name = self.copier.state, schema.name
+        known = state.tables.get(name)
+        if not chosen:
+            state.selection["added"].append(str(name))
+        same = known is not None and known.schema == schema and name not in state.waiting
+        rows_from = known.rows_from if known is not None and same else position.to_json()
+        number = known.snapshot + 1 if known is not None else _first_unused(self.copier, name)
+        state.tables[name] = TableState(schema, position.to_json(), rows_from, number)
+        state.waiting.discard(name)
+        self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
+
+    def _forget(self, name: TableName, position: BinlogPosition) -> None:
+        """It was dropped since."""
+        state = self.copier.state
+        state.waiting.discard(name)
+        known = state.tables.pop(name, None)
+        if known is not None:
+            shown = self.copier.shown(known.schema)
+            retrying(lambda: self.copier.sink.sweep(shown, position.version))
+        self.copier.view.note(f"{name} is no more")
+
+
+def _first_unused(copier: Copier, name: TableName) -> int:
+    found = copier.log.tables.get(str(name))
+    return 1 if found is None else found.number + 1

@@ -1,0 +1,63 @@
+"""What the user chose for a pipe."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from headrace.model.projection import Projection
+from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.snapshot import CHUNK_ROWS
+
+
+class SnapshotMode(StrEnum):
+    """How the rows that are there at the start come over."""
+
+    NONE = "none"
+    LOCK_FREE = "lock-free"
+    CONSISTENT = "consistent"
+
+
+class OnSchemaChange(StrEnum):
+    """What happens when a replicated table's columns change."""
+
+    HALT = "halt"
+    RESYNC = "resync"
+
+
+@dataclass(frozen=True, slots=True)
+class PipeSettings:
+    """Everything but the two ends."""
+
+    selection: Selection
+    state: Path
+    projection: Projection = field(default_factory=Projection)
+    once: bool = False
+    start_at: str = ""
+    """Where to start, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set."""
+    snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
+    on_schema_change: OnSchemaChange = OnSchemaChange.HALT
+    limits: Limits = field(default_factory=Limits)
+    relay_bytes: int = 1 << 30
+    chunk_rows: int = CHUNK_ROWS
+    zero_dates_as_null: bool = False
+    master: str = "local[2]"
+    spark_log: bool = False
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """The choices that a state was made with and that must not change."""
+        columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
+        return {"zero_dates_as_null": self.zero_dates_as_null, "columns": columns}
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once; on a cluster, a guess that Spark corrects."""
+        inside = self.master.partition("[")[2].rstrip("]").split(",")[0]
+        if inside == "*":
+            return os.cpu_count() or 2
+        return int(inside) if inside.isdigit() else 8

@@ -1,0 +1,96 @@
+"""Following a log into a sink: one Spark stream, its tasks, and what the driver does after each batch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.evolution import Catalogue
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.following import Follower
+from headrace.pipes.opening import read_as, selection_of, shown
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import PipeState, StateDirectory
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.base import Source
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.history import SchemaHistory
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.source import MySQLReader
+from headrace.spark.stream import ChangeStream
+from headrace.spark.tasks import Report, Task
+
+
+@dataclass(slots=True)
+class Streaming:
+    """A pipe that is open, and how far it has come."""
+
+    address: MySQLAddress | None
+    """The server, if there is one: a snapshot is read from it."""
+    sink: ClickHouseSink
+    settings: PipeSettings
+    view: ProgressView
+    directory: StateDirectory
+    state: PipeState
+    history: SchemaHistory
+    follower: Follower
+    reached: BinlogPosition
+
+    def run(self, session: Any, source: Source, ended: Callable[[], bool], meanwhile: Callable[[ChangeStream], None]) -> None:
+        """Follow the log until `ended`; `meanwhile` is called every now and then."""
+        stream = ChangeStream(session, source, self.directory.checkpoint, self._task, self._on_batch)
+        try:
+            while not stream.wait(0.1) and not ended():
+                meanwhile(stream)
+        finally:
+            stream.stop()
+        self.view.note(f"stopped at {self.reached}")
+
+    def copying_task(self) -> Task:
+        """A task that reads tables as they are defined now."""
+        return self._task_for({name: table.schema for name, table in self.state.tables.items()})
+
+    def _task(self) -> Task:
+        """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
+        defined = self.history.as_of(self.reached)
+        return self._task_for({name: self._defined(name, defined) for name in self.state.tables})
+
+    def _defined(self, name: TableName, defined: Catalogue) -> TableSchema:
+        table = self.state.tables[name]
+        looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
+        return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
+
+    def _task_for(self, schemas: dict[TableName, TableSchema]) -> Task:
+        found = {name: table.rows_from for name, table in self.state.tables.items()}
+        since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        reader = MySQLReader(
+            self.address,
+            {name: read_as(schema, self.settings) for name, schema in schemas.items()},
+            {name: self.sink.key_columns(shown(schema, self.settings)) for name, schema in schemas.items()},
+            selection_of(self.state, self.settings.selection),
+            ReadOptions(zero_dates_as_null=self.settings.zero_dates_as_null, projection=self.settings.projection),
+            self.state.epoch,
+            # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
+            {name: position for name, position in since.items() if position.epoch == self.state.epoch},
+            frozenset(self.state.waiting),
+        )
+        return Task(reader, self.sink, retrying)
+
+    def _on_batch(self, reports: list[Report]) -> None:
+        for report in reports:
+            if report.kind == "statement":
+                work = json.loads(report.detail)
+                self.follower.follow(Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"]))
+        ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
+        newest = max((report.commit_ts for report in reports), default=0)
+        lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
+        if ends:
+            self.reached = max(ends)
+        self.view.batch(sum(report.changes for report in reports), lag_s, str(self.reached))
