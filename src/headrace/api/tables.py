@@ -17,12 +17,13 @@ from typing import Any, Final, TypeVar
 
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError, TransientError
+from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue, CreateTable, tables_of
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import retrying
 from headrace.sources.base import Work
 from headrace.sources.mysql.capture import capture_schemas
+from headrace.sources.mysql.catalogue import describe_around
 from headrace.sources.mysql.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events import Query
@@ -82,14 +83,7 @@ class TableRules:
 
     def capture_around(self, connection: Connection[Any], note: Callable[[], T]) -> tuple[list[TableSchema], T]:
         """The wanted tables, and what `note` found at a moment when they were so: they were the same before and after it."""
-        before = self.capture(connection)
-        for _ in range(_MOST_LOOKS):
-            noted = note()
-            after = self.capture(connection)
-            if after == before:
-                return after, noted
-            before = after
-        raise TransientError("the source's tables change faster than they can be looked at", place=str(self.address))
+        return describe_around(lambda: self.capture(connection), note, self.address)
 
     def capture_now(self, name: TableName) -> list[TableSchema]:
         """One table as it is now; nothing if it is gone."""

@@ -1,7 +1,6 @@
 """The beginning of a run: what there is to go on with, checked before anything is created or written.
 
-Invariant: a table's schema in the state is the table's as of the position beside it. It is read before and after the position is noted,
-until both are the same, because no server tells both at once.
+Invariant: a table's schema in the state is the table's as of the position beside it.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError, TransientError
-from headrace.model.evolution import Catalogue
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.takeover import reached, rewind, take_over
 from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, query
+from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
+from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.locate import complete_gtid, resolve_start
@@ -30,11 +29,9 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_tables
 from headrace.sources.mysql.prepared import check_no_prepared
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.watermark import log_end, note_position
+from headrace.sources.mysql.watermark import log_end
 
 log = logging.getLogger("headrace")
-
-_MOST_LOOKS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class Opening:
         )
 
     def _begin(self, state: PipeState, history: SchemaHistory) -> None:
-        everything, start = self._capture_everything(self.settings.selection, epoch=0)
+        everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
             # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
             start = resolve_start(self.connection, self.address, self.settings.start_at)
@@ -145,22 +142,11 @@ class Opening:
 
     def capture_at(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[list[TableSchema], BinlogPosition]:
         """The wanted tables as they are at a position; what is read from now on includes every change before it."""
-        before = capture_schemas(self.connection, self.address, wanted)
-        for _ in range(_MOST_LOOKS):
-            position = note_position(self.connection, self.address, epoch)
-            self.connection.commit()
-            after = capture_schemas(self.connection, self.address, wanted)
-            if after == before:
-                return after, position
-            before = after
-        raise TransientError("the source's tables change faster than they can be looked at", place=str(self.address))
-
-    def _capture_everything(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[Catalogue, BinlogPosition]:
-        """All tables of the databases that hold wanted ones: a RENAME or a LIKE may bring any of them in."""
-        databases = {schema.name.database for schema in capture_schemas(self.connection, self.address, wanted)}
-        schemas, position = self.capture_at(lambda name: name.database in databases, epoch)
-        charsets = query(self.connection, self.address, "SELECT schema_name, default_character_set_name FROM information_schema.schemata")
-        return Catalogue({schema.name: schema for schema in schemas}, {str(name): str(charset) for name, charset in charsets}), position
+        return describe_around(
+            lambda: capture_schemas(self.connection, self.address, wanted),
+            lambda: visible_position(self.connection, self.address, epoch),
+            self.address,
+        )
 
 
 def selection_of(state: PipeState, chosen: Selection) -> Selection:

@@ -108,10 +108,9 @@ class Resynchroniser:
         known = state.tables.get(name)
         if not chosen:
             state.selection["added"].append(str(name))
-        same = known is not None and known.schema == schema and name not in state.waiting
-        rows_from = known.rows_from if known is not None and same else position.to_json()
         number = known.snapshot + 1 if known is not None else _first_unused(self.copier, name)
-        state.tables[name] = TableState(schema, position.to_json(), rows_from, number)
+        # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
+        state.tables[name] = TableState(schema, position.to_json(), position.to_json(), number)
         state.waiting.discard(name)
         self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 

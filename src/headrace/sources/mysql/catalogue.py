@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pymysql.connections import Connection
 
@@ -22,6 +22,9 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.watermark import note_position
 
 log = logging.getLogger("headrace")
+
+D = TypeVar("D")
+N = TypeVar("N")
 
 _ATTEMPTS: Final = 20
 _NAMES: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
@@ -41,17 +44,28 @@ def capture_catalogue(
 
     A wanted table that cannot be replicated is an error; another one is left out, as if it were not known.
     """
-    before = _describe(connection, address, wanted)
+    return describe_around(lambda: _describe(connection, address, wanted), lambda: visible_position(connection, address, epoch), address)
+
+
+def describe_around(describe: Callable[[], D], note: Callable[[], N], address: MySQLAddress) -> tuple[D, N]:
+    """What `describe` says, and what `note` found at a moment when that was so: it was the same before and after."""
+    before = describe()
     for _ in range(_ATTEMPTS):
-        position = note_position(connection, address, epoch)
-        connection.commit()
-        after = _describe(connection, address, wanted)
+        noted = note()
+        after = describe()
         if after == before:
-            return after, position
+            return after, noted
         before = after
     raise TransientError(
         "the source's tables change faster than they can be described", place=str(address), hint="wait until its migrations are done"
     )
+
+
+def visible_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    """A position, without keeping the transaction in which it was noted."""
+    position = note_position(connection, address, epoch)
+    connection.commit()
+    return position
 
 
 def _describe(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> Catalogue:
