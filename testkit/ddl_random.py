@@ -100,7 +100,7 @@ TYPES: list[tuple[list[str], list[str]]] = [
         ["CURRENT_TIMESTAMP", "'2001-02-03 04:05:06'", "NOW()", "LOCALTIME"],
     ),
     (["YEAR", "YEAR(4)"], ["2001", "'1999'"]),
-    (["ENUM('a','b')", "ENUM('x ','it''s',\"q\")", "SET('a','b','c')", "ENUM('A','漢','🚰') CHARACTER SET utf8mb4", "SET('one')"], ["'a'"]),
+    (["ENUM('a','b')", "ENUM('x ','it''s',\"q\")", "SET('a','b','c')", "ENUM('A','漢') CHARACTER SET utf8mb4", "SET('one')"], ["'a'"]),
     (["JSON"], []),
     (["GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "GEOMETRYCOLLECTION", "MULTIPOLYGON"], []),
 ]

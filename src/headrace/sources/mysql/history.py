@@ -105,6 +105,8 @@ class SchemaHistory:
 
         A table is as it was captured for all positions before its capture, because nothing older is known of it.
         """
+        if self._newest is not None and position >= self._newest:
+            return Catalogue(dict(self._tables), dict(self._charsets))
         return self._at(position, bisect_right)
 
     def _before(self, position: BinlogPosition) -> Catalogue:
@@ -130,7 +132,7 @@ class SchemaHistory:
             return
         later = [entry for entry in self._journal.read() if BinlogPosition.from_json(entry["position"]) > before]
         base = self.as_of(before)
-        captured = {str(name): place.to_json() for name, place in self._captured.items() if place > before}
+        captured = [[name.database, name.table, place.to_json()] for name, place in self._captured.items() if place > before]
         first = {**_captured_entry(base, min(before, self.reached)), "seen": captured}
         self._journal.rewrite([first, *later])
         self._clear()
@@ -146,6 +148,7 @@ class SchemaHistory:
         self._first: set[TableName] = set()
         self._captured: dict[TableName, BinlogPosition] = {}
         self._reached: BinlogPosition | None = None
+        self._newest: BinlogPosition | None = None
         self._last = ""
 
     def _begin(self, captured: Catalogue, position: BinlogPosition) -> None:
@@ -167,6 +170,7 @@ class SchemaHistory:
             # A capture of now, learned while older statements are followed, or several changes of one statement.
             versions[:] = [version for version in versions if version[0] < position]
         versions.append((position, schema))
+        self._newest = position if self._newest is None else max(self._newest, position)
         if schema is None:
             self._tables.pop(name, None)
         else:
@@ -226,10 +230,8 @@ class SchemaHistory:
         if "captured" in entry:
             schemas = [TableSchema.from_json(raw) for raw in entry["captured"]]
             self._begin(Catalogue({schema.name: schema for schema in schemas}, entry["charsets"]), position)
-            seen = entry.get("seen", {})
-            for name in self._tables:
-                if str(name) in seen:
-                    self._captured[name] = BinlogPosition.from_json(seen[str(name)])
+            for database, table, seen in entry.get("seen", ()):
+                self._captured[TableName(database, table)] = BinlogPosition.from_json(seen)
         elif "learned" in entry:
             self._learn([TableSchema.from_json(raw) for raw in entry["learned"]], position)
         else:

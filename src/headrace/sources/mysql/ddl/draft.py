@@ -77,7 +77,7 @@ class Draft:
         ]
         self.charset, self.comment = schema.charset, schema.comment
         self._setting = setting
-        self._promoted: ColumnText | None = None
+        self._plain: set[str] = set()
         self._converted = ""
 
     def finish(self) -> TableSchema:
@@ -105,10 +105,9 @@ class Draft:
     # -- CREATE TABLE
 
     def create(self, columns: Iterable[ColumnText], keys: Iterable[KeyText]) -> None:
-        columns = list(columns)
-        self._promote(columns)
         for text in columns:
             self.columns.append(Drafted(self._define(text)))
+        self._promote()
         for key in keys:
             self._add_key(key)
 
@@ -124,7 +123,6 @@ class Draft:
 
     def alter(self, clauses: tuple[Clause, ...], database_charset: str) -> None:
         clauses = tuple(self._that_apply(clauses))
-        self._promote([text for clause in clauses for text in _columns_in(clause)])
         for clause in clauses:
             if isinstance(clause, SetOptions):
                 self.set_options(clause.options, database_charset)
@@ -137,6 +135,7 @@ class Draft:
         renamed = self._redefine(clauses)
         self._place(clauses)
         self._rename_in_keys(renamed)
+        self._promote()
         self._adjust(clauses)
         if self._converted:
             self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
@@ -290,22 +289,25 @@ class Draft:
     # -- columns
 
     def _define(self, text: ColumnText) -> Column:
-        if text is self._promoted:
-            text = replace(text, default=DefaultText(f"current_timestamp({text.type.length or ''})", Written.EXPRESSION))
+        if not (text.default or text.null_default or text.on_update):
+            self._plain.add(text.name)
         if self._converted and charset_of(text.charset, text.collation, self.charset) != "binary":
             # What is converted is converted before anything is measured, new columns with it.
             text = replace(text, charset=self._converted, collation="")
         return define_column(text, replace(self._setting, charset=self.charset))
 
-    def _promote(self, columns: list[ColumnText]) -> None:
-        """Without explicit defaults for timestamps, the first one in a statement that is not NULL holds the time of its row."""
-        timestamps = (text for text in columns if text.type.word == "timestamp" and text.nullable is not True)
-        first = None if self._setting.explicit_timestamps else next(timestamps, None)
-        if self._setting.dialect.mariadb and any(one.column.kind is Kind.TIMESTAMP and not one.column.nullable for one in self.columns):
-            # MariaDB looks at the columns that are there already as well.
-            first = None
-        plain = first is not None and not (first.default or first.null_default or first.on_update or first.generated)
-        self._promoted = first if plain else None
+    def _promote(self) -> None:
+        """Without explicit defaults for timestamps, the first one of a table that is not NULL and says no more holds its row's time."""
+        if self._setting.explicit_timestamps:
+            return
+        for i, one in enumerate(self.columns):
+            column = one.column
+            if column.kind is Kind.TIMESTAMP and not column.nullable and not column.generated:
+                if column.default is None or column.name in self._plain:
+                    now = DefaultText("current_timestamp", Written.EXPRESSION)
+                    default = default_of(column, now, mariadb=self._setting.dialect.mariadb)
+                    self.columns[i] = replace(one, column=replace(column, default=default))
+                return
 
     def _find(self, name: str) -> Drafted:
         found = next((one for one in self.columns if one.column.name.lower() == name.lower()), None)
@@ -365,12 +367,6 @@ def _is_expression(default: DefaultText | None) -> bool:
 def _key_name(key: KeyText) -> str:
     """The name an index would have if nothing had it yet."""
     return PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")
-
-
-def _columns_in(clause: Clause) -> tuple[ColumnText, ...]:
-    if isinstance(clause, AddColumns):
-        return clause.columns
-    return (clause.column,) if isinstance(clause, ChangeColumn) else ()
 
 
 def empty_table(name: TableName, charset: str) -> TableSchema:
