@@ -8,20 +8,18 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.mysql import tablemap
 from headrace.sources.mysql.tablemap import parse_table_map, parse_table_name
-from testkit.guarded import event_ends
+from testkit.damage import split_events
 from testkit.recordings import Recording, load_recording
 
-RECORDINGS = ("decode_mariadb", "decode_mysql")
+RECORDINGS = ("mariadb-plain", "mysql-plain")
 
 
 def bodies(recording: Recording) -> dict[str, bytes]:
     """The table maps of a recording by table, without table id, flags and checksum."""
-    data, found, at = recording.data, {}, 0
-    for end in event_ends(data):
-        if data[at + 4] == 19:
-            body = data[at + 27 : end - 4]
-            found[parse_table_name(body, "log:1").table] = body
-        at = end
+    found = {}
+    for event in split_events(recording.log, recording.checksum):
+        if event[4] == 19:
+            found[parse_table_name(event[27:], "log:1").table] = event[27:]
     return found
 
 
@@ -40,7 +38,7 @@ def test_types_metadata_and_names(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_strings_times_and_members(name: str) -> None:
     words = parse_table_map(bodies(load_recording(name))["words"], "log:1")
-    json_type = "BLOB" if name == "decode_mariadb" else "JSON"
+    json_type = "BLOB" if name == "mariadb-plain" else "JSON"
     kinds = ["STRING", "DATE", "DATETIME2", "TIMESTAMP2", "TIME2", "YEAR", "VARCHAR", "BLOB", "STRING", "BLOB", "ENUM", "SET", json_type]
     assert [tablemap.TYPE_NAMES[kind] for kind in words.types] == kinds
     assert words.metadata == (16, 0, 3, 6, 2, 0, 1200, 2, 6, 2, 1, 1, 4)

@@ -22,8 +22,9 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
-from headrace.sources.mysql.events import truncated
+from headrace.sources.mysql.events import DAMAGE_HINT, truncated
 from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
+from headrace.sources.mysql.soundness import check_sound
 from headrace.sources.mysql.storage import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
 
@@ -90,6 +91,8 @@ _COLLATED: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
 _BINARY_COLLATION: Final = 63
 _BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
 """Character sets, besides utf8mb4, with characters that a server's descriptions of its tables cannot show; no name may be any."""
+_DOUBTFUL: Final = frozenset({Kind.JSON})
+"""Kinds whose values the kernel copies in part without looking at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class RowDecoder:
             self._finished(column, finish, array, where)
             for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
         ]
+        check_sound(self.schema.columns, arrays, _DOUBTFUL, where)
         return ChangeBlock(
             self.schema,
             pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
@@ -239,6 +243,13 @@ class RowDecoder:
             )
         if status == images.WRONG_WIDTH:
             return DefiniteError(f"a row event of {self.schema.name} has another number of columns than its table map", place=where)
+        if status == images.BAD_VALUE:
+            name = self._names[column]
+            return DefiniteError(
+                f"column {name} of {self.schema.name} holds bytes that are no value of its type: the log is damaged",
+                place=f"{where}, column {name}",
+                hint=DAMAGE_HINT,
+            )
         if status == images.BAD_JSON:
             return DefiniteError(f"column {self._names[column]} of {self.schema.name} holds damaged JSON", place=where)
         return truncated("row", where)

@@ -7,6 +7,7 @@ table, never per row.
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,8 +56,12 @@ MARIADB_GTID_EVENT: Final = 162
 MARIADB_GTID_LIST_EVENT: Final = 163
 QUERY_COMPRESSED_EVENT: Final = 165
 
+DAMAGE_HINT: Final = "check the source's binary log with mysqlbinlog --verify-binlog-checksum; if it is damaged, take a new snapshot"
+
 ARTIFICIAL_FLAG: Final = 0x20
 IGNORABLE_FLAG: Final = 0x80
+_FLAGS_AT: Final = 17
+_IN_USE_FLAG: Final = 0x01
 
 EVENT_NAMES: Final = {
     value: name.removesuffix("_EVENT") for name, value in list(globals().items()) if name.isupper() and "_EVENT" in name
@@ -141,19 +146,27 @@ def parse_format_description(body: bytes, place: str) -> FormatDescription:
     return FormatDescription(body[2:52].rstrip(b"\0").decode("ascii", "replace"), checksum=body[-5] == 1)
 
 
+def check_format_description(event: bytes, place: str) -> None:
+    """The event that says whether checksums are used has one in any case; else damage to it could switch off all others."""
+    unmarked = bytearray(event[:-CHECKSUM_SIZE])
+    # Servers mark a file that they are writing here, without renewing the checksum.
+    unmarked[_FLAGS_AT] &= ~_IN_USE_FLAG & 0xFF
+    if int.from_bytes(event[-CHECKSUM_SIZE:], "little") not in (zlib.crc32(event[:-CHECKSUM_SIZE]), zlib.crc32(unmarked)):
+        raise DefiniteError("a binary log event is damaged: its checksum is wrong", place=place, hint=DAMAGE_HINT)
+
+
 def parse_rotate(body: bytes, place: str) -> tuple[str, int]:
     """The next file's name and first position, from a ROTATE_EVENT's body without checksum."""
     if len(body) < 9:
         raise truncated("ROTATE", place)
-    return body[8:].decode("utf8"), struct.unpack_from("<Q", body)[0]
+    try:
+        return body[8:].decode("utf8"), struct.unpack_from("<Q", body)[0]
+    except UnicodeDecodeError as error:
+        raise truncated("ROTATE", place) from error
 
 
 def truncated(event: str, place: str) -> DefiniteError:
-    return DefiniteError(
-        f"{event} event is cut short or damaged",
-        place=place,
-        hint="check the source's binary log with mysqlbinlog --verify-binlog-checksum; if it is damaged, take a new snapshot",
-    )
+    return DefiniteError(f"{event} event is cut short or damaged", place=place, hint=DAMAGE_HINT)
 
 
 def unsupported_event(event_type: int, place: str) -> DefiniteError:

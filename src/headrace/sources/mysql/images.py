@@ -60,7 +60,7 @@ WRITE, UPDATE, DELETE = range(3)
 
 # Cells of the cursor: where to go on, what was done, what went wrong.
 EVENT, OFFSET, ORDINAL, ROWS, STATUS, ERROR_COLUMN, ERROR_AT = range(7)
-DONE, FULL, TRUNCATED, BAD_JSON, ZERO_DATE, PARTIAL_IMAGE, WRONG_WIDTH = range(7)
+DONE, FULL, TRUNCATED, BAD_JSON, ZERO_DATE, PARTIAL_IMAGE, WRONG_WIDTH, BAD_VALUE = range(8)
 
 _OP_INSERT, _OP_UPDATE, _OP_DELETE, _OP_BEFORE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.BEFORE)
 _NO_DATE = v.NO_DATE
@@ -259,11 +259,16 @@ def _write(
         elif encoding == DECIMAL:
             width = int(plan[line + _P_WIDTH])
             at = int(plan[line + _P_VALUES]) + row * width
-            v.store_packed_decimal(buf, start, int(plan[line + _P_A]), int(plan[line + _P_B]), out, at, width >> 3, limit)
+            if not v.store_packed_decimal(buf, start, int(plan[line + _P_A]), int(plan[line + _P_B]), out, at, width >> 3, limit):
+                cursor[ERROR_COLUMN] = c
+                return -BAD_VALUE
         elif encoding != _SKIPPED:
             number = _read_number(plan, line, encoding, buf, start, pos - start, limit)
             # Only encodings of dates and times come after DATE; before it the number may be an integer like any other.
             if number == _NO_DATE and encoding >= DATE:
+                if encoding == TIME2 or encoding == OLD_TIME:
+                    cursor[ERROR_COLUMN] = c
+                    return -BAD_VALUE
                 if not zero_null:
                     cursor[ERROR_COLUMN] = c
                     return -ZERO_DATE

@@ -32,6 +32,7 @@ from headrace.sources.mysql.events import (
     FORMAT_DESCRIPTION_EVENT,
     HEADER_SIZE,
     MAGIC,
+    check_format_description,
     parse_format_description,
     truncated,
     unsupported_event,
@@ -361,14 +362,16 @@ class Appender:
             found.append((whole, splits[: state[scan.SPLITS]]))
             if self.fault is not None or status != scan.NO_ROOM:
                 break
-        if self.fault is None and status != scan.OK:
+        incomplete = self.fault is not None
+        if not incomplete and status != scan.OK:
             self.fault = self._error(status, data)
         done = int(state[scan.POS])
         if self._file is not None:
             _write_all(self._file.fileno(), data[:done], self._offset)
         self._offset += done
         self._rest = data[done:].copy()
-        if not state[scan.IN_GROUP]:
+        # A group that the scan let through may have failed on a closer look: then nothing after the last good one counts.
+        if not state[scan.IN_GROUP] and not incomplete:
             self.safe_end = self._offset
         elif any(len(groups) for groups, _ in found):
             self.safe_end = max(int(groups[-1, scan.END]) for groups, _ in found if len(groups))
@@ -386,9 +389,12 @@ class Appender:
 
     def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
         size = int.from_bytes(data[9:13].tobytes(), "little")
-        if data[4] == FORMAT_DESCRIPTION_EVENT and len(data) >= size:
-            body = data[HEADER_SIZE:size].tobytes()
-            self.mirror.checksum = parse_format_description(body, f"{self.mirror.name}:{self._offset}").checksum
+        place = f"{self.mirror.name}:{self._offset}"
+        if data[4] != FORMAT_DESCRIPTION_EVENT:
+            raise truncated("FORMAT_DESCRIPTION", place)
+        if HEADER_SIZE + CHECKSUM_SIZE <= size <= len(data):
+            check_format_description(data[:size].tobytes(), place)
+            self.mirror.checksum = parse_format_description(data[HEADER_SIZE:size].tobytes(), place).checksum
 
     def _error(self, status: int, data: npt.NDArray[np.uint8]) -> DefiniteError:
         offset = int(self._state[scan.ERROR_AT])

@@ -83,12 +83,15 @@ def _datetime(raw: Pointer, pos: int, size: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _time(raw: Pointer, pos: int, size: int) -> int:
+    """Microseconds, or NO_DATE for what is no time."""
     if size < 8:
         return 0
     hours = load_4(raw, pos + 1) * 24 + byte_at(raw, pos + 5)
-    micros = (hours * 3600 + byte_at(raw, pos + 6) * 60 + byte_at(raw, pos + 7)) * 1_000_000
-    if size >= 12:
-        micros += load_4(raw, pos + 8)
+    minute, second = byte_at(raw, pos + 6), byte_at(raw, pos + 7)
+    fraction = load_4(raw, pos + 8) if size >= 12 else 0
+    if hours > 838 or minute > 59 or second > 59 or fraction > 999_999:
+        return v.NO_DATE
+    micros = (hours * 3600 + minute * 60 + second) * 1_000_000 + fraction
     return -micros if byte_at(raw, pos) else micros
 
 
@@ -119,7 +122,10 @@ def _put_value(plan: Slots, line: int, raw: Pointer, pos: int, size: int, limit:
     elif encoding == BITS:
         v.store(out, values, row, width, _bits(raw, pos, size))
     elif encoding == TIME:
-        v.store(out, values, row, width, _time(raw, pos, size))
+        number = _time(raw, pos, size)
+        if number == v.NO_DATE:
+            return MALFORMED
+        v.store(out, values, row, width, number)
     else:
         number = _datetime(raw, pos, size)
         if number == v.NO_DATE:

@@ -22,7 +22,10 @@ from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
+from headrace.sources.mysql.soundness import check_sound
 
+_DOUBTFUL: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
+"""Kinds whose values the kernel takes as they come."""
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
 _DATA_BYTES: Final = 8 << 20
@@ -172,6 +175,7 @@ class _Result:
                 self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
             )
         ]
+        check_sound(self._schema.columns, arrays, _DOUBTFUL, f"rows of {self._schema.name}")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
@@ -244,8 +248,9 @@ class _Result:
         at = int(self._state[resultset.AT])
         size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
         packet = MysqlPacket(self._raw[at + 4 : at + 4 + size].tobytes(), "utf8mb4")
-        packet.check_error()
-        if not packet.is_eof_packet():
+        if size:
+            packet.check_error()
+        if not size or not packet.is_eof_packet():
             raise DefiniteError("the source sent a result that cannot be read", place=str(self._schema.name))
 
     def _error(self, status: int) -> DefiniteError:

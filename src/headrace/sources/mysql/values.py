@@ -11,7 +11,7 @@ from headrace.sources.mysql.pointers import Pointer, as_signed, byte_at, compile
 from headrace.sources.mysql.words import load_be, load_be_high, load_int32, load_le, store_int8, store_int16, store_int32, store_int64
 
 NO_DATE = -(1 << 62)
-"""What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February."""
+"""What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February; and for no time of day."""
 
 _U64 = np.uint64
 _DIGITS_TO_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
@@ -36,7 +36,7 @@ _MAX_DIGITS = 38
 @compiled("int64(int64, int64, int64)", inlined=True)
 def days_from_civil(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01 in the proleptic Gregorian calendar, or NO_DATE; for years from 0 on."""
-    if month < 1 or month > 12 or day < 1 or day > _DAYS_IN_MONTH[_U64(month)]:
+    if month < 1 or month > 12 or day < 1 or day > _DAYS_IN_MONTH[_U64(month)] or year > 9999:
         return NO_DATE
     leap = year & 3 == 0 and (_U64(year) % _U64(100) != _U64(0) or year & 15 == 0)
     if month == 2 and day == 29 and not leap:
@@ -54,7 +54,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 def micros_from_civil(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int) -> int:
     """Microseconds since 1970-01-01 00:00, or NO_DATE."""
     days = days_from_civil(year, month, day)
-    if days == NO_DATE:
+    if days == NO_DATE or hour > 23 or minute > 59 or second > 59 or micros > 999_999:
         return NO_DATE
     return ((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros
 
@@ -102,13 +102,15 @@ def read_datetime2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
 @compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def read_timestamp2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
     word = load_be_high(buf, pos, 4 + fraction_bytes(digits), limit)
-    micros = as_signed(word >> _U64(32)) * 1_000_000 + _fraction(word, 4, digits)
+    fraction = _fraction(word, 4, digits)
+    micros = as_signed(word >> _U64(32)) * 1_000_000 + fraction
     # MariaDB takes the fractions of the epoch's first second; only the epoch itself is the zero date.
-    return NO_DATE if micros == 0 else micros
+    return NO_DATE if micros == 0 or fraction > 999_999 else micros
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
+    """Microseconds, or NO_DATE for what is no time."""
     size = fraction_bytes(digits)
     packed = load_be(buf, pos, 3 + size, limit) - (0x800000 << (8 * size))
     sign = 1
@@ -116,8 +118,10 @@ def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
         sign, packed = -1, -packed
     whole = packed >> (8 * size)
     micros = (packed & ((1 << (8 * size)) - 1)) * int(_FRACTION_SCALE[_U64(digits)])
-    seconds = ((whole >> 12) & 1023) * 3600 + ((whole >> 6) & 63) * 60 + (whole & 63)
-    return sign * (seconds * 1_000_000 + micros)
+    hour, minute, second = whole >> 12, (whole >> 6) & 63, whole & 63
+    if hour > 838 or minute > 59 or second > 59 or micros > 999_999:
+        return NO_DATE
+    return sign * ((hour * 3600 + minute * 60 + second) * 1_000_000 + micros)
 
 
 @compiled("int64(int64, int64)")
@@ -170,9 +174,12 @@ def read_old_time(buf: Pointer, pos: int, digits: int, limit: int) -> int:
         sign = 1
         if number & 0x800000:
             sign, number = -1, 0x1000000 - number
+        if number // 10_000 > 838 or number // 100 % 100 > 59 or number % 100 > 59:
+            return NO_DATE
         return sign * (number // 10_000 * 3600 + number // 100 % 100 * 60 + number % 100) * 1_000_000
     unit = int(_UNITS[_U64(digits)])
-    return load_be(buf, pos, int(_OLD_TIME_BYTES[_U64(digits)]), limit) * unit - _OLD_TIME_ZERO
+    micros = load_be(buf, pos, int(_OLD_TIME_BYTES[_U64(digits)]), limit) * unit - _OLD_TIME_ZERO
+    return micros if -_OLD_TIME_ZERO < micros < _OLD_TIME_ZERO else NO_DATE
 
 
 @compiled("int64(int64, int64)")
@@ -245,9 +252,9 @@ def _group(buf: Pointer, pos: int, size: int, flip: np.uint64, limit: int) -> np
     return (load_be_high(buf, pos, size, limit) ^ flip) >> _U64(64 - 8 * size)
 
 
-@compiled("void(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, int64)")
-def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out: Pointer, at: int, words: int, limit: int) -> None:
-    """MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[at]."""
+@compiled("boolean(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, int64)")
+def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out: Pointer, at: int, words: int, limit: int) -> bool:
+    """MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[at]; false if it is none."""
     whole = _U64(precision - scale)
     odd_whole, odd_scale = whole % _U64(9), _U64(scale) % _U64(9)
     groups = as_signed(whole // _U64(9) + _U64(scale) // _U64(9))
@@ -259,9 +266,12 @@ def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out
     if not small:
         store_number(out, at, words, 0)
     total = _U64(0)
+    sound = True
     if odd_whole != _U64(0):
         size = int(_DIGITS_TO_BYTES[odd_whole])
         total = _group(buf, pos, size, first_flip, limit)
+        if total >= _POWERS[odd_whole]:
+            sound = False
         first_flip = flip
         pos += size
         if not small:
@@ -270,12 +280,16 @@ def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out
         group = _group(buf, pos, 4, first_flip, limit)
         first_flip = flip
         pos += 4
+        if group >= _U64(1_000_000_000):
+            sound = False
         if small:
             total = total * _U64(1_000_000_000) + group
         else:
             _multiply_add(out, at, words, _U64(1_000_000_000), group)
     if odd_scale != _U64(0):
         group = _group(buf, pos, int(_DIGITS_TO_BYTES[odd_scale]), first_flip, limit)
+        if group >= _POWERS[odd_scale]:
+            sound = False
         if small:
             total = total * _POWERS[odd_scale] + group
         else:
@@ -285,6 +299,7 @@ def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out
         store_number(out, at, words, -number if negative else number)
     elif negative:
         _negate(out, at, words)
+    return sound
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)")

@@ -1,0 +1,87 @@
+"""The way log bytes take through Headrace, without server, thread or Spark: appender, groups, planner, segments, reader.
+
+Everything here is the real code; only what feeds it is ours. A `Chain` reads a whole log file as a source and its tasks would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock
+from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.planner import Planner, Statement
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile
+
+FIRST = 4
+"""Where the first event of a log file lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a source would publish of some bytes."""
+
+    end: int
+    """Where the last whole group ends."""
+    fault: DefiniteError | None
+    planner: Planner
+    segments: tuple[Segment, ...]
+    statements: tuple[Statement, ...]
+
+
+class Chain:
+    """Reads log files of one name in a directory of its own."""
+
+    def __init__(self, directory: Path, file: str, *, mariadb: bool) -> None:
+        self._path, self._file, self._mariadb = directory / file, file, mariadb
+
+    def scan(self, log: bytes | npt.NDArray[np.uint8], *, checksum: bool) -> tuple[int, DefiniteError | None]:
+        """Where the groups end that the scan lets through, and what stopped it."""
+        mirror = _Mirror()
+        appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
+        return mirror.take(appender, log)
+
+    def publish(self, log: bytes, *, checksum: bool) -> Published:
+        """Scan a whole file and plan what was let through as one batch."""
+        self._path.write_bytes(log)
+        mirror = _Mirror()
+        appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
+        end, fault = mirror.take(appender, log)
+        planner = Planner(mirror, Limits(), mariadb=self._mariadb)
+        start, stop = BinlogPosition(self._file, FIRST), BinlogPosition(self._file, end)
+        return Published(end, fault, planner, tuple(planner.segments(start, stop)), tuple(planner.statements(start, stop)))
+
+    def read(self, log: bytes, catalog: Catalog, *, checksum: bool) -> list[ChangeBlock]:
+        """Every block of a whole file, or the error that reading it ends in."""
+        published = self.publish(log, checksum=checksum)
+        blocks = [block for segment in published.segments for block in read_segment(segment, catalog)]
+        if published.fault is not None:
+            raise published.fault
+        return blocks
+
+
+class _Mirror(Mirror):
+    """A mirror that is filled by its caller."""
+
+    def __init__(self) -> None:
+        super().__init__(limit_bytes=1 << 40)
+
+    def open(self, file: str, path: Path) -> MirrorFile:
+        return self._open(file, path, FIRST)
+
+    def take(self, appender: Appender, log: bytes | npt.NDArray[np.uint8]) -> tuple[int, DefiniteError | None]:
+        piece = log[FIRST:] if isinstance(log, np.ndarray) else np.frombuffer(bytearray(log[FIRST:]), dtype=np.uint8)
+        fault = None
+        try:
+            self._append(appender, piece)
+        except DefiniteError as error:
+            fault = error
+        finally:
+            appender.close()
+        return max(appender.mirror.safe_end, FIRST), fault
