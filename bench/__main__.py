@@ -13,13 +13,14 @@ from bench.corpus import default_cache, open_corpus
 from bench.live import measure_live_pipe
 from bench.machine import describe_machine
 from bench.race import Result, run_contender
-from bench.report import TEXT_WIDTH, Report
-from bench.workload import Workload
+from bench.report import TEXT_WIDTH, Report, ShapeResult
+from bench.workload import SHAPES, SMALLEST, Workload
 from headrace.errors import HeadraceError
 
 FULL_CHANGES, QUICK_CHANGES = 1_000_000, 100_000
 LATENCY, LATENCY_SECONDS = "latency", 30.0
-EVERYONE = (*LOG_READERS, *TABLE_COPIERS, LATENCY)
+SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
+EVERYONE = (*LOG_READERS, *TABLE_COPIERS, LATENCY, *SHAPES)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -54,16 +55,26 @@ def run(options: argparse.Namespace, console: Console) -> None:
     with open_corpus(options.server, Workload(options.changes), default_cache()) as corpus:
         results: dict[str, Result] = {}
         chosen = options.only or EVERYONE
-        for name in (name for name in chosen if name != LATENCY):
+        for name in (name for name in chosen if name not in (LATENCY, *SHAPES)):
             results[name] = run_contender(load_contender(name), corpus)
             console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
         target = corpus.target()
     # After the corpus has stopped: two servers would share the cores.
     live = measure_live_pipe(options.server, seconds=LATENCY_SECONDS) if LATENCY in chosen else None
-    report = Report(machine, target, corpus.manifest, results, live)
+    shapes = {shape: run_shape(shape, options, console) for shape in SHAPES if shape in chosen}
+    report = Report(machine, target, corpus.manifest, results, live, shapes)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")
+
+
+def run_shape(shape: str, options: argparse.Namespace, console: Console) -> ShapeResult:
+    """Tables unlike the reference workload's, a tenth of its changes: only what reads logs, and nobody that takes minutes."""
+    changes = max(options.changes // 10, SMALLEST)
+    console.print(f"shape {shape}: {changes:,} changes")
+    with open_corpus(options.server, Workload(changes, shape=shape), default_cache()) as corpus:
+        results = {name: run_contender(load_contender(name), corpus) for name in SHAPE_READERS}
+        return ShapeResult(corpus.target(), results)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 from pymysql.constants.CLIENT import MULTI_STATEMENTS
 
 from bench.target import DATABASE, PASSWORD, USER, LogFile, Target
-from bench.workload import REVISION, SCHEMA, TABLES, Workload, generate_transactions
+from bench.workload import Workload, generate_transactions
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import DefiniteError
 from testkit.cache import cache_dir
@@ -112,7 +112,7 @@ def default_cache() -> Path:
 def open_corpus(flavour: str, workload: Workload, cache: Path) -> Iterator[Corpus]:
     """The workload's server, started; generated first if it is not in the cache."""
     program = find_program(flavour)
-    directory = cache / f"{flavour}-{program.version}-{workload.changes}-{workload.seed}-r{REVISION}"
+    directory = cache / f"{flavour}-{program.version}-{workload.name}"
     cache.mkdir(parents=True, exist_ok=True)
     with _lock(directory.with_name(directory.name + ".lock")):
         manifest_file = directory / "manifest.json"
@@ -136,7 +136,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _generate(server: PrivateServer, workload: Workload) -> Manifest:
     with server, server.root_connection(client_flag=MULTI_STATEMENTS, ssl_disabled=True) as connection:
-        _prepare(connection, server.flavour)
+        _prepare(connection, server.flavour, workload)
         start = _position(connection, server.flavour)
         gtids = _fetch(connection, f"SELECT @@global.{GTID_VARIABLE[server.flavour]}")[0][0]
         began = time.perf_counter()
@@ -144,14 +144,14 @@ def _generate(server: PrivateServer, workload: Workload) -> Manifest:
         seconds = time.perf_counter() - began
         connection.query("FLUSH BINARY LOGS")
         files = tuple(LogFile(row[0], row[1]) for row in _fetch(connection, "SHOW BINARY LOGS")[:-1])
-        rows = {table: _fetch(connection, f"SELECT COUNT(*) FROM {DATABASE}.{table}")[0][0] for table in TABLES}
+        rows = {table.name: _fetch(connection, f"SELECT COUNT(*) FROM {DATABASE}.{table.name}")[0][0] for table in workload.tables}
     expected = workload.changes - workload.changes * 3 // 10 - 2 * (workload.changes // 10)
     if sum(rows.values()) != expected:
         raise DefiniteError(f"the server holds {rows} rows after the workload, not {expected} in all", place=str(server.directory))
     return Manifest(workload.changes, rows, files, *start, gtids, *middle, seconds)
 
 
-def _prepare(connection: Connection[Any], flavour: str) -> None:
+def _prepare(connection: Connection[Any], flavour: str, workload: Workload) -> None:
     reset = "RESET BINARY LOGS AND GTIDS" if flavour == "mysql" else "RESET MASTER"
     for statement in (
         "SET sql_log_bin = 0",
@@ -159,7 +159,7 @@ def _prepare(connection: Connection[Any], flavour: str) -> None:
         f"GRANT {GRANTS} ON *.* TO '{USER}'@'%'",
         "SET sql_log_bin = 1",
         reset,
-        *SCHEMA,
+        *workload.schema,
     ):
         connection.query(statement)
 

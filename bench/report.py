@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,18 @@ TEXT_WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeResult:
+    """What readers did with tables of another shape."""
+
+    target: Target
+    results: Mapping[str, Result]
+
+    def megabytes_per_cpu_s(self, result: Result) -> float:
+        """How much of the log the reader took in per CPU second, by its share of the changes."""
+        return self.target.log_bytes / 1e6 * result.cpu_rate / self.target.changes
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything one run found out."""
 
@@ -31,12 +43,15 @@ class Report:
     manifest: Manifest
     results: Mapping[str, Result]
     live: LiveResult | None = None
+    shapes: Mapping[str, ShapeResult] = field(default_factory=dict)
 
     def print_to(self, console: Console) -> None:
         console.print(self._headline())
         for table in (_readers_table(self._pick(LOG_READERS), self.target.changes), _copiers_table(self._pick(TABLE_COPIERS))):
             if table.row_count:
                 console.print(table)
+        if self.shapes:
+            console.print(_shapes_table(self.shapes))
         for name, result in self.results.items():
             console.print(f"  {name}: {result.note}", highlight=False)
         if self.live is not None:
@@ -63,6 +78,17 @@ class Report:
             "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
             "log": {name: _result_json(result) for name, result in self._pick(LOG_READERS).items()},
             "snapshot": {name: _result_json(result) for name, result in self._pick(TABLE_COPIERS).items()},
+            "shapes": {
+                shape: {
+                    "changes": found.target.changes,
+                    "log_bytes": found.target.log_bytes,
+                    **{
+                        name: {**_result_json(result), "megabytes_per_cpu_s": found.megabytes_per_cpu_s(result)}
+                        for name, result in found.results.items()
+                    },
+                }
+                for shape, found in self.shapes.items()
+            },
             "latency": asdict(self.live) if self.live is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
@@ -123,6 +149,26 @@ def _copiers_table(results: Mapping[str, Result]) -> Table:
         )
         if result.window.cold_wall_s:
             table.add_row(*_cold_cells(result), "", _cold_ratio(result, results.get("clickhouse-own"), "{:.2f}"))
+    return table
+
+
+def _shapes_table(shapes: Mapping[str, ShapeResult]) -> Table:
+    table = Table(title="Tables of other shapes")
+    for heading in ("table", "reader"):
+        table.add_column(heading)
+    for heading in ("bytes/change", "changes/CPU s", "log MB/CPU s", "of floor", "x mysql-replication"):
+        table.add_column(heading, justify="right")
+    for shape, found in shapes.items():
+        for result in found.results.values():
+            table.add_row(
+                shape,
+                result.title,
+                f"{found.target.log_bytes / found.target.changes:,.0f}",
+                f"{result.cpu_rate:,.0f}",
+                f"{found.megabytes_per_cpu_s(result):,.0f}",
+                f"{result.cpu_rate / found.results['floor'].cpu_rate:.1%}",
+                f"{result.cpu_rate / found.results['mysql-replication'].cpu_rate:.1f}",
+            )
     return table
 
 

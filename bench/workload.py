@@ -1,4 +1,4 @@
-"""The reference workload, as SQL.
+"""The reference workload, and tables of other shapes, as SQL.
 
 The statements are a pure function of `Workload`: the same numbers of changes and seed give the same statements in the same order, byte
 for byte, on every machine. Of N changes exactly 60 % are inserts, 30 % updates and 10 % deletes; exactly half are made in large
@@ -14,8 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.generate import COLOURS, Table, Transaction, format_moment, join
+from bench.shapes import Documents, Wide
 from bench.target import DATABASE
 from headrace.errors import DefiniteError
+
+REFERENCE, SHAPES = "reference", ("wide", "json")
+"""The reference workload, and others beside it."""
 
 REVISION = 1
 """Raise it when the statements change: cached servers of another revision are not used."""
@@ -23,37 +28,10 @@ REVISION = 1
 SMALLEST = 1_000
 LARGE_ROWS = 8_000
 SMALL_ROWS = 10
-ROWS_PER_INSERT = 500
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 
-SCHEMA = (
-    f"CREATE DATABASE {DATABASE} DEFAULT CHARACTER SET utf8mb4",
-    f"""CREATE TABLE {DATABASE}.sbtest (
-  id INT NOT NULL PRIMARY KEY,
-  k INT NOT NULL DEFAULT 0,
-  c CHAR(120) NOT NULL DEFAULT '',
-  pad CHAR(60) NOT NULL DEFAULT '',
-  KEY k_1 (k)
-) ENGINE=InnoDB""",
-    f"""CREATE TABLE {DATABASE}.orders (
-  id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
-  customer_id INT UNSIGNED NOT NULL,
-  status ENUM('new','paid','packed','shipped','returned') NOT NULL,
-  amount DECIMAL(12,2) NOT NULL,
-  tax DECIMAL(10,4) NULL,
-  quantity SMALLINT NOT NULL,
-  express TINYINT(1) NOT NULL,
-  created_at DATETIME(6) NOT NULL,
-  shipped_at DATETIME(6) NULL,
-  note VARCHAR(200) NULL,
-  attributes JSON NOT NULL
-) ENGINE=InnoDB""",
-)
-TABLES = ("sbtest", "orders")
 STATUSES = ("new", "paid", "packed", "shipped", "returned")
-COLOURS = ("red", "green", "blue", "black", "white", "größe", "naïve")
-DAYS_SINCE_2020 = 1_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +40,20 @@ class Workload:
 
     changes: int
     seed: int = 20_26
+    shape: str = REFERENCE
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, in a directory's name."""
+        return f"{'' if self.shape == REFERENCE else self.shape + '-'}{self.changes}-{self.seed}-r{REVISION}"
+
+    @property
+    def tables(self) -> tuple[type[Table], ...]:
+        return {REFERENCE: (_Sbtest, _Orders), "wide": (Wide,), "json": (Documents,)}[self.shape]
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        return (f"CREATE DATABASE {DATABASE} DEFAULT CHARACTER SET utf8mb4", *(table.schema for table in self.tables))
 
     def __post_init__(self) -> None:
         if self.changes < SMALLEST:
@@ -70,37 +62,19 @@ class Workload:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """One transaction: its statements (without BEGIN and COMMIT) and how many rows it changes."""
-
-    statements: tuple[str, ...]
-    inserts: int
-    updates: int
-    deletes: int
-
-    @property
-    def changes(self) -> int:
-        return self.inserts + self.updates + self.deletes
-
-    @property
-    def sql(self) -> str:
-        return ";".join(("BEGIN", *self.statements, "COMMIT"))
-
-
 def generate_transactions(workload: Workload) -> Iterator[Transaction]:
     """The workload's transactions, in order."""
     draw = random.Random(workload.seed)
     sizes = _plan_sizes(workload.changes, draw)
     deck = _deal_operations(workload, sizes)
-    tables = {"sbtest": _Sbtest(workload.seed), "orders": _Orders(workload.seed)}
+    tables = [table(workload.seed) for table in workload.tables]
     start = 0
     for ordinal, size in enumerate(sizes):
         counts = np.bincount(deck[start : start + size], minlength=3)
         start += size
-        # Large transactions are few: taking turns keeps both tables equally full at any scale.
-        name = TABLES[ordinal % 2] if size > SMALL_ROWS else draw.choice(TABLES)
-        yield tables[name].transact(int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE]), draw)
+        # Large transactions are few: taking turns keeps the tables equally full at any scale.
+        table = tables[ordinal % len(tables)] if size > SMALL_ROWS else draw.choice(tables)
+        yield table.transact(int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE]), draw)
 
 
 def _plan_sizes(changes: int, draw: random.Random) -> list[int]:
@@ -136,54 +110,17 @@ def _deal_operations(workload: Workload, sizes: list[int]) -> np.ndarray:
     return np.concatenate((np.full(head, INSERT, dtype=np.uint8), rest))
 
 
-class _Table:
-    """A table's live keys, and the statements that change them."""
-
-    def __init__(self, seed: int) -> None:
-        self._values = np.random.Generator(np.random.PCG64(seed))
-        self._live: list[int] = []
-        self._next_id = 1
-
-    def transact(self, inserts: int, updates: int, deletes: int, draw: random.Random) -> Transaction:
-        gone = self._take(deletes, draw)
-        changed = sorted(draw.sample(self._live, updates))
-        statements: list[str] = []
-        if changed:
-            statements.append(self._update(changed, draw))
-        if gone:
-            statements.append(f"DELETE FROM {DATABASE}.{self.name} WHERE id IN ({_join(gone)})")
-        statements.extend(self._insert(inserts))
-        return Transaction(tuple(statements), inserts, updates, deletes)
-
-    def _take(self, count: int, draw: random.Random) -> list[int]:
-        taken = []
-        for _ in range(count):
-            place = draw.randrange(len(self._live))
-            self._live[place], self._live[-1] = self._live[-1], self._live[place]
-            taken.append(self._live.pop())
-        return sorted(taken)
-
-    def _insert(self, count: int) -> Iterator[str]:
-        for start in range(0, count, ROWS_PER_INSERT):
-            rows = min(ROWS_PER_INSERT, count - start)
-            ids = range(self._next_id, self._next_id + rows)
-            self._next_id += rows
-            self._live.extend(ids)
-            yield f"INSERT INTO {DATABASE}.{self.name} VALUES {','.join(self._rows(ids))}"
-
-    name = ""
-
-    def _rows(self, ids: range) -> list[str]:
-        raise NotImplementedError
-
-    def _update(self, ids: list[int], draw: random.Random) -> str:
-        raise NotImplementedError
-
-
-class _Sbtest(_Table):
+class _Sbtest(Table):
     """sysbench's table: dashed groups of random digits."""
 
     name = "sbtest"
+    schema = f"""CREATE TABLE {DATABASE}.sbtest (
+  id INT NOT NULL PRIMARY KEY,
+  k INT NOT NULL DEFAULT 0,
+  c CHAR(120) NOT NULL DEFAULT '',
+  pad CHAR(60) NOT NULL DEFAULT '',
+  KEY k_1 (k)
+) ENGINE=InnoDB"""
 
     def _rows(self, ids: range) -> list[str]:
         keys = self._values.integers(0, 1_000_000, len(ids)).tolist()
@@ -194,13 +131,26 @@ class _Sbtest(_Table):
     def _update(self, ids: list[int], draw: random.Random) -> str:
         step = draw.randint(1, 1_000)
         # REVERSE gives every row its own new text without sending one per row.
-        return f"UPDATE {DATABASE}.sbtest SET k = k + {step}, c = REVERSE(c) WHERE id IN ({_join(ids)})"
+        return f"UPDATE {DATABASE}.sbtest SET k = k + {step}, c = REVERSE(c) WHERE id IN ({join(ids)})"
 
 
-class _Orders(_Table):
+class _Orders(Table):
     """A shop's orders: decimals, microseconds, an enum, JSON, and columns that are often NULL."""
 
     name = "orders"
+    schema = f"""CREATE TABLE {DATABASE}.orders (
+  id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+  customer_id INT UNSIGNED NOT NULL,
+  status ENUM('new','paid','packed','shipped','returned') NOT NULL,
+  amount DECIMAL(12,2) NOT NULL,
+  tax DECIMAL(10,4) NULL,
+  quantity SMALLINT NOT NULL,
+  express TINYINT(1) NOT NULL,
+  created_at DATETIME(6) NOT NULL,
+  shipped_at DATETIME(6) NULL,
+  note VARCHAR(200) NULL,
+  attributes JSON NOT NULL
+) ENGINE=InnoDB"""
 
     def _rows(self, ids: range) -> list[str]:
         numbers = self._values.integers(0, 1 << 31, (len(ids), 6)).tolist()
@@ -208,9 +158,9 @@ class _Orders(_Table):
 
     @staticmethod
     def _row(key: int, customer: int, cents: int, moment: int, choice: int, quantity: int, weight: int) -> str:
-        created = _format_moment(moment)
+        created = format_moment(moment)
         tax = "NULL" if choice % 3 == 0 else f"{cents % 10_000_000 / 700:.4f}"
-        shipped = "NULL" if choice % 2 else f"'{_format_moment(moment + 86_400 + choice % 200_000)}'"
+        shipped = "NULL" if choice % 2 else f"'{format_moment(moment + 86_400 + choice % 200_000)}'"
         note = "NULL" if choice % 5 < 3 else f"'leave at door {choice % 1000}, {COLOURS[choice % 7]}'"
         attributes = (
             f'{{"colour": "{COLOURS[weight % 7]}", "weight": {weight % 50_000 / 1000}, "gift": {"true" if choice % 4 == 0 else "false"}, '
@@ -223,18 +173,11 @@ class _Orders(_Table):
 
     def _update(self, ids: list[int], draw: random.Random) -> str:
         status = draw.choice(STATUSES)
-        shipped = _format_moment(draw.randrange(1 << 31))
+        shipped = format_moment(draw.randrange(1 << 31))
         return (
             f"UPDATE {DATABASE}.orders SET status = '{status}', amount = amount + {draw.randint(1, 999)} / 100, shipped_at = '{shipped}', "
-            f"attributes = JSON_SET(attributes, '$.weight', id % {draw.randint(7, 999)}) WHERE id IN ({_join(ids)})"
+            f"attributes = JSON_SET(attributes, '$.weight', id % {draw.randint(7, 999)}) WHERE id IN ({join(ids)})"
         )
-
-
-def _format_moment(number: int) -> str:
-    """A moment within five years of 2020, with microseconds, from any number."""
-    second, micro = number % 86_400, number * 7 % 1_000_000
-    day = np.datetime64("2020-01-01") + number // 86_400 % DAYS_SINCE_2020
-    return f"{day} {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{micro:06d}"
 
 
 def _dashed_digits(values: np.random.Generator, rows: int, groups: int) -> list[str]:
@@ -242,7 +185,3 @@ def _dashed_digits(values: np.random.Generator, rows: int, groups: int) -> list[
     digits = values.integers(ord("0"), ord("9") + 1, (rows, width), dtype=np.uint8)
     digits[:, 11::12] = ord("-")
     return [text.decode() for text in digits.view(f"S{width}").ravel().tolist()]
-
-
-def _join(ids: list[int]) -> str:
-    return ",".join(map(str, ids))
