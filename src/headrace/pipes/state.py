@@ -17,6 +17,7 @@ from typing import Any, Self, TextIO
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
+from headrace.sources.mysql.journal import MISSHAPEN
 
 _FORMAT = 2
 _START_OVER = "restore the file, or start over: remove the state directory and the target tables"
@@ -166,7 +167,10 @@ class StateDirectory:
         raw = _read_json(file)
         if raw.get("format") != _FORMAT:
             raise DefiniteError("the state directory was written by another version of Headrace", place=str(file), hint=_START_OVER)
-        return PipeState.from_json(raw)
+        try:
+            return PipeState.from_json(raw)
+        except MISSHAPEN as error:
+            raise _damaged(error, str(file)) from error
 
     def save(self, state: PipeState) -> None:
         _replace(self.path / "pipe.json", state.to_json())
@@ -252,17 +256,15 @@ class SnapshotLog:
             os.fsync(file.fileno())
 
     def _read(self) -> None:
-        whole, _, torn = self._path.read_text().rpartition("\n")
+        whole, newline, torn = self._path.read_bytes().rpartition(b"\n")
         if torn:
             # A crash cut the last line short: what it said did not happen. Cut it off, so that the next line starts clean.
-            os.truncate(self._path, len(whole.encode()) + (1 if whole else 0))
+            os.truncate(self._path, len(whole) + len(newline))
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                entry = json.loads(line)
-            except ValueError as error:
-                place = f"{self._path}, line {number}"
-                raise DefiniteError(f"a file of the state directory is damaged: {error}", place=place, hint=_START_OVER) from error
-            self._apply(entry)
+                self._apply(json.loads(line))
+            except MISSHAPEN as error:
+                raise _damaged(error, f"{self._path}, line {number}") from error
 
     def _apply(self, entry: dict[str, Any]) -> None:
         table = entry["table"]
@@ -276,10 +278,16 @@ class SnapshotLog:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        raw: dict[str, Any] = json.loads(file.read_text())
+        raw = json.loads(file.read_bytes())
     except ValueError as error:
-        raise DefiniteError(f"a file of the state directory is damaged: {error}", place=str(file), hint=_START_OVER) from error
+        raise _damaged(error, str(file)) from error
+    if not isinstance(raw, dict):
+        raise _damaged(TypeError("no object"), str(file))
     return raw
+
+
+def _damaged(error: Exception, place: str) -> DefiniteError:
+    return DefiniteError(f"a file of the state directory is damaged: {error!r}", place=place, hint=_START_OVER)
 
 
 def _replace(path: Path, content: dict[str, Any]) -> None:

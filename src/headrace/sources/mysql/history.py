@@ -24,7 +24,7 @@ from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.meaning import Meaning, interpret
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.followed import Followed, Outcome, assess
-from headrace.sources.mysql.journal import Journal
+from headrace.sources.mysql.journal import MISSHAPEN, Journal
 from headrace.sources.mysql.position import BinlogPosition
 
 __all__ = ["Followed", "Outcome", "SchemaHistory"]
@@ -44,8 +44,11 @@ class SchemaHistory:
         self._journal = Journal(path) if path is not None else None
         self._clear()
         if self._journal is not None:
-            for entry in self._journal.read():
-                self._replay(entry)
+            for number, entry in enumerate(self._journal.read(), 1):
+                try:
+                    self._replay(entry)
+                except MISSHAPEN as error:
+                    raise self._journal.damaged(number, repr(error)) from error
 
     @property
     def is_empty(self) -> bool:

@@ -9,9 +9,12 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import DefiniteError
+
+MISSHAPEN: Final = (LookupError, TypeError, ValueError, AttributeError)
+"""What reading JSON of another shape than expected may raise."""
 
 
 class Journal:
@@ -33,9 +36,9 @@ class Journal:
             try:
                 entry = json.loads(line)
             except ValueError as error:
-                raise self._damaged(number, str(error)) from error
+                raise self.damaged(number, str(error)) from error
             if not isinstance(entry, dict):
-                raise self._damaged(number, "no object")
+                raise self.damaged(number, "no object")
             entries.append(entry)
         return entries
 
@@ -66,7 +69,7 @@ class Journal:
         finally:
             os.close(descriptor)
 
-    def _damaged(self, line: int, why: str) -> DefiniteError:
+    def damaged(self, line: int, why: str) -> DefiniteError:
         return DefiniteError(
             f"a file of the state directory is damaged: {why}",
             place=f"{self._path}, line {line}",

@@ -119,7 +119,7 @@ class Cursor:
 
     def number(self) -> int:
         token = self.next()
-        if token.form is not Form.NUMBER or not token.text.isdigit():
+        if token.form is not Form.NUMBER or not token.text.isdecimal():
             self._at -= 1
             raise self.surprise("a number")
         return int(token.text)

@@ -59,7 +59,7 @@ def _binary(column: Column, raw: bytes) -> str:
 def _literal(column: Column, text: str) -> str:
     kind = column.kind
     if kind is Kind.BIT:
-        return f"b'{int(text):b}'" if text.isdigit() else text
+        return f"b'{int(text):b}'" if text.isdecimal() else text
     if kind is Kind.BYTES:
         return _binary(column, text.encode())
     if kind in _INTEGERS or kind is Kind.DECIMAL:
@@ -89,8 +89,8 @@ def _number(column: Column, text: str, scale: int) -> str:
 
 def _year(default: DefaultText) -> str:
     """Years of one or two digits are of this century or the last; but the number 0 is the year 0000."""
-    if not default.text.isdigit() or len(default.text) > 2 or (default.text == "0" and default.written is Written.NUMBER):
-        return default.text.zfill(4) if default.text.isdigit() else default.text
+    if not default.text.isdecimal() or len(default.text) > 2 or (default.text == "0" and default.written is Written.NUMBER):
+        return default.text.zfill(4) if default.text.isdecimal() else default.text
     year = int(default.text)
     return str(year + (2000 if year < 70 else 1900))
 
@@ -114,7 +114,7 @@ def _moment(column: Column, text: str) -> str:
 
 
 def _time(column: Column, text: str, rounding: str) -> str:
-    if text.isdigit():
+    if text.isdecimal():
         # 10203 is three seconds past 01:02.
         hours, rest = divmod(int(text), 10_000)
         text = f"{hours}:{rest // 100}:{rest % 100}"

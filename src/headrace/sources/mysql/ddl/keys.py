@@ -84,7 +84,7 @@ def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
             prefixes.append(0)
         else:
             columns.append(cursor.name())
-            prefixes.append(int(cursor.skip_parentheses()) if cursor.sees("(") else 0)
+            prefixes.append(_prefix(cursor) if cursor.sees("(") else 0)
         if cursor.accept("WITHOUT", "OVERLAPS"):
             columns.pop()
             prefixes.pop()
@@ -93,6 +93,13 @@ def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
             break
     cursor.expect_sign(")")
     return replace(key, columns=tuple(columns), prefixes=tuple(prefixes))
+
+
+def _prefix(cursor: Cursor) -> int:
+    cursor.expect_sign("(")
+    length = cursor.number()
+    cursor.expect_sign(")")
+    return length
 
 
 def _foreign(cursor: Cursor, constraint: str) -> KeyText:
