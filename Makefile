@@ -32,6 +32,16 @@ test: setup ## Run all tests, on MariaDB and on Oracle MySQL (fetched on the fir
 	@$(BIN)/python -m testkit.mysql_fetch
 	$(BIN)/python -m pytest --durations=15 --durations-min=1 $(ARGS)
 
+.PHONY: soak
+soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
+	@$(BIN)/python -m testkit.mysql_fetch
+	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py $(ARGS)
+
+.PHONY: record
+record: setup ## Write the recorded logs in tests/golden anew from both servers (testkit/scenarios.py says what)
+	@$(BIN)/python -m testkit.mysql_fetch
+	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/integration/test_decode_fixtures.py
+
 .PHONY: lint
 lint: setup ## Check style, types and import rules
 	$(BIN)/ruff check $(CODE)

@@ -131,10 +131,12 @@ def test_damaged_files_of_a_state(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
     options = {"zero_dates_as_null": False}
     directory.save(
-        PipeState("mysql://u@h:1/", "id", "chdb:x", ("shop.*",), AT.to_json(), 0, options, {NAME: TableState(SCHEMA, AT.to_json())})
+        PipeState(
+            "mysql://u@h:1/", "id", "chdb:x", {"include": ["shop.*"]}, AT.to_json(), 0, options, {NAME: TableState(SCHEMA, AT.to_json())}
+        )
     )
     log = SnapshotLog(directory)
-    log.plan(NAME, [{"number": 0, "where": "a < 5"}, {"number": 1, "where": "a >= 5"}])
+    log.plan(NAME, 1, [{"number": 0, "where": "a < 5"}, {"number": 1, "where": "a >= 5"}])
     log.finish(NAME, 0, 5)
     history = SchemaHistory(lambda _: True, DIALECTS[0], directory.path / "history.jsonl")
     history.begin(catalogue(), AT)
