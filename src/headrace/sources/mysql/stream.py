@@ -224,7 +224,7 @@ class ReplicationStream:
     def _is_end(self, payload: bytes) -> bool:
         if payload[:1] == b"\xfe" and len(payload) < 9:
             return True
-        if payload[:1] == b"\xff":
+        if payload[:1] == b"\xff" and len(payload) >= 3:
             try:
                 pymysql.err.raise_mysql_exception(payload)
             except pymysql.err.MySQLError as error:

@@ -248,7 +248,8 @@ class _Result:
         at = int(self._state[resultset.AT])
         size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
         packet = MysqlPacket(self._raw[at + 4 : at + 4 + size].tobytes(), "utf8mb4")
-        if size:
+        # An error has a number after its first byte.
+        if size >= 3:
             packet.check_error()
         if not size or not packet.is_eof_packet():
             raise DefiniteError("the source sent a result that cannot be read", place=str(self._schema.name))
