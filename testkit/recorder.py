@@ -1,7 +1,7 @@
 """Makes recordings: runs a scenario on a real server and keeps the log file it wrote, with what it decodes to.
 
-The log is reset before each scenario, so offsets and versions are the same from run to run. What the log decodes to must be, replayed,
-what the server's own SELECT shows in the end.
+The log is reset before each scenario, so that a recording is a whole file. What it decodes to must be, replayed, what the server's own
+SELECT shows in the end.
 """
 
 from __future__ import annotations
