@@ -43,7 +43,7 @@ _PLAIN: Final = {
     "inet4": Kind.INET4,
     "inet6": Kind.INET6,
 }
-_LONGEST_VARCHAR: Final = 65_535
+LONGEST_VARCHAR: Final = 65_535
 _NO_DISPLAY_WIDTH: Final = 80_019
 """MySQL's version since which integers are shown without a display width."""
 DEFAULT_VECTOR: Final = 2_048
@@ -170,7 +170,7 @@ def _define_string(name: str, text: TypeText, charset: str, dialect: Dialect) ->
     width = character_width(charset)
     if plain == "text" and length is not None and (length or not dialect.mariadb):
         plain, length = _fitting(length * width), None
-    elif plain == "varchar" and (length or 0) * width > _LONGEST_VARCHAR:
+    elif plain == "varchar" and (length or 0) * width > LONGEST_VARCHAR:
         plain, length = _fitting((length or 0) * width), None
     elif plain == "char" and length is None:
         length = 1

@@ -14,7 +14,15 @@ from typing import Final
 from headrace.model.evolution import FIRST
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sources.mysql.ddl.defaults import default_of
-from headrace.sources.mysql.ddl.definitions import Setting, charset_of, convert_column, define_column, string_length
+from headrace.sources.mysql.ddl.definitions import (
+    LONGEST_VARCHAR,
+    Setting,
+    character_width,
+    charset_of,
+    convert_column,
+    define_column,
+    string_length,
+)
 from headrace.sources.mysql.ddl.syntax import (
     PRIMARY,
     AddColumns,
@@ -138,6 +146,10 @@ class Draft:
         self._promote()
         self._adjust(clauses)
         if self._converted:
+            if any(_outgrows(one.column, self._converted) for one in self.columns):
+                raise Misfit(
+                    "a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it"
+                )
             self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
         self._add_keys(clauses)
         self._check_names()
@@ -354,6 +366,11 @@ class Draft:
             return other is not key and not other.generated and other.columns[: len(key.columns)] == key.columns
 
         return [key for key in self.keys if not (key.generated and any(serves(other, key) for other in self.keys))]
+
+
+def _outgrows(column: Column, charset: str) -> bool:
+    """Whether a VARCHAR's bytes would no longer fit a VARCHAR in another character set."""
+    return bool(column.charset) and (string_length(column) or 0) * character_width(charset) > LONGEST_VARCHAR
 
 
 def _makes_long_text(clause: Clause) -> bool:
