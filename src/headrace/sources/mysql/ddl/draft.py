@@ -147,9 +147,7 @@ class Draft:
         self._adjust(clauses)
         if self._converted:
             if any(_outgrows(one.column, self._converted) for one in self.columns):
-                raise Misfit(
-                    "a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it"
-                )
+                raise Misfit("a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it")
             self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
         self._add_keys(clauses)
         self._check_names()
