@@ -69,11 +69,8 @@ def replicate(arguments: argparse.Namespace) -> int:
         spark_log=arguments.spark_log,
     )
     with open_sink(arguments.sink) as named:
-        pipe: Pipe | OfflinePipe
-        if address is None:
-            pipe = OfflinePipe(parse_directory(arguments.source), named.sink, named.name, settings, choose_view())
-        else:
-            pipe = Pipe(address, named.sink, named.name, settings, choose_view())
+        parts = (named.sink, named.name, settings, choose_view())
+        pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK

@@ -22,12 +22,16 @@ TABLES = (
     "CREATE TABLE uniquely (v VARCHAR(20), code CHAR(4) NOT NULL, loose INT, UNIQUE KEY by_loose (loose), UNIQUE KEY by_code (code))",
     KEYLESS,
     "CREATE TABLE skipped_one (id INT PRIMARY KEY)",
+    "CREATE TABLE private (id INT PRIMARY KEY, shown INT, hidden VARCHAR(20))",
+    "INSERT INTO private VALUES (1, 10, 'secret')",
     "INSERT INTO keyed VALUES (1, 'one'), (2, 'two'), (3, 'three')",
     "INSERT INTO uniquely VALUES ('a', 'AAAA', 1), ('b', 'BBBB', NULL), ('c', 'CCCC', NULL)",
     "INSERT INTO keyless VALUES (1, 'same', 'x'), (1, 'same', 'x'), (NULL, NULL, NULL), (NULL, NULL, NULL), (2, 'other', 'y')",
     "INSERT INTO skipped_one VALUES (7)",
 )
 CHANGES = (
+    "INSERT INTO private VALUES (2, 20, 'secret')",
+    "UPDATE private SET hidden = 'other' WHERE id = 1",
     "INSERT INTO keyless VALUES (1, 'same', 'x'), (3, 'new', 'y')",
     "DELETE FROM keyless WHERE a IS NULL LIMIT 1",
     "UPDATE keyless SET b = 'moved' WHERE a = 1 LIMIT 2",
@@ -91,14 +95,19 @@ def test_a_pipe_s_tables(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     target = f"clickhouse://default@127.0.0.1:{sink.port}"
-    options = ("--exclude", "skipped*", "--exclude", "_*")
+    hidden = ("--exclude-columns", "*.private.hidden")
+    mode = "consistent" if server.flavour == "mariadb" else "lock-free"
+    options = ("--exclude", "skipped*", "--exclude", "_*", "--snapshot", mode, *hidden)
     pipeline = Pipeline(replica_account.url(database), target, tmp_path / "state", options)
-    run(server, database, f"GRANT LOCK TABLES ON `{database}`.* TO '{replica_account.user}'@'%'", *TABLES)
+    user = f"'{replica_account.user}'@'%'"
+    run(server, database, f"GRANT LOCK TABLES ON `{database}`.* TO {user}", f"GRANT RELOAD ON *.* TO {user}", *TABLES)
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
+        assert ("they were locked for" in stream.output) == (mode == "consistent")
         run(server, database, *CHANGES)
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later")
+        assert client.query(f"SELECT * EXCEPT _version FROM `{database}`.private FINAL ORDER BY id").result_rows == [(1, 10, 1), (2, 20, 1)]
         assert client.query(f"SELECT count() FROM `{database}`.fleeting FINAL").result_rows == [(0,)]
         assert "skipped_one" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
 
@@ -134,6 +143,6 @@ def test_a_pipe_s_tables(
     done = pipeline.once()
     assert done.code == 0, done.output
     compare(client, server, database, "keyed", "uniquely", "later")
-    verified = pipeline.verify()
+    verified = run_command("verify", replica_account.url(database), target, *hidden)
     assert verified.output.splitlines()[-1].endswith("0 differences"), verified.output
     assert replica_account.password not in (tmp_path / "state" / "pipe.json").read_text()

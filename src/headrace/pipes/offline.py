@@ -7,7 +7,6 @@ TABLE; statements before that are not about rows that anybody reads.
 from __future__ import annotations
 
 import functools
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
 from headrace.pipes.opening import is_wanted, shown
-from headrace.pipes.pipe import spark_session
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.streaming import Streaming
@@ -33,24 +32,12 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablemap import parse_table_map
 
 
-class OfflinePipe:
+class OfflinePipe(RunnablePipe):
     """One replication of log files."""
 
     def __init__(self, path: Path, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        self._path, self._sink, self._sink_name, self._settings, self._view = path, sink, sink_name, settings, view
-        self._stop = threading.Event()
-
-    def stop(self) -> None:
-        """Ask the pipe to end after what it is doing; safe in a signal handler."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """Replicate until the files end (`once`) or asked to stop."""
-        directory = StateDirectory(self._settings.state).acquire()
-        try:
-            self._run(directory)
-        finally:
-            directory.release()
+        super().__init__(sink, sink_name, settings, view)
+        self._path = path
 
     def _run(self, directory: StateDirectory) -> None:
         log = open_directory(self._path, self._settings.start_at or "oldest")
@@ -78,7 +65,7 @@ class OfflinePipe:
             return
         start = BinlogPosition.from_json(state.start)
         source = BinlogDirectory(log.path, start, replace(self._settings.limits, parallelism=self._settings.slots), log.mariadb)
-        with spark_session(self._settings, directory, self._view) as session:
+        with self._spark(directory) as session:
             streaming.run(session, source, ended, lambda _: None)
 
     def _new_state(self, log: OfflineLog) -> PipeState:

@@ -8,9 +8,7 @@ done but not yet noted is done again, and the sink's merge makes the second time
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +18,7 @@ from headrace.pipes.opening import Opened, Opening, is_wanted, shown
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.resyncing import Resynchroniser
+from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
@@ -30,31 +29,17 @@ from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.origin import MySQLSource
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_server
-from headrace.spark.session import java_pid, start_session, warm_workers
 from headrace.spark.stream import ChangeStream
 
 _START_PATIENCE_S = 30.0
-_PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
 
 
-class Pipe:
-    """One replication, from its checks to its end."""
+class Pipe(RunnablePipe):
+    """One replication of a server."""
 
     def __init__(self, address: MySQLAddress, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        self._address, self._sink, self._sink_name, self._settings, self._view = address, sink, sink_name, settings, view
-        self._stop = threading.Event()
-
-    def stop(self) -> None:
-        """Ask the pipe to end after what it is doing; safe in a signal handler."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """Replicate until caught up (`once`) or asked to stop."""
-        directory = StateDirectory(self._settings.state).acquire()
-        try:
-            self._run(directory)
-        finally:
-            directory.release()
+        super().__init__(sink, sink_name, settings, view)
+        self._address = address
 
     def _run(self, directory: StateDirectory) -> None:
         connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S)
@@ -75,7 +60,7 @@ class Pipe:
         if parts.is_finished(opened.target):
             self._view.note(f"nothing new since {parts.streaming.reached}")
             return
-        with spark_session(self._settings, directory, self._view) as session:
+        with self._spark(directory) as session:
             self._copy(session, parts)
             self._follow(session, parts, opened, server)
 
@@ -161,17 +146,3 @@ class _Parts:
 
     def is_finished(self, target: BinlogPosition) -> bool:
         return self._once and self.streaming.reached >= target and self.copier.is_complete and self.resyncs.is_idle
-
-
-@contextmanager
-def spark_session(settings: PipeSettings, directory: StateDirectory, view: ProgressView) -> Iterator[Any]:
-    """A Spark session for the time of a run."""
-    session = start_session(settings.master, directory.path, spark_log=settings.spark_log, preload=_PRELOAD)
-    try:
-        directory.note_helper(java_pid(session))
-        warm_workers(session)
-        yield session
-    finally:
-        view.close()
-        session.stop()
-        directory.clear_scratch()

@@ -1,0 +1,53 @@
+"""What every kind of pipe has in common: it owns a state directory while it runs, and ends in order when it is asked to."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import StateDirectory
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.spark.session import java_pid, start_session, warm_workers
+
+_PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
+
+
+class RunnablePipe(ABC):
+    """One replication, from its checks to its end."""
+
+    def __init__(self, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        self._sink, self._sink_name, self._settings, self._view = sink, sink_name, settings, view
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the pipe to end after what it is doing; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Replicate until caught up (`once`) or asked to stop."""
+        directory = StateDirectory(self._settings.state).acquire()
+        try:
+            self._run(directory)
+        finally:
+            directory.release()
+
+    @abstractmethod
+    def _run(self, directory: StateDirectory) -> None: ...
+
+    @contextmanager
+    def _spark(self, directory: StateDirectory) -> Iterator[Any]:
+        """A Spark session for the time of a run."""
+        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=_PRELOAD)
+        try:
+            directory.note_helper(java_pid(session))
+            warm_workers(session)
+            yield session
+        finally:
+            self._view.close()
+            session.stop()
+            directory.clear_scratch()
