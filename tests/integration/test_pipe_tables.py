@@ -42,6 +42,8 @@ CHANGES = (
     "INSERT INTO later VALUES (1, 1.5), (2, 2.5)",
     "TRUNCATE TABLE later",
     "INSERT INTO later VALUES (2, 3.5)",
+    "CREATE TABLE derived (PRIMARY KEY (id)) SELECT id, v FROM later",
+    "INSERT INTO derived VALUES (7, 8.5)",
     "CREATE TABLE fleeting (id INT PRIMARY KEY)",
     "INSERT INTO fleeting VALUES (1)",
     "DROP TABLE fleeting",
@@ -106,7 +108,8 @@ def test_a_pipe_s_tables(
         assert ("they were locked for" in stream.output) == (mode == "consistent")
         run(server, database, *CHANGES)
         caught_up(pipeline, server, stream)
-        compare(client, server, database, "keyed", "uniquely", "later")
+        stream.until(lambda: stream.output.count("snapshot: complete") == 2)
+        compare(client, server, database, "keyed", "uniquely", "later", "derived")
         assert client.query(f"SELECT * EXCEPT _version FROM `{database}`.private FINAL ORDER BY id").result_rows == [(1, 10, 1), (2, 20, 1)]
         assert client.query(f"SELECT count() FROM `{database}`.fleeting FINAL").result_rows == [(0,)]
         assert "skipped_one" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
@@ -119,14 +122,14 @@ def test_a_pipe_s_tables(
         client.command(f"ALTER TABLE `{database}`.keyed DELETE WHERE id = 2 SETTINGS mutations_sync = 2")
         asked = run_command("resync", f"{database}.keyed", f"{database}.keyless", f"{database}.skipped_one", "--state", str(pipeline.state))
         assert "the running pipe" in asked.output, asked.output
-        stream.until(lambda: stream.output.count("snapshot: complete") == 2)
+        stream.until(lambda: stream.output.count("snapshot: complete") == 3)
         run(server, database, "INSERT INTO keyless VALUES (1, 'same', 'x')", "DELETE FROM keyless WHERE a = 3", "DELETE FROM skipped_one")
         run(server, database, "INSERT INTO skipped_one VALUES (8)", "INSERT INTO uniquely VALUES ('z', 'ZZZZ', 26)")
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later", "skipped_one")
 
         run(server, database, *SWAP)
-        stream.until(lambda: stream.output.count("snapshot: complete") == 3)
+        stream.until(lambda: stream.output.count("snapshot: complete") == 4)
         run(server, database, "UPDATE keyed SET extra = id WHERE id < 3")
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later", "skipped_one")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import tables_of
+from headrace.model.evolution import CreateTable, tables_of
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import OnSchemaChange
@@ -46,13 +46,19 @@ class Follower:
     """Has tables read again, where there is a server to read them from."""
     view: ProgressView
 
-    def follow(self, query: Query, position: BinlogPosition) -> None:
-        """Do to the sink what the statement did to the source; raises where that is not possible."""
+    def follow(self, query: Query, position: BinlogPosition, *, with_rows: bool = False) -> None:
+        """Do to the sink what the statement did to the source; raises where that is not possible.
+
+        `with_rows`: rows stood in one group with the statement, and those of a table that it made were passed over.
+        """
         followed = self.history.follow(query, position)
         if followed.outcome is Outcome.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
         followed.check()
+        if with_rows:
+            made = {change.schema.name for change in followed.changes if isinstance(change, CreateTable)}
+            followed = replace(followed, arrived=followed.arrived | {name for name in made if name not in self.state.tables})
         self._empty(followed)
         self._remove(followed)
         self._await_rows(followed)

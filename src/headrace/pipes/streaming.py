@@ -87,7 +87,8 @@ class Streaming:
         for report in reports:
             if report.kind == "statement":
                 work = json.loads(report.detail)
-                self.follower.follow(Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"]))
+                query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+                self.follower.follow(query, position, with_rows=work["with_rows"])
         ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0

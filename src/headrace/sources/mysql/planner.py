@@ -57,6 +57,8 @@ class Statement:
 
     query: Query
     position: BinlogPosition
+    with_rows: bool = False
+    """Whether changes of rows stand in one group with it, as when a table is created from a SELECT."""
 
 
 class Planner:
@@ -134,7 +136,8 @@ class Planner:
             for g in np.flatnonzero(_barriers(groups)).tolist():
                 offset, shift = int(groups[g, scan.END]), int(stretch.course.shifts[g] + groups[g, scan.GROWTH])
                 position = BinlogPosition(mirror.name, offset, epoch=start.epoch, shift=shift)
-                found.extend(Statement(query, position) for query in _queries(mirror, int(groups[g, scan.START]), offset))
+                with_rows = bool(groups[g, scan.ROWS])
+                found.extend(Statement(query, position, with_rows) for query in _queries(mirror, int(groups[g, scan.START]), offset))
         return found
 
     def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:

@@ -185,7 +185,8 @@ class _Walk:
             raise DefiniteError(
                 f"the log holds changes of {table_map.name}, which was not there when replication started",
                 place=place,
-                hint="start Headrace again with the same state: it then takes a snapshot of the new table and goes on",
+                hint="start Headrace again with the same state: it then takes a snapshot of the new table and goes on"
+                " (log files: they must hold the table's CREATE, or be written with binlog_row_metadata = FULL)",
             )
         decoder = RowDecoder(schema, table_map, self._catalog.keys[table_map.name], self._catalog.options, place)
         self._by_map[table_map] = decoder

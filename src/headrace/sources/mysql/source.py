@@ -59,11 +59,16 @@ class LogPlanner:
         while not self._planner.await_end(stop, _LOOK_S):
             self._check_log_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
-        works: list[Work] = [{"kind": "rows", "until": end, **segment.to_json()} for segment in segments]
+        statements = self._planner.statements(begin, stop)
+        # A table that is created from a SELECT has rows in the very group that creates it: the driver sees to them (`with_rows`).
+        news = any(one.with_rows for one in statements)
+        works: list[Work] = [{"kind": "rows", "until": end, "news": news, **segment.to_json()} for segment in segments]
         if not works:
             works.append({"kind": "mark", "until": end})
-        statements = self._planner.statements(begin, stop)
-        return works + [{"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json()} for one in statements]
+        return works + [
+            {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "with_rows": one.with_rows}
+            for one in statements
+        ]
 
     def commit(self, end: Offset) -> None:
         self._relay.commit(BinlogPosition.from_json(end))
@@ -124,14 +129,15 @@ class MySQLReader:
     """Tables whose changes wait for a new snapshot."""
 
     def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
-        details = {name: value for name, value in work.items() if name not in ("kind", "until")}
+        details = {name: value for name, value in work.items() if name not in ("kind", "until", "news")}
         if work["kind"] == "chunk":
             chunk = Chunk.from_json(details)
             position = yield from read_chunk(self._server, self.schemas[chunk.name], chunk, self.epoch, self.options)
             return {"position": position.to_json()}
         if work["kind"] == "consistent":
             return (yield from self._read_together(details))
-        catalog = Catalog(self.schemas, self.keys, self._wants, self.options, self.since)
+        wanted = self._wants_known if work["news"] else self._wants
+        catalog = Catalog(self.schemas, self.keys, wanted, self.options, self.since)
         yield from read_segment(Segment.from_json(details), catalog)
         return None
 
@@ -146,6 +152,9 @@ class MySQLReader:
     def _server(self) -> MySQLAddress:
         assert self.address is not None, "log files have no snapshot"
         return self.address
+
+    def _wants_known(self, name: TableName) -> bool:
+        return name in self.schemas and self._wants(name)
 
     def _wants(self, name: TableName) -> bool:
         return self.selection(name) and name not in self.left_out
