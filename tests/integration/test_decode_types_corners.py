@@ -20,6 +20,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.tablescan import scan_table
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers import build
@@ -274,7 +275,7 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(
     book.run("ANALYZE TABLE t")
     assert differences(book, sink, book.read(start, "t")) == 0
     reader = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database)).reader()
-    [result] = verification.verify_tables(book.address, reader, (f"{book.database}.t",), settle=False)
+    [result] = verification.verify_tables(book.address, reader, Selection((f"{book.database}.t",)), settle=False)
     assert (result.comparison.rows, result.comparison.total) == (100, 0)
 
 
