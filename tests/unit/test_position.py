@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -63,3 +64,13 @@ def test_a_name_without_a_number_is_refused(name: str) -> None:
 def test_what_does_not_fit_a_version_is_refused(place: BinlogPosition) -> None:
     with pytest.raises(DefiniteError, match="does not fit a version"):
         _ = place.version
+
+
+def test_a_place_noted_beside_a_stream_is_above_what_it_has_read_and_below_what_it_will_read() -> None:
+    reached = BinlogPosition("binlog.000003", 1000, shift=500)
+    noted = BinlogPosition("binlog.000003", 1200)
+    assert noted.version < reached.version
+    assert reached.version < noted.behind(reached).version < BinlogPosition("binlog.000003", 1201, shift=500).version
+    assert noted.behind(reached) == noted
+    for elsewhere in (None, replace(reached, file="binlog.000002"), replace(reached, epoch=1), replace(reached, offset=1201)):
+        assert noted.behind(elsewhere).version == noted.version

@@ -118,6 +118,7 @@ class Opening:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
         schemas, seen = self.capture_at(selection, state.epoch)
+        seen = seen.behind(reached(self.directory, state))
         came = [schema for schema in schemas if schema.name not in state.tables]
         history.learn(came, seen)
         for schema in came:

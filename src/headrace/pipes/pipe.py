@@ -105,7 +105,12 @@ class Pipe(RunnablePipe):
             streaming.copying_task,
             self._stop.is_set,
         )
-        return _Parts(settings, streaming, copier, Resynchroniser(copier, opened.history, functools.partial(self._opening, directory)))
+        return _Parts(
+            settings,
+            streaming,
+            copier,
+            Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.reached),
+        )
 
     def _copy(self, session: Any, parts: _Parts) -> None:
         try:

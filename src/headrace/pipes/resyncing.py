@@ -39,6 +39,8 @@ class Resynchroniser:
     history: SchemaHistory
     opening: Callable[[Any], Opening]
     """Looks at tables on a connection."""
+    reached: Callable[[], BinlogPosition]
+    """How far the stream is."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: HeadraceError | None = field(default=None, init=False)
 
@@ -85,9 +87,10 @@ class Resynchroniser:
         asked = Selection(request.tables)
         with closing(retrying(lambda: connect(copier.address))) as connection:
             opening = self.opening(connection)
-            found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+            # The stream stands still meanwhile: the position lies behind all that it has written.
             with pause():
-                self._note(asked, found, position)
+                found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+                self._note(asked, found, position.behind(self.reached()))
                 copier.plan(connection)
         request.forget()
 

@@ -80,6 +80,7 @@ class Streaming:
             # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
             {name: position for name, position in since.items() if position.epoch == self.state.epoch},
             frozenset(self.state.waiting),
+            self.reached,
         )
         return Task(reader, self.sink, retrying)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import total_ordering
 from typing import Any
 
@@ -57,6 +57,15 @@ class BinlogPosition:
     def version(self) -> int:
         """The version of what was read when the log stood here: below that of every later event."""
         return pack_version(self.epoch, file_number(self.file), self.offset + self.shift)
+
+    def behind(self, other: BinlogPosition | None) -> BinlogPosition:
+        """This place, with a version above all of what was read up to `other`, an earlier place, and still below every later event's.
+
+        Addresses only move away from offsets along a file: what lies behind `other` is moved at least as far as `other` itself.
+        """
+        if other is None or (other.epoch, other.file) != (self.epoch, self.file) or other > self:
+            return self
+        return replace(self, shift=max(self.shift, other.shift))
 
     @property
     def _order(self) -> tuple[int, int, int]:

@@ -72,12 +72,22 @@ def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: Tabl
     return [Chunk(schema.name.database, schema.name.table, i, found.where, found.estimate) for i, found in enumerate(ranges)]
 
 
-def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Chunked:
-    """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle."""
+def read_chunk(
+    address: MySQLAddress,
+    schema: TableSchema,
+    chunk: Chunk,
+    epoch: int,
+    options: ReadOptions,
+    reached: BinlogPosition | None = None,
+) -> Chunked:
+    """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle.
+
+    `reached`: how far a stream is that has written to the same tables.
+    """
     give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
     while True:
         try:
-            return (yield from _read_chunk(address, schema, chunk, epoch, options))
+            return (yield from _read_chunk(address, schema, chunk, epoch, options, reached))
         except TransientError as error:
             if time.monotonic() > give_up_at:
                 raise
@@ -86,14 +96,17 @@ def read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: 
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _read_chunk(address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions) -> Chunked:
+def _read_chunk(
+    address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
+) -> Chunked:
     if not schema.row_key:
         # Rows that nothing tells apart cannot be merged with changes that they hold already: they must be exact.
         with exact_table_snapshot(address, schema.name, epoch) as reader:
-            yield from read_chunk_at(reader.connection, address, schema, chunk, reader.position, options)
-            return reader.position
+            position = reader.position.behind(reached)
+            yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
+            return position
     with closing(connect(address)) as connection:
-        position = note_position(connection, address, epoch)
+        position = note_position(connection, address, epoch).behind(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
         return position
 

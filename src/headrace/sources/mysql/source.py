@@ -127,12 +127,14 @@ class MySQLReader:
     """Tables whose changes before a position are in their snapshot already."""
     left_out: frozenset[TableName]
     """Tables whose changes wait for a new snapshot."""
+    reached: BinlogPosition | None = None
+    """How far the stream is that writes to the same tables."""
 
     def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
         details = {name: value for name, value in work.items() if name not in ("kind", "until", "news")}
         if work["kind"] == "chunk":
             chunk = Chunk.from_json(details)
-            position = yield from read_chunk(self._server, self.schemas[chunk.name], chunk, self.epoch, self.options)
+            position = yield from read_chunk(self._server, self.schemas[chunk.name], chunk, self.epoch, self.options, self.reached)
             return {"position": position.to_json()}
         if work["kind"] == "consistent":
             return (yield from self._read_together(details))
@@ -144,9 +146,10 @@ class MySQLReader:
     def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
         """Several chunks, as one reader of a consistent snapshot sees them."""
         with open_reader(self._server, Rendezvous.from_json(work["rendezvous"]), work["reader"], self.epoch) as reader:
+            position = reader.position.behind(self.reached)
             for chunk in map(Chunk.from_json, work["chunks"]):
-                yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, reader.position, self.options)
-        return {"position": reader.position.to_json()}
+                yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
+        return {"position": position.to_json()}
 
     @property
     def _server(self) -> MySQLAddress:
