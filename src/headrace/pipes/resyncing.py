@@ -103,8 +103,8 @@ class Resynchroniser:
             self._renew(schema, position, chosen=selection(schema.name))
         if not found:
             log.warning("nothing to read again: the source has no table %s", asked)
-        self.history.learn(found, position)
         copier.directory.save(state)
+        self.history.learn(found, position)
 
     def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
         state, name = self.copier.state, schema.name
