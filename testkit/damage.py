@@ -8,6 +8,7 @@ depend on each other.
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 import zlib
@@ -18,6 +19,7 @@ import numpy as np
 
 MAGIC = b"\xfebin"
 HEADER = 19
+_IN_USE_AT = len(MAGIC) + 17
 _BYTES = (0, 1, 2, 0x7F, 0x80, 0xF7, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
 _NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0xFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1)
 _KINDS = (
@@ -115,13 +117,21 @@ def assemble(events: Sequence[bytes], checksum: bool, kept_size: int = -1) -> by
     return bytes(out)
 
 
+@functools.lru_cache(maxsize=64)
+def _starts(log: bytes) -> list[int]:
+    return list(event_starts(log))
+
+
 def damage_blindly(log: bytes, seed: int) -> Damaged:
     """One wound, or up to four, anywhere after the magic number."""
     draw = random.Random(seed)
-    starts = list(event_starts(log))
+    starts = _starts(log)
     data, what = _wounded_blindly(log, starts, draw)
     length = min(len(log), len(data))
-    differing = np.flatnonzero(np.frombuffer(log, np.uint8, length) != np.frombuffer(data, np.uint8, length))
+    differences = np.frombuffer(log, np.uint8, length) ^ np.frombuffer(data, np.uint8, length)
+    # Servers change this bit themselves (the file is being written) without renewing the checksum: it is no damage.
+    differences[_IN_USE_AT : _IN_USE_AT + 1] &= 0xFE
+    differing = np.flatnonzero(differences)
     first = int(differing[0]) if len(differing) else length
     bounds = [*starts, len(log)]
     return Damaged(data, max((bound for bound in bounds if bound <= first), default=len(MAGIC)), what)

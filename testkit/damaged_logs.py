@@ -30,7 +30,7 @@ from testkit.recordings import Recording, told
 
 SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 _FENCED_EVERY = 8
-_CUT_STRIDE = 5
+_CUT_STRIDE = 7
 _HEADS = frozenset({15, 35, 161, 163})
 _ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39})
 _DEPENDENT = ("xa",)

@@ -59,8 +59,8 @@ def test_a_hundred_thousand_mutations_of_a_log(flavour: str) -> None:
     assert sum(outcomes.values()) == 100_000 * TIMES
     # Both halves of the chain were reached: checksums that notice, and readers that must judge for themselves.
     assert outcomes["noticed"] > 50_000
-    assert outcomes["error"] > 5_000
-    assert outcomes["rows"] > 5_000
+    assert outcomes["error"] > 3_000
+    assert outcomes["rows"] > 3_000
 
 
 @pytest.mark.timeout(PATIENCE_S + 20)
@@ -68,7 +68,7 @@ def test_a_hundred_thousand_mutations_of_a_log(flavour: str) -> None:
 def test_every_truncation(flavour: str) -> None:
     outcomes = fuzz("cuts", flavour, 0, 1 << 30)
     assert outcomes["a beginning"] > 20_000
-    assert outcomes["error"] > 1_000
+    assert outcomes["error"] > 500
 
 
 @pytest.mark.timeout(PATIENCE_S + 20)
