@@ -26,7 +26,7 @@ from headrace.sinks.clickhouse.values import render_value
 Check = Callable[["pa.Array[Any]", ChangeBlock], None]
 _SIGN_OF = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
-_NOT_STORED = "correct the value in the source, or leave the table out with --tables"
+_NOT_STORED = "correct the value in the source, or leave the table out with --exclude"
 
 
 class BlockEncoder:

@@ -63,7 +63,7 @@ TRANSIENT_CODES = {
     1020: "MEMORY_RESERVATION_ACQUISITION_TIMEOUT",
 }
 _HINTS = {
-    50: "a newer ClickHouse server is needed for a type in this table (Time64: 25.6 or later), or leave the table out with --tables",
+    50: "a newer ClickHouse server is needed for a type in this table (Time64: 25.6 or later), or leave the table out with --exclude",
     60: "the table is not there; was the pipe run with this sink and database?",
     81: "the database is not there; was the pipe run with this sink and database?",
     164: "the user may only read; use a user that may create tables and insert",

@@ -58,7 +58,7 @@ def check_name_lengths(database: str, table: str) -> None:
         raise DefiniteError(
             f"the name {database}.{table} is too long for ClickHouse, which makes a file name of it",
             place=f"table {database}.{table}",
-            hint="give a short target database in the sink's URL, or leave the table out with --tables",
+            hint="give a short target database in the sink's URL, or leave the table out with --exclude",
         )
 
 

@@ -151,7 +151,7 @@ def _plan_table(schema: TableSchema, target: ClickHouseTarget) -> TablePlan:
             raise DefiniteError(
                 f"column {column.name} has a name that {whose} uses for itself in the target table",
                 place=f"{place}, column {column.name}",
-                hint="rename the column, or leave the table out with --tables",
+                hint="rename the column, or leave the table out with --exclude",
             )
     database, table = place_of(schema, target)
     check_name_lengths(database, table)
@@ -267,7 +267,7 @@ def _check_time_type(connection: Connection, schemas: Sequence[TableSchema]) -> 
     raise DefiniteError(
         f"ClickHouse {connection.client.server_version} has no type for TIME columns",
         place=f"table {timed.name}",
-        hint="use ClickHouse 25.6 or later, or leave the table out with --tables",
+        hint="use ClickHouse 25.6 or later, or leave the table out with --exclude",
     )
 
 

@@ -81,5 +81,5 @@ def _refused(schema: TableSchema, column: Column, why: str) -> DefiniteError:
     return DefiniteError(
         f"column {column.name} cannot be stored in ClickHouse: {why}",
         place=f"table {schema.name}, column {column.name} {column.source_type}".rstrip(),
-        hint="change the column's type, or leave the table out with --tables",
+        hint="change the column's type, or leave the table out with --exclude",
     )

@@ -66,7 +66,7 @@ def capture_schemas(connection: Connection[Any], address: MySQLAddress, wanted: 
     for name, kind in chosen:
         if kind != "BASE TABLE":
             # The log holds their rows too: left out silently here, they would stop the stream later.
-            raise DefiniteError(f"{name} is a {kind}, which is not replicated yet", place=str(name), hint="leave it out with --tables")
+            raise DefiniteError(f"{name} is a {kind}, which is not replicated yet", place=str(name), hint="leave it out with --exclude")
     return _capture(connection, address, [name for name, _ in chosen]) if chosen else []
 
 
@@ -186,7 +186,7 @@ def _kind(table: TableName, told: _Described) -> Kind:
         return Kind(word)
     kind = _PLAIN.get(word) or _FRACTIONAL.get(word)
     if kind is None:
-        raise _refused(table, told.name, told.column_type, "leave the table out with --tables")
+        raise _refused(table, told.name, told.column_type, "leave the table out with --exclude")
     return kind
 
 

@@ -322,4 +322,4 @@ def check_cascades_of(facts: Facts, table: TableFacts) -> Iterator[Finding]:
         meaning = f"table {table.name} is changed by the foreign key {constraint}, and {facts.product} does not log such changes"
         native = "innodb_native_foreign_keys" in facts.variables
         other = "set innodb_native_foreign_keys = OFF in the server's configuration and restart it" if native else "make the key RESTRICT"
-        yield failure(f"foreign key of {table.name}", constraint, meaning, f"{other}, or leave the table out with --tables")
+        yield failure(f"foreign key of {table.name}", constraint, meaning, f"{other}, or leave the table out with --exclude")

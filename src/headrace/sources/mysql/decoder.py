@@ -223,7 +223,7 @@ class RowDecoder:
         return DefiniteError(
             f"a row of {self.schema.name} holds more than {_LARGEST_DATA_BYTES >> 20} MiB in one column",
             place=f"{place}, table {self.schema.name}",
-            hint="leave the table out with --tables",
+            hint="leave the table out with --exclude",
         )
 
     def _error(self, status: int, column: int, place: str) -> DefiniteError:

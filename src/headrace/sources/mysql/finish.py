@@ -86,7 +86,7 @@ def _text(column: Column, charset: str, place: str) -> Finisher:
         raise DefiniteError(
             f"column {column.name} is in character set {charset}, which no server that Headrace knows has",
             place=f"{place}, column {column.name}",
-            hint="use utf8mb4 for it, or leave the table out with --tables",
+            hint="use utf8mb4 for it, or leave the table out with --exclude",
         ) from error
 
 
