@@ -58,13 +58,13 @@ class Followed:
     recapture: frozenset[TableName] = frozenset()
     """Selected tables whose definition cannot be known from the text alone."""
     why: str = ""
-    """For people: why the outcome is DML, UNKNOWN or RECAPTURE."""
+    """For people: which tables DML may have changed; why the outcome is UNKNOWN or RECAPTURE."""
 
     def check(self) -> None:
         """Raise the error that DML and UNKNOWN are."""
         if self.outcome is Outcome.DML:
             raise DefiniteError(
-                f"a change of rows was logged as a statement: {self.query.statement}",
+                f"a change of rows of {self.why} was logged as a statement: {self.query.statement}",
                 place=str(self.position),
                 hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then resynchronise the tables it changed",
             )
@@ -81,9 +81,13 @@ def assess(
 ) -> Followed:
     """A statement's meaning for the tables that are wanted; `known` is the catalogue before it."""
     if meaning.rows or meaning.unknown:
-        if not _mentions(query, wanted, folds_case=folds_case):
+        mentioned = {name for name in _mentioned(query, folds_case=folds_case) if wanted(name)}
+        if not mentioned:
             return Followed(query, position)
-        return Followed(query, position, Outcome.DML if meaning.rows else Outcome.UNKNOWN, why=meaning.why)
+        named = ", ".join(str(name) for name in sorted(mentioned & known.tables.keys()))
+        if meaning.rows:
+            return Followed(query, position, Outcome.DML, why=named or "a replicated table")
+        return Followed(query, position, Outcome.UNKNOWN, why=meaning.why)
     fates = _Fates(known, wanted)
     for change in meaning.changes:
         fates.take(change)
@@ -167,9 +171,9 @@ class _Fates:
 _WORD: Final = re.compile(r"`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([\w$\u0080-\U0010ffff]+)|(\.)|([^\s])")
 
 
-def _mentions(query: Query, wanted: Selection, *, folds_case: bool) -> bool:
-    """Whether any word or pair of words of a statement could name a wanted table: for statements that nothing more is known of."""
-    return any(wanted(TableName(*(part.lower() if folds_case else part for part in name))) for name in _names(query))
+def _mentioned(query: Query, *, folds_case: bool) -> Iterator[TableName]:
+    """What any word or pair of words of a statement could name: for statements that nothing more is known of."""
+    return (TableName(*(part.lower() if folds_case else part for part in name)) for name in _names(query))
 
 
 def _names(query: Query) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,8 @@ class LogPlanner:
         statements = self._planner.statements(begin, stop)
         # A table that is created from a SELECT has rows in the very group that creates it: the driver sees to them (`with_rows`).
         news = any(one.with_rows for one in statements)
-        works: list[Work] = [{"kind": "rows", "until": end, "news": news, **segment.to_json()} for segment in segments]
+        head: Work = {"kind": "rows", "until": end, **({"news": True} if news else {})}
+        works: list[Work] = [{**head, **segment.to_json()} for segment in segments]
         if not works:
             works.append({"kind": "mark", "until": end})
         return works + [
@@ -138,7 +139,7 @@ class MySQLReader:
             return {"position": position.to_json()}
         if work["kind"] == "consistent":
             return (yield from self._read_together(details))
-        wanted = self._wants_known if work["news"] else self._wants
+        wanted = self._wants_known if work.get("news") else self._wants
         catalog = Catalog(self.schemas, self.keys, wanted, self.options, self.since)
         yield from read_segment(Segment.from_json(details), catalog)
         return None
