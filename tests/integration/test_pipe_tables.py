@@ -134,8 +134,13 @@ def test_a_pipe_s_tables(
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later", "skipped_one")
         assert not [name for (name,) in client.query(f"SHOW TABLES FROM `{database}`").result_rows if "gho" in name]
+        run(server, database, "DROP TABLE later")
+        caught_up(pipeline, server, stream)
+        assert client.query(f"SELECT count() FROM `{database}`.later FINAL").result_rows == [(0,)]
         assert stream.terminate().code == 0
 
+    # A name that is used again while nobody watches is another table, with rows to be read.
+    run(server, database, "CREATE TABLE later (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO later VALUES (1, 'again'), (5, 'new')")
     # An alteration that the sink does not follow halts the pipe, and the remedy it names is one.
     run(server, database, "ALTER TABLE uniquely DROP COLUMN loose, ADD COLUMN added INT DEFAULT 4")
     halted = pipeline.once()

@@ -222,7 +222,7 @@ class Feed(Generic[T]):
     def _batch(self, end: Offset) -> Iterator[T]:
         works, seen, reader = self._mirror.works(self._offset, end), dict(self._seen), self._reader()
         # Here nobody reads a new table again: rows of one that is created from a SELECT are an error, not left out.
-        rows = [{**work, "news": False} for work in works if work["kind"] == "rows"]
+        rows = [{**work, "news": []} for work in works if work["kind"] == "rows"]
         yield from self._shape(block for work in rows for block in _unseen(reader.read(work), seen))
         for work in works:
             if work["kind"] == "statement":

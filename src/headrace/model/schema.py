@@ -187,7 +187,7 @@ class TableSchema:
     def with_nullable_dates(self) -> TableSchema:
         """The schema when dates that no calendar has are read as NULL: their columns must take it; a key cannot."""
         columns = [
-            replace(column, nullable=True) if column.kind in _DATES and column.name not in self.primary_key else column
+            replace(column, nullable=True) if column.kind in _DATES and column.name not in self.row_key else column
             for column in self.columns
         ]
         return replace(self, columns=tuple(columns))

@@ -76,9 +76,10 @@ class Copier:
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
-        if self.settings.snapshot is not SnapshotMode.NONE or table.snapshot:
-            chunks = plan_chunks(connection, self.address, table.schema, self.settings.chunk_rows)
         had_rows = bool(table.snapshot) or table.rows_from is not None
+        # A table whose earlier changes are left out must be read, whatever was chosen for the start.
+        if self.settings.snapshot is not SnapshotMode.NONE or had_rows:
+            chunks = plan_chunks(connection, self.address, self.shown(table.schema), self.settings.chunk_rows)
         sweep = table.captured_at if had_rows and chunks else None
         self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
@@ -119,7 +120,8 @@ class Copier:
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
             for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_without_kind(work)]):
-                if not self.state.tables[chunk.name].schema.row_key:
+                table = self.state.tables.get(chunk.name)
+                if table is not None and not self.shown(table.schema).row_key:
                     self._note_exact(chunk.name, _position_of(reports), pause)
                 # Chunks that were read together have one count.
                 count = rows.pop(str(chunk.name), 0)
@@ -129,11 +131,21 @@ class Copier:
             if self.stopping():
                 raise Interrupted
 
-        if self.settings.snapshot is SnapshotMode.CONSISTENT:
-            self._run_together(session, pending, parallelism, on_done)
-        else:
-            run_works(session, self.task(), [{"kind": "chunk", **chunk.to_json()} for chunk in pending], parallelism, on_done)
+        keyless = {name for name in {chunk.name for chunk in pending} if not self.shown(self.state.tables[name].schema).row_key}
+        self._run(session, [chunk for chunk in pending if chunk.name not in keyless], parallelism, on_done)
+        if keyless:
+            # Rows that nothing tells apart must not be written by the stream as well: it stands still meanwhile.
+            with pause():
+                self._run(session, [chunk for chunk in pending if chunk.name in keyless], parallelism, on_done)
         self.view.snapshot_ends(total, time.monotonic() - started)
+
+    def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+        if not chunks:
+            return
+        if self.settings.snapshot is SnapshotMode.CONSISTENT:
+            self._run_together(session, chunks, parallelism, on_done)
+        else:
+            run_works(session, self.task(), [{"kind": "chunk", **chunk.to_json()} for chunk in chunks], parallelism, on_done)
 
     def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
         """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""

@@ -7,13 +7,23 @@ rows are taken away by version, and the state is saved before the batch counts a
 
 from __future__ import annotations
 
+import glob
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import CreateTable, tables_of
+from headrace.model.evolution import (
+    AddColumn,
+    ChangePrimaryKey,
+    CreateTable,
+    DropColumn,
+    ModifyColumn,
+    RenameColumn,
+    RenameTable,
+    tables_of,
+)
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import OnSchemaChange
@@ -22,9 +32,12 @@ from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.keeping import columns_of, keeps_values
 from headrace.sources.mysql.position import BinlogPosition
 
 log = logging.getLogger("headrace")
+
+_DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, RenameTable)
 
 Shown = Callable[[TableSchema], TableSchema]
 """A source's table as the sink gets to see it."""
@@ -43,7 +56,9 @@ class Follower:
     shown: Shown
     policy: OnSchemaChange
     reread: Callable[[tuple[str, ...]], None] | None
-    """Has tables read again, where there is a server to read them from."""
+    """Has tables (globs) read again, where there is a server to read them from."""
+    check: Callable[[], None] | None
+    """Raises if the server does not log all that happens to the tables."""
     view: ProgressView
 
     def follow(self, query: Query, position: BinlogPosition, *, with_rows: bool = False) -> None:
@@ -52,13 +67,17 @@ class Follower:
         `with_rows`: rows stood in one group with the statement, and those of a table that it made were passed over.
         """
         followed = self.history.follow(query, position)
+        if self.check is not None and "references" in query.statement.lower():
+            # A foreign key may change rows of its table behind the log's back.
+            self.check()
         if followed.outcome is Outcome.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
         followed.check()
+        self._check_start(followed)
         if with_rows:
-            made = {change.schema.name for change in followed.changes if isinstance(change, CreateTable)}
-            followed = replace(followed, arrived=followed.arrived | {name for name in made if name not in self.state.tables})
+            made = frozenset(change.schema.name for change in followed.changes if isinstance(change, CreateTable))
+            followed = replace(followed, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._empty(followed)
         self._remove(followed)
         self._await_rows(followed)
@@ -96,12 +115,31 @@ class Follower:
             table = self.state.tables.get(name)
             if table is None:
                 self._add(schema, followed.position)
-            elif _materially_equal(self.shown(table.schema), self.shown(schema)):
+            elif self._keeps_rows(table.schema, schema, followed) and _materially_equal(self.shown(table.schema), self.shown(schema)):
                 table.schema = schema
             elif self.policy is OnSchemaChange.RESYNC:
                 self._resync([name], followed)
             else:
                 raise self._halt(name, followed)
+
+    def _keeps_rows(self, before: TableSchema, after: TableSchema, followed: Followed) -> bool:
+        """Whether all that the sink shows of the table's rows is as it was before."""
+        visible = {column.name for schema in (before, after) for column in self.shown(schema).columns}
+        changes = [change for change in followed.changes if after.name in tables_of(change)]
+        return all(keeps_values(change) or visible.isdisjoint(columns_of(change)) for change in changes)
+
+    def _check_start(self, followed: Followed) -> None:
+        """Reading began before the tables were looked at: what changed them in between was not there when their rows were written."""
+        looked = self.state.looked_at
+        if looked is None or followed.position > BinlogPosition.from_json(looked):
+            return
+        changed = [change for change in followed.changes if isinstance(change, _DEFINING) and self.wanted(tables_of(change)[-1])]
+        if changed:
+            raise DefiniteError(
+                f"reading began before a table was changed, and it is known only as it is now: {followed.query.statement}",
+                place=str(followed.position),
+                hint=f"start at or after {followed.position}, with a new state directory, or with a snapshot",
+            )
 
     def _halt(self, name: TableName, followed: Followed) -> DefiniteError:
         hint = "leave the table out with --exclude, or replicate from the server"
@@ -136,14 +174,19 @@ class Follower:
                 place=str(followed.position),
                 hint="leave the table out with --exclude, or replicate from the server",
             )
+        # First the request, then the note that the table waits for it: the other way round, a crash in between would let it wait for ever.
+        self.reread(tuple(glob.escape(str(name)) for name in chosen))
         self.state.waiting.update(chosen)
         self.directory.save(self.state)
-        self.reread(tuple(str(name) for name in chosen))
         self.view.note(f"{', '.join(map(str, chosen))} will be read again: {_shortened(followed.query.statement)}")
 
     def _sweep(self, table: TableState, position: BinlogPosition) -> None:
         schema = self.shown(table.schema)
         retrying(lambda: self.sink.sweep(schema, position.version))
+        snapshot = self.snapshots.tables.get(str(schema.name))
+        if snapshot is not None and snapshot.pending:
+            # What its chunks have read before this and not yet written must go too.
+            self.snapshots.sweep_from(schema.name, position.to_json())
 
     def _known(self, name: TableName, position: BinlogPosition) -> TableState | None:
         return self.state.tables.get(name) if self._is_news(name, position) else None

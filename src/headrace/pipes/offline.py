@@ -108,6 +108,8 @@ class OfflinePipe(RunnablePipe):
             functools.partial(shown, settings=settings),
             settings.on_schema_change,
             None,
+            None,
             self._view,
         )
-        return Streaming(None, self._sink, settings, self._view, directory, state, history, follower, reached(directory, state))
+        here = reached(directory, state)
+        return Streaming(None, self._sink, settings, self._view, directory, state, history, follower, here, here)

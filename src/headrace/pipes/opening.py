@@ -6,6 +6,7 @@ Invariant: a table's schema in the state is the table's as of the position besid
 from __future__ import annotations
 
 import functools
+import glob
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.pipes.takeover import reached, rewind, take_over
+from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
 from headrace.sources.mysql.connection import MySQLAddress
@@ -65,10 +66,8 @@ class Opening:
         else:
             self._check(state)
             rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
-            epoch = state.epoch
             take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
-            if state.epoch != epoch:
-                self._reread_keyless(state)
+            self._ask_again(state)
         dialect = Dialect.of(server.version, folds_case=server.folds_case)
         history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
         if new:
@@ -79,8 +78,8 @@ class Opening:
             raise DefiniteError(
                 f"no table matches {self.settings.selection}", place=str(self.address), hint="check --tables and the user's rights"
             )
-        for glob in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
-            log.warning("no column of the chosen tables matches %s", glob)
+        for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
+            log.warning("no column of the chosen tables matches %s", pattern)
         check_tables(self.connection, self.address, state.tables)
         return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
 
@@ -99,6 +98,7 @@ class Opening:
         everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
             # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
+            state.looked_at = start.to_json()
             start = resolve_start(self.connection, self.address, self.settings.start_at)
         else:
             check_no_prepared(self.connection, self.address)
@@ -118,12 +118,18 @@ class Opening:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
         schemas, seen = self.capture_at(selection, state.epoch)
-        seen = seen.behind(reached(self.directory, state))
+        seen = seen.behind(written(self.directory, state))
+        snapshots = SnapshotLog(self.directory)
+        for name in state.tables.keys() - {schema.name for schema in schemas}:
+            if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
+                # It was dropped while it was read; the log will say so.
+                snapshots.plan(name, state.tables[name].snapshot, [])
         came = [schema for schema in schemas if schema.name not in state.tables]
         history.learn(came, seen)
         for schema in came:
             # Its snapshot sees all that the log says of it up to here.
-            state.tables[schema.name] = TableState(schema, seen.to_json(), seen.to_json())
+            number = snapshots.next_number(schema.name)
+            state.tables[schema.name] = TableState(schema, seen.to_json(), seen.to_json(), number)
 
     def _check(self, state: PipeState) -> None:
         place = str(self.settings.state)
@@ -135,11 +141,18 @@ class Opening:
             if state.options[option] != self.settings.lasting[option]:
                 raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
 
-    def _reread_keyless(self, state: PipeState) -> None:
-        """Another log may repeat changes under other versions, which only a key makes harmless."""
-        keyless = tuple(str(name) for name, table in state.tables.items() if not table.schema.row_key)
-        if keyless:
-            ask_for_resync(self.directory, keyless)
+    def _ask_again(self, state: PipeState) -> None:
+        """Have those tables read again that wait for it, and those without a key that were read from the log of a former server.
+
+        (Another log repeats changes under other versions, which only a key makes harmless.)
+        """
+        names = set(state.waiting)
+        for name, table in state.tables.items():
+            read_from = BinlogPosition.from_json(table.rows_from or table.captured_at)
+            if not shown(table.schema, self.settings).row_key and read_from.epoch < state.epoch:
+                names.add(name)
+        if names:
+            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 
     def capture_at(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[list[TableSchema], BinlogPosition]:
         """The wanted tables as they are at a position; what is read from now on includes every change before it."""

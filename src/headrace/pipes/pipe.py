@@ -8,7 +8,7 @@ done but not yet noted is done again, and the sink's merge makes the second time
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,15 @@ from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.resyncing import Resynchroniser
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import SnapshotLog, StateDirectory
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
-from headrace.pipes.takeover import reached
+from headrace.pipes.takeover import reached, written
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.origin import MySQLSource
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import ServerIdentity, check_server
+from headrace.sources.mysql.preflight import ServerIdentity, check_server, check_tables
 from headrace.spark.stream import ChangeStream
 
 _START_PATIENCE_S = 30.0
@@ -80,6 +80,7 @@ class Pipe(RunnablePipe):
             shows,
             settings.on_schema_change,
             functools.partial(ask_for_resync, directory),
+            functools.partial(self._check_tables, state),
             self._view,
         )
         streaming = Streaming(
@@ -92,6 +93,7 @@ class Pipe(RunnablePipe):
             opened.history,
             follower,
             reached(directory, state),
+            written(directory, state),
         )
         copier = Copier(
             self._address,
@@ -109,8 +111,12 @@ class Pipe(RunnablePipe):
             settings,
             streaming,
             copier,
-            Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.reached),
+            Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written),
         )
+
+    def _check_tables(self, state: PipeState) -> None:
+        with closing(retrying(lambda: connect(self._address))) as connection:
+            check_tables(connection, self._address, list(state.tables))
 
     def _copy(self, session: Any, parts: _Parts) -> None:
         try:

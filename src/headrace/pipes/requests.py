@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import DefiniteError
-from headrace.pipes.state import StateDirectory
+from headrace.pipes.state import StateDirectory, sync_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(temporary.with_suffix(".json"))
+    sync_directory(folder)
 
 
 def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:

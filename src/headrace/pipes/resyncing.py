@@ -7,6 +7,7 @@ done, so that a crash only interrupts it.
 
 from __future__ import annotations
 
+import glob
 import logging
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.copying import Copier, Interrupted
 from headrace.pipes.opening import Opening, selection_of
@@ -24,6 +25,7 @@ from headrace.retry import retrying
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import check_tables
 from headrace.sources.mysql.selection import Selection
 
 log = logging.getLogger("headrace")
@@ -80,6 +82,10 @@ class Resynchroniser:
             log.info("stopped while reading tables again; run again to go on")
         except HeadraceError as error:
             self._failure = error
+        # The thread's last resort: an error of ours must reach the driver, not vanish with the thread.
+        except Exception as error:
+            self._failure = DefiniteError(f"reading tables again failed: {type(error).__name__}: {error}", hint="please report it")
+            raise
 
     def _take(self, request: ResyncRequest, pause: Pause) -> None:
         """Note what is to be read again, and plan it."""
@@ -90,6 +96,8 @@ class Resynchroniser:
             # The stream stands still meanwhile: the position lies behind all that it has written.
             with pause():
                 found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+                if found:
+                    check_tables(connection, copier.address, [schema.name for schema in found])
                 self._note(asked, found, position.behind(self.reached()))
                 copier.plan(connection)
         request.forget()
@@ -99,28 +107,30 @@ class Resynchroniser:
         selection = selection_of(state, copier.settings.selection)
         for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
             self._forget(name, position)
-        for schema in found:
+        # A glob reaches what is chosen; what is not yet must be named.
+        meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
+        for schema in meant:
             self._renew(schema, position, chosen=selection(schema.name))
-        if not found:
-            log.warning("nothing to read again: the source has no table %s", asked)
+        if not meant:
+            log.warning("nothing to read again: the source has no such table %s", asked)
         copier.directory.save(state)
-        self.history.learn(found, position)
+        self.history.learn(meant, position)
 
     def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
         state, name = self.copier.state, schema.name
         known = state.tables.get(name)
         if not chosen:
             state.selection["added"].append(str(name))
-        number = known.snapshot + 1 if known is not None else _first_unused(self.copier, name)
+        number = max(self.copier.log.next_number(name), 1)
         # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
         state.tables[name] = TableState(schema, position.to_json(), position.to_json(), number)
         state.waiting.discard(name)
         self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
     def _forget(self, name: TableName, position: BinlogPosition) -> None:
-        """It was dropped since."""
+        """It was dropped since; its changes are left out until the log says so."""
         state = self.copier.state
-        state.waiting.discard(name)
+        state.waiting.add(name)
         known = state.tables.pop(name, None)
         if known is not None:
             shown = self.copier.shown(known.schema)
@@ -128,6 +138,5 @@ class Resynchroniser:
         self.copier.view.note(f"{name} is no more")
 
 
-def _first_unused(copier: Copier, name: TableName) -> int:
-    found = copier.log.tables.get(str(name))
-    return 1 if found is None else found.number + 1
+def _is_named(name: TableName, asked: Selection) -> bool:
+    return str(name) in asked.include or glob.escape(str(name)) in asked.include

@@ -61,6 +61,8 @@ class PipeState:
     tables: dict[TableName, TableState] = field(default_factory=dict)
     waiting: set[TableName] = field(default_factory=set)
     """Tables whose changes are left out until a new snapshot has their rows."""
+    looked_at: dict[str, Any] | None = None
+    """Where the log stood when the tables were looked at, if reading starts before that."""
     seen: str = ""
     """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
 
@@ -76,6 +78,7 @@ class PipeState:
             "options": self.options,
             "tables": [table.to_json() for table in self.tables.values()],
             "waiting": [[name.database, name.table] for name in sorted(self.waiting)],
+            "looked_at": self.looked_at,
             "seen": self.seen,
         }
 
@@ -92,6 +95,7 @@ class PipeState:
             raw["options"],
             {table.schema.name: table for table in tables},
             {TableName(*name) for name in raw["waiting"]},
+            raw["looked_at"],
             raw["seen"],
         )
 
@@ -234,6 +238,11 @@ class SnapshotLog:
         found = self.tables.get(str(table))
         return found is not None and found.number == number
 
+    def next_number(self, table: TableName) -> int:
+        """A number that no snapshot of the table had."""
+        found = self.tables.get(str(table))
+        return 0 if found is None else found.number + 1
+
     def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], sweep: dict[str, Any] | None = None) -> None:
         """Begin a table's snapshot; an earlier one counts no longer."""
         self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
@@ -298,7 +307,12 @@ def _replace(path: Path, content: dict[str, Any]) -> None:
         os.fsync(file.fileno())
     temporary.chmod(0o600)
     temporary.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make sure that a new name in a directory outlives the machine."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

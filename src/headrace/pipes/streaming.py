@@ -42,6 +42,13 @@ class Streaming:
     history: SchemaHistory
     follower: Follower
     reached: BinlogPosition
+    planned: BinlogPosition
+    """How far an earlier run may have written."""
+
+    @property
+    def written(self) -> BinlogPosition:
+        """How far the stream may have written."""
+        return max(self.reached, self.planned)
 
     def run(self, session: Any, source: Source, ended: Callable[[], bool], meanwhile: Callable[[ChangeStream], None]) -> None:
         """Follow the log until `ended`; `meanwhile` is called every now and then."""
@@ -80,7 +87,7 @@ class Streaming:
             # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
             {name: position for name, position in since.items() if position.epoch == self.state.epoch},
             frozenset(self.state.waiting),
-            self.reached,
+            self.written,
         )
         return Task(reader, self.sink, retrying)
 

@@ -32,6 +32,13 @@ def reached(directory: StateDirectory, state: PipeState) -> BinlogPosition:
     return max(start, BinlogPosition.from_json(committed)) if committed is not None else start
 
 
+def written(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+    """How far rows of the log it reads now may have been written: a batch that was planned may be there in parts."""
+    planned = planned_offset(directory.checkpoint)
+    found = BinlogPosition.from_json(planned) if planned is not None else None
+    return found if found is not None and found.epoch == state.epoch and found > reached(directory, state) else reached(directory, state)
+
+
 def take_over(
     connection: Connection[Any],
     address: MySQLAddress,

@@ -39,7 +39,7 @@ class ChangeStream:
         self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> None:
         self._task, self._on_batch = task, on_batch
-        self._working = threading.Lock()
+        self._working = threading.RLock()
         self._stopping = False
         self._failure: HeadraceError | None = None
         session.dataSource.register(address_format(source))

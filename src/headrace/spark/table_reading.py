@@ -29,7 +29,7 @@ def read_changes(request: TableRequest, work: Work) -> Iterator[pa.RecordBatch]:
         return
     name, selection = schema.name, Selection((request.pattern,))
     reader = MySQLReader(request.address, {name: schema}, {name: schema.row_key}, selection, _options(request), 0, {}, frozenset())
-    for block in reader.read({**work["work"], "news": False}):
+    for block in reader.read({**work["work"], "news": []}):
         yield pair_images(block)
 
 

@@ -286,7 +286,7 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
     return DefiniteError(
         f"table {schema.name} in the log differs from the schema it is replicated with: {what}",
         place=place,
-        hint="schema changes are not followed yet: remove the state directory and the target table, then replicate again",
+        hint=f"have the table read again as it is now: headrace resync {schema.name}",
     )
 
 

@@ -9,6 +9,7 @@ left out by `course`, here and nowhere else.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -48,6 +49,12 @@ _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
 _POLL_S: Final = 1.0
 _INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
+_NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
+_CREATE: Final = re.compile(
+    # What follows is spelled by the server itself, which writes such a statement anew.
+    rf"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
+    re.IGNORECASE,
+)
 _STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOAD_QUERY_EVENT})
 
 
@@ -59,6 +66,15 @@ class Statement:
     position: BinlogPosition
     with_rows: bool = False
     """Whether changes of rows stand in one group with it, as when a table is created from a SELECT."""
+
+    @property
+    def makes(self) -> tuple[str, str] | None:
+        """The database and the name of the table that it creates, if it does."""
+        found = _CREATE.match(self.query.statement)
+        if found is None:
+            return None
+        first, second = (_unquoted(part) if part else None for part in found.group("first", "second"))
+        return (first or "", second) if second is not None else (self.query.database, first or "")
 
 
 class Planner:
@@ -300,6 +316,10 @@ class _Stretch:
             at = int(np.searchsorted(self.splits[:, scan.SPLIT_AT], segment.start))
             shift += int(self.splits[at, scan.SPLIT_GROWTH])
         return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, opened=opened)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:

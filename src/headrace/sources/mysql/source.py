@@ -60,9 +60,9 @@ class LogPlanner:
             self._check_log_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
         statements = self._planner.statements(begin, stop)
-        # A table that is created from a SELECT has rows in the very group that creates it: the driver sees to them (`with_rows`).
-        news = any(one.with_rows for one in statements)
-        head: Work = {"kind": "rows", "until": end, **({"news": True} if news else {})}
+        # A table that is created from a SELECT has rows in the very group that creates it: the driver has it read again (`with_rows`).
+        news = [made for one in statements if one.with_rows and (made := one.makes) is not None]
+        head: Work = {"kind": "rows", "until": end, **({"news": news} if news else {})}
         works: list[Work] = [{**head, **segment.to_json()} for segment in segments]
         if not works:
             works.append({"kind": "mark", "until": end})
@@ -139,8 +139,8 @@ class MySQLReader:
             return {"position": position.to_json()}
         if work["kind"] == "consistent":
             return (yield from self._read_together(details))
-        wanted = self._wants_known if work.get("news") else self._wants
-        catalog = Catalog(self.schemas, self.keys, wanted, self.options, self.since)
+        news = {TableName(*name) for name in work.get("news", ())}
+        catalog = Catalog(self.schemas, self.keys, lambda name: name not in news and self._wants(name), self.options, self.since)
         yield from read_segment(Segment.from_json(details), catalog)
         return None
 
@@ -156,9 +156,6 @@ class MySQLReader:
     def _server(self) -> MySQLAddress:
         assert self.address is not None, "log files have no snapshot"
         return self.address
-
-    def _wants_known(self, name: TableName) -> bool:
-        return name in self.schemas and self._wants(name)
 
     def _wants(self, name: TableName) -> bool:
         return self.selection(name) and name not in self.left_out
