@@ -73,6 +73,9 @@ class Follower:
         if followed.outcome is Outcome.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
+        if followed.mentioned and not any(self._is_news(name, position) for name in followed.mentioned):
+            log.info("passing over a statement before the tables it names were read: %s", _shortened(query.statement))
+            return
         followed.check()
         self._check_start(followed)
         if with_rows:

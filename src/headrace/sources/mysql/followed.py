@@ -57,22 +57,28 @@ class Followed:
     """Selected tables whose rows changed without row events (partitions dropped or exchanged, tablespaces discarded or imported)."""
     recapture: frozenset[TableName] = frozenset()
     """Selected tables whose definition cannot be known from the text alone."""
+    mentioned: frozenset[TableName] = frozenset()
+    """Selected tables that DML, or a statement that is not understood, may have touched."""
     why: str = ""
-    """For people: which tables DML may have changed; why the outcome is UNKNOWN or RECAPTURE."""
+    """For people: why the outcome is DML, UNKNOWN or RECAPTURE."""
+
+    @property
+    def _named(self) -> str:
+        return ", ".join(str(name) for name in sorted(self.mentioned))
 
     def check(self) -> None:
         """Raise the error that DML and UNKNOWN are."""
         if self.outcome is Outcome.DML:
             raise DefiniteError(
-                f"a change of rows of {self.why} was logged as a statement: {self.query.statement}",
+                f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",
                 place=str(self.position),
-                hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then resynchronise the tables it changed",
+                hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then headrace resync the tables it changed",
             )
         if self.outcome is Outcome.UNKNOWN:
             raise DefiniteError(
-                f"a statement that may have changed a replicated table was not understood ({self.why}): {self.query.statement}",
+                f"a statement that may have changed {self._named} was not understood ({self.why}): {self.query.statement}",
                 place=str(self.position),
-                hint="please report it with the server's version; to go on, resynchronise the tables it names",
+                hint="please report it with the server's version; to go on, headrace resync the tables it names",
             )
 
 
@@ -81,13 +87,12 @@ def assess(
 ) -> Followed:
     """A statement's meaning for the tables that are wanted; `known` is the catalogue before it."""
     if meaning.rows or meaning.unknown:
-        mentioned = {name for name in _mentioned(query, folds_case=folds_case) if wanted(name)}
+        # Rows of a table that it makes and nobody knows will be an error when they come.
+        mentioned = frozenset(name for name in _mentioned(query, folds_case=folds_case) if wanted(name) and name in known.tables)
         if not mentioned:
             return Followed(query, position)
-        named = ", ".join(str(name) for name in sorted(mentioned & known.tables.keys()))
-        if meaning.rows:
-            return Followed(query, position, Outcome.DML, why=named or "a replicated table")
-        return Followed(query, position, Outcome.UNKNOWN, why=meaning.why)
+        outcome = Outcome.DML if meaning.rows else Outcome.UNKNOWN
+        return Followed(query, position, outcome, mentioned=mentioned, why=meaning.why)
     fates = _Fates(known, wanted)
     for change in meaning.changes:
         fates.take(change)
@@ -111,7 +116,7 @@ def assess(
         frozenset(arrived),
         disturbed,
         recapture,
-        meaning.why if recapture else "",
+        why=meaning.why if recapture else "",
     )
 
 
