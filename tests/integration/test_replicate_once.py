@@ -164,5 +164,5 @@ def test_changes_are_counted_exactly(server: PrivateServer, database: str) -> No
     total = 0
     for count, changes in enumerate(expected, 1):
         total += changes
-        assert groups_within(Path(segment.path), segment.checksum, segment.start, ends, total) == (count, total)
-        assert groups_within(Path(segment.path), segment.checksum, segment.start, ends, total - 1)[0] == count - 1
+        assert groups_within(segment.pieces(), ends, total, segment.file) == (count, total)
+        assert groups_within(segment.pieces(), ends, total - 1, segment.file)[0] == count - 1
