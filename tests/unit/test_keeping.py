@@ -70,4 +70,6 @@ def test_other_changes() -> None:
     ],
 )
 def test_what_a_statement_makes(statement: str, made: tuple[str, str] | None) -> None:
-    assert Statement(Query("db", statement), BinlogPosition("binlog.000001", 4)).makes == made
+    place = BinlogPosition("binlog.000001", 4)
+    assert Statement(Query("db", statement), place, with_rows=True).made_with_rows == made
+    assert Statement(Query("db", statement), place).made_with_rows is None

@@ -17,7 +17,6 @@ from headrace.errors import DefiniteError
 from headrace.model.evolution import (
     AddColumn,
     ChangePrimaryKey,
-    CreateTable,
     DropColumn,
     ModifyColumn,
     RenameColumn,
@@ -61,15 +60,22 @@ class Follower:
     """Raises if the server does not log all that happens to the tables."""
     view: ProgressView
 
-    def follow(self, query: Query, position: BinlogPosition, *, with_rows: bool = False) -> None:
+    def follow(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Do to the sink what the statement did to the source; raises where that is not possible.
 
-        `with_rows`: rows stood in one group with the statement, and those of a table that it made were passed over.
+        `left_out`: the table that the statement makes, if rows of it stood in one group with the statement and were passed over.
         """
         followed = self.history.follow(query, position)
+        if left_out is not None and self.wanted(left_out):
+            made = frozenset({left_out})
+            followed = replace(followed, outcome=Outcome.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
+        self._do(followed)
         if self.check is not None and "references" in query.statement.lower():
             # A foreign key may change rows of its table behind the log's back.
             self.check()
+
+    def _do(self, followed: Followed) -> None:
+        query, position = followed.query, followed.position
         if followed.outcome is Outcome.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
@@ -78,9 +84,6 @@ class Follower:
             return
         followed.check()
         self._check_start(followed)
-        if with_rows:
-            made = frozenset(change.schema.name for change in followed.changes if isinstance(change, CreateTable))
-            followed = replace(followed, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._empty(followed)
         self._remove(followed)
         self._await_rows(followed)

@@ -96,7 +96,8 @@ class Streaming:
             if report.kind == "statement":
                 work = json.loads(report.detail)
                 query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
-                self.follower.follow(query, position, with_rows=work["with_rows"])
+                left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
+                self.follower.follow(query, position, left_out)
         ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0

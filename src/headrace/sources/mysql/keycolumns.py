@@ -161,8 +161,8 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Temporal:
-    """Dates and times, as the server prints them."""
+class _AsPrinted:
+    """A column whose values are compared as the server prints them."""
 
     name: str
     kind: Kind
@@ -176,6 +176,11 @@ class Temporal:
 
     def literal(self, value: Any) -> str:
         return f"'{value}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Temporal(_AsPrinted):
+    """Dates and times, as the server prints them."""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
         middle = (_moment(low, self.kind) + _moment(high, self.kind) + 1) // 2
@@ -183,21 +188,8 @@ class Temporal:
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(_AsPrinted):
     """MariaDB's own types, kept as bytes and printed as people know them."""
-
-    name: str
-    kind: Kind
-
-    @property
-    def expressions(self) -> tuple[str, ...]:
-        return (f"CAST({self.name} AS CHAR)",)
-
-    def take(self, found: Sequence[Any]) -> Any:
-        return _text(found[0])
-
-    def literal(self, value: Any) -> str:
-        return f"'{value}'"
 
     def guesses(self, low: Any, high: Any) -> list[str]:
         if self.kind is Kind.UUID:

@@ -68,10 +68,10 @@ class Statement:
     """Whether changes of rows stand in one group with it, as when a table is created from a SELECT."""
 
     @property
-    def makes(self) -> tuple[str, str] | None:
-        """The database and the name of the table that it creates, if it does."""
+    def made_with_rows(self) -> tuple[str, str] | None:
+        """The database and the name of the table that it creates together with rows, if it does."""
         found = _CREATE.match(self.query.statement)
-        if found is None:
+        if found is None or not self.with_rows:
             return None
         first, second = (_unquoted(part) if part else None for part in found.group("first", "second"))
         return (first or "", second) if second is not None else (self.query.database, first or "")

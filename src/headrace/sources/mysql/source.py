@@ -60,14 +60,14 @@ class LogPlanner:
             self._check_log_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
         statements = self._planner.statements(begin, stop)
-        # A table that is created from a SELECT has rows in the very group that creates it: the driver has it read again (`with_rows`).
-        news = [made for one in statements if one.with_rows and (made := one.makes) is not None]
+        # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
+        news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
         head: Work = {"kind": "rows", "until": end, **({"news": news} if news else {})}
         works: list[Work] = [{**head, **segment.to_json()} for segment in segments]
         if not works:
             works.append({"kind": "mark", "until": end})
         return works + [
-            {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "with_rows": one.with_rows}
+            {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "left_out": one.made_with_rows}
             for one in statements
         ]
 
