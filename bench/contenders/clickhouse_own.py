@@ -16,7 +16,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.client import connect as connect_sink
-from headrace.sinks.clickhouse.tables import prepare_tables
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 
@@ -46,7 +46,7 @@ def copy_tables(target: Target) -> Window:
     with EmbeddedServer(Path.cwd() / "clickhouse") as server:
         place = ClickHouseTarget(server.host, server.port)
         connection = connect_sink(place)
-        prepare_tables(connection, place, tuple(schemas))
+        ClickHouseSink(place).prepare(schemas)
         watch = Stopwatch(whole_tree=True)
         for schema in schemas:
             connection.client.command(_copy_sql(schema, target))

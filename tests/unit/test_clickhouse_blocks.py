@@ -11,7 +11,11 @@ from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.creation import plan_layout
+from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
+from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 DAY = 86_400_000_000
 WIDE = ServerLimits(-719_528, 2_932_896, -719_528 * DAY, 2_932_897 * DAY - 1)
@@ -27,8 +31,12 @@ def block_of(column: Column, values: Any, ops: list[Op] | None = None) -> Change
     return ChangeBlock(schema, images, op, pa.array(range(1, rows + 1), pa.uint64()), pa.array([0] * rows, pa.int64()))
 
 
+def layout_of(schema: TableSchema) -> Layout:
+    return plan_layout(schema, ClickHouseTarget("h"), SinkChoices())
+
+
 def encode(block: ChangeBlock, limits: ServerLimits = WIDE) -> pa.Table:
-    return pa.ipc.open_stream(BlockEncoder(block.schema, limits).encode(block)).read_all()
+    return pa.ipc.open_stream(BlockEncoder(layout_of(block.schema), limits).encode(block)).read_all()
 
 
 def micros(*values: int | None) -> Any:
@@ -47,7 +55,7 @@ def test_adds_sign_and_version_and_changes_nothing_else() -> None:
 
 def test_encoding_is_repeatable() -> None:
     block = block_of(Column("s", Kind.STRING), pa.array(["a", None]))
-    encoder = BlockEncoder(block.schema, WIDE)
+    encoder = BlockEncoder(layout_of(block.schema), WIDE)
     first = bytes(encoder.encode(block))
     encoder.encode(block_of(Column("s", Kind.STRING), pa.array(["longer" * 99_999])))
     assert bytes(encoder.encode(block)) == first

@@ -8,8 +8,11 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.sinks.clickhouse.adapting import adapt
+from headrace.sinks.clickhouse.choices import SinkChoices, TableChoices
+from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, engine_arguments, plan_layouts, sort_key
+from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
 from headrace.sinks.clickhouse.names import parse_names, quote_name
-from headrace.sinks.clickhouse.tables import FoundColumn, FoundTable, check_found, plan_tables
 from headrace.sinks.clickhouse.types import storage_type
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
@@ -68,55 +71,55 @@ def test_a_key_column_is_never_nullable() -> None:
 @pytest.mark.parametrize("column", [Column("c", Kind.DECIMAL, True, 66, 0), Column("c", Kind.TIME, True, 7)])
 def test_parameters_outside_the_source_s_own_limits_are_refused(column: Column) -> None:
     with pytest.raises(DefiniteError, match="column c cannot be stored"):
-        plan_tables([replace(ORDERS, columns=(KEY, column))], ANYWHERE)
+        plan_layouts([replace(ORDERS, columns=(KEY, column))], ANYWHERE, SinkChoices())
 
 
 def test_create_statement_is_that_of_design_decision_3() -> None:
-    [plan] = plan_tables([ORDERS], ANYWHERE)
-    assert plan.create_sql() == (
+    [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
+    assert create_sql(plan) == (
         "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, `_version` UInt64, "
         "_deleted UInt8 MATERIALIZED _sign = -1) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY (`id`)"
     )
 
 
 def test_the_url_s_database_holds_all_tables() -> None:
-    assert [(p.database, p.table) for p in plan_tables([ORDERS], ONE_DATABASE)] == [("mart", "orders")]
+    assert [(p.database, p.table) for p in plan_layouts([ORDERS], ONE_DATABASE, SinkChoices())] == [("mart", "orders")]
 
 
 def test_two_tables_of_one_name_do_not_share_a_target() -> None:
     twin = replace(ORDERS, name=TableName("archive", "orders"))
-    assert len(plan_tables([ORDERS, twin], ANYWHERE)) == 2
+    assert len(plan_layouts([ORDERS, twin], ANYWHERE, SinkChoices())) == 2
     with pytest.raises(DefiniteError, match=r"shop.orders and archive.orders would both be written to mart.orders"):
-        plan_tables([ORDERS, twin], ONE_DATABASE)
+        plan_layouts([ORDERS, twin], ONE_DATABASE, SinkChoices())
 
 
 def test_without_a_primary_key_the_first_unique_index_without_nulls_tells_rows_apart() -> None:
     loose = Index("by_note", ("note",), unique=True)
     tight = Index("by_id", (KEY.name,), unique=True)
     schema = replace(ORDERS, primary_key=(), indexes=(loose, replace(tight, unique=False), tight))
-    [plan] = plan_tables([schema], ANYWHERE)
-    assert plan.sort_key == (KEY.name,)
-    assert plan.engine_arguments == ("_version", "_deleted")
+    [plan] = plan_layouts([schema], ANYWHERE, SinkChoices())
+    assert sort_key(plan) == (KEY.name,)
+    assert engine_arguments(plan) == ("_version", "_deleted")
 
 
 def test_a_table_without_any_key_keeps_every_image_and_has_a_view() -> None:
     prefix = Index("by_id", (KEY.name,), unique=True, whole=False)
-    [plan] = plan_tables([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE)
-    assert plan.sort_key == ("_row", "_occurrence")
-    assert plan.engine_arguments == ("_version",)
-    assert "sum(_sign)" in plan.create_view_sql()
+    [plan] = plan_layouts([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE, SinkChoices())
+    assert sort_key(plan) == ("_row", "_occurrence")
+    assert engine_arguments(plan) == ("_version",)
+    assert "sum(_sign)" in create_view_sql(plan)
 
 
 @pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row", "_occurrence", "_row_exists", "_block_number", "_block_offset"])
 def test_a_column_with_a_name_in_use_is_refused(name: str) -> None:
     with pytest.raises(DefiniteError, match=f"column {name} has a name"):
-        plan_tables([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE)
+        plan_layouts([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE, SinkChoices())
 
 
 def test_a_name_too_long_for_a_file_is_refused() -> None:
-    assert plan_tables([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE)
+    assert plan_layouts([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE, SinkChoices())
     with pytest.raises(DefiniteError, match="too long for ClickHouse"):
-        plan_tables([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE)
+        plan_layouts([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE, SinkChoices())
 
 
 @pytest.mark.parametrize(
@@ -132,14 +135,14 @@ def test_an_expression_is_not_a_list_of_names() -> None:
 
 
 def test_a_fitting_table_is_accepted_also_when_replicated() -> None:
-    [plan] = plan_tables([ORDERS], ANYWHERE)
-    check_found(plan, FOUND)
-    check_found(plan, replace(FOUND, sort_key="(`id`)"))
+    [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
+    adapt(plan, FOUND, TableChoices())
+    adapt(plan, replace(FOUND, sort_key="(`id`)"), TableChoices())
     for engine in (
         "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', _version, _deleted) ORDER BY id",
         "SharedReplacingMergeTree('/x', '{replica}', _version, _deleted) ORDER BY id",
     ):
-        check_found(plan, replace(FOUND, engine=engine))
+        adapt(plan, replace(FOUND, engine=engine), TableChoices())
 
 
 def _with(column: FoundColumn) -> FoundTable:
@@ -164,8 +167,8 @@ def _with(column: FoundColumn) -> FoundTable:
     ],
 )
 def test_an_unfit_table_is_refused_with_its_first_difference(found: FoundTable, difference: str) -> None:
-    [plan] = plan_tables([ORDERS], ANYWHERE)
+    [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
     with pytest.raises(DefiniteError, match=difference) as caught:
-        check_found(plan, found)
+        adapt(plan, found, TableChoices())
     assert "shop.orders" in caught.value.place
     assert caught.value.hint

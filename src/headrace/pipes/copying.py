@@ -24,8 +24,8 @@ from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
+from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.base import Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
@@ -48,7 +48,7 @@ class Copier:
     """Takes the snapshots of one pipe's tables."""
 
     address: MySQLAddress
-    sink: ClickHouseSink
+    targets: Targets
     settings: PipeSettings
     view: ProgressView
     directory: StateDirectory
@@ -64,7 +64,7 @@ class Copier:
         unplanned = [(name, table) for name, table in self.state.tables.items() if not self.log.is_planned(name, table.snapshot)]
         for _, table in unplanned:
             if table.snapshot:
-                retrying(functools.partial(self.sink.replace, self.shown(table.schema)))
+                retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
         self.prepare()
         for name, table in unplanned:
             self._plan_table(connection, name, table)
@@ -72,7 +72,7 @@ class Copier:
     def prepare(self) -> None:
         """See to it that every target table is there and fit."""
         schemas = [self.shown(table.schema) for table in self.state.tables.values()]
-        retrying(lambda: self.sink.prepare(schemas), deadline_s=_PATIENCE_S)
+        retrying(lambda: self.targets.prepare(schemas), deadline_s=_PATIENCE_S)
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
@@ -102,7 +102,7 @@ class Copier:
         for name, snapshot in self._current():
             if snapshot.sweep is not None and not snapshot.pending:
                 schema, version = self.shown(self.state.tables[name].schema), BinlogPosition.from_json(snapshot.sweep).version
-                retrying(functools.partial(self.sink.sweep, schema, version))
+                retrying(functools.partial(self.targets.sweep, schema, version))
                 self.log.swept(name)
         if not self.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():

@@ -27,8 +27,8 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import OnSchemaChange
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
 from headrace.sources.mysql.keeping import columns_of, keeps_values
@@ -51,7 +51,7 @@ class Follower:
     state: PipeState
     directory: StateDirectory
     snapshots: SnapshotLog
-    sink: ClickHouseSink
+    targets: Targets
     shown: Shown
     policy: OnSchemaChange
     reread: Callable[[tuple[str, ...]], None] | None
@@ -163,9 +163,9 @@ class Follower:
     def _add(self, schema: TableSchema, position: BinlogPosition) -> None:
         """A new table: it was empty when it was made, so its changes in the log are all of it."""
         shown = self.shown(schema)
-        retrying(lambda: self.sink.prepare([shown]))
+        retrying(lambda: self.targets.prepare([shown]))
         # A copy of an earlier table of this name may be there.
-        retrying(lambda: self.sink.sweep(shown, position.version))
+        retrying(lambda: self.targets.sweep(shown, position.version))
         self.state.tables[schema.name] = TableState(schema, position.to_json())
         self.snapshots.plan(schema.name, 0, [])
         self.view.note(f"new table {schema.name}")
@@ -188,7 +188,7 @@ class Follower:
 
     def _sweep(self, table: TableState, position: BinlogPosition) -> None:
         schema = self.shown(table.schema)
-        retrying(lambda: self.sink.sweep(schema, position.version))
+        retrying(lambda: self.targets.sweep(schema, position.version))
         snapshot = self.snapshots.tables.get(str(schema.name))
         if snapshot is not None and snapshot.pending:
             # What its chunks have read before this and not yet written must go too.

@@ -51,7 +51,7 @@ class OfflinePipe(RunnablePipe):
         history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
         if is_new:
             self._learn(log, state, history)
-        retrying(lambda: self._sink.prepare([shown(table.schema, self._settings) for table in state.tables.values()]))
+        retrying(lambda: self._targets.prepare([shown(table.schema, self._settings) for table in state.tables.values()]))
         directory.save(state)
         streaming = self._streaming(directory, state, history)
         directory.clear_scratch()
@@ -104,7 +104,7 @@ class OfflinePipe(RunnablePipe):
             state,
             directory,
             SnapshotLog(directory),
-            self._sink,
+            self._targets,
             functools.partial(shown, settings=settings),
             settings.on_schema_change,
             None,
@@ -112,4 +112,4 @@ class OfflinePipe(RunnablePipe):
             self._view,
         )
         here = reached(directory, state)
-        return Streaming(None, self._sink, settings, self._view, directory, state, history, follower, here, here)
+        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, here)

@@ -76,7 +76,7 @@ class Pipe(RunnablePipe):
             state,
             directory,
             snapshots,
-            self._sink,
+            self._targets,
             shows,
             settings.on_schema_change,
             functools.partial(ask_for_resync, directory),
@@ -85,7 +85,7 @@ class Pipe(RunnablePipe):
         )
         streaming = Streaming(
             self._address,
-            self._sink,
+            self._targets,
             settings,
             self._view,
             directory,
@@ -97,7 +97,7 @@ class Pipe(RunnablePipe):
         )
         copier = Copier(
             self._address,
-            self._sink,
+            self._targets,
             settings,
             self._view,
             directory,

@@ -134,7 +134,7 @@ class Resynchroniser:
         known = state.tables.pop(name, None)
         if known is not None:
             shown = self.copier.shown(known.schema)
-            retrying(lambda: self.copier.sink.sweep(shown, position.version))
+            retrying(lambda: self.copier.targets.sweep(shown, position.version))
         self.copier.view.note(f"{name} is no more")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import StateDirectory
+from headrace.pipes.targets import Targets
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.spark.session import java_pid, start_session, warm_workers
 
@@ -21,7 +22,7 @@ class RunnablePipe(ABC):
     """One replication, from its checks to its end."""
 
     def __init__(self, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        self._sink, self._sink_name, self._settings, self._view = sink, sink_name, settings, view
+        self._targets, self._sink_name, self._settings, self._view = Targets(sink), sink_name, settings, view
         self._stop = threading.Event()
 
     def stop(self) -> None:

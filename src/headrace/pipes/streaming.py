@@ -15,8 +15,8 @@ from headrace.pipes.opening import read_as, selection_of, shown
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
+from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.base import Source
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.decoder import ReadOptions
@@ -34,7 +34,7 @@ class Streaming:
 
     address: MySQLAddress | None
     """The server, if there is one: a snapshot is read from it."""
-    sink: ClickHouseSink
+    targets: Targets
     settings: PipeSettings
     view: ProgressView
     directory: StateDirectory
@@ -80,7 +80,7 @@ class Streaming:
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
-            {name: self.sink.key_columns(shown(schema, self.settings)) for name, schema in schemas.items()},
+            {name: needs.key_columns for name, needs in self.targets.needs(shown(s, self.settings) for s in schemas.values()).items()},
             selection_of(self.state, self.settings.selection),
             ReadOptions(zero_dates_as_null=self.settings.zero_dates_as_null, projection=self.settings.projection),
             self.state.epoch,
@@ -89,7 +89,7 @@ class Streaming:
             frozenset(self.state.waiting),
             self.written,
         )
-        return Task(reader, self.sink, retrying)
+        return Task(reader, self.targets.sink, retrying)
 
     def _on_batch(self, reports: list[Report]) -> None:
         for report in reports:

@@ -1,16 +1,30 @@
 """The sink's port.
 
 A sink is a small picklable description; the driver calls `prepare`, every task opens its own `Writer`. A sink must be *idempotent*:
-writing a block again, in any order among others, leaves the same data, because a crash replays the last batch.
+writing a block again, in any order among others, leaves the same data, because a crash replays the last batch. Where a table's engine does
+not allow that, the sink says so (`Needs`), and gets the table's changes in order, cut the same way each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from headrace.model.change import ChangeBlock
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a sink needs to get of one table's changes."""
+
+    key_columns: tuple[str, ...]
+    """The columns whose change moves a row: for those updates the sink wants the before image too. None: for every update."""
+    ordered: bool = False
+    """Whether blocks must come in the order of the log, and a replay be cut into the same blocks."""
+    exact: bool = False
+    """Whether rows of a snapshot must be those of one position, before which no change is written."""
 
 
 class Writer(Protocol):
@@ -22,8 +36,14 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-class Sink(Protocol):
-    """Where changes go. Picklable, cheap to copy into tasks."""
+class Outlet(Protocol):
+    """What tasks carry of a sink. Picklable, cheap to copy."""
+
+    def writer(self) -> Writer: ...
+
+
+class Sink(Outlet, Protocol):
+    """Where changes go, as the driver sees it."""
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is written if a table cannot be held."""
@@ -31,10 +51,11 @@ class Sink(Protocol):
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
 
-    def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
-        """The columns whose change moves a row: for those updates the sink wants the before image too."""
+    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+        """What the sink needs of each table's changes."""
 
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
 
-    def writer(self) -> Writer: ...
+    def renewed(self) -> Self:
+        """The same sink, forgetting what it knew of its tables: the driver has changed some."""

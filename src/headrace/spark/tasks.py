@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.change import ChangeBlock
-from headrace.sinks.base import Sink, Writer
+from headrace.sinks.base import Outlet, Writer
 from headrace.sources.base import Reader, Work
 from headrace.spark.faults import carried
 from headrace.spark.logs import mark_log
@@ -52,7 +52,7 @@ class Task:
     """Picklable."""
 
     reader: Reader
-    sink: Sink
+    sink: Outlet
     retry: Retry
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

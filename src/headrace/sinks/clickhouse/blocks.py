@@ -11,35 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change import ChangeBlock
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.carriers import to_wire, wire_type
+from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.limits import ServerLimits
-from headrace.sinks.clickhouse.types import OCCURRENCE, SIGN, VERSION, is_stored_nullable, storage_type
+from headrace.sinks.clickhouse.marks import mark_field, mark_values
+from headrace.sinks.clickhouse.types import is_stored_nullable, storage_type
 from headrace.sinks.clickhouse.values import render_value
 
 Check = Callable[["pa.Array[Any]", ChangeBlock], None]
-_SIGN_OF = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
 _NOT_STORED = "correct the value in the source, or leave the table out with --exclude"
 
 
 class BlockEncoder:
-    """Encodes blocks of one table schema; built once, then run on every block."""
+    """Encodes blocks of one table; built once, then run on every block."""
 
-    def __init__(self, schema: TableSchema, limits: ServerLimits, *, compression: str | None = None) -> None:
-        fields = [pa.field(c.name, wire_type(c), is_stored_nullable(schema, c)) for c in schema.columns]
+    def __init__(self, layout: Layout, limits: ServerLimits, *, compression: str | None = None) -> None:
+        schema = layout.schema
+        fields = [pa.field(c.name, wire_type(c.source), is_stored_nullable(schema, c.source)) for c in layout.columns]
         self._schema = schema
         self._types = [c.arrow_type for c in schema.columns]
-        own = [pa.field(SIGN, pa.int8(), False), pa.field(VERSION, pa.uint64(), False)]
-        if not schema.row_key:
-            own.append(pa.field(OCCURRENCE, pa.uint64(), False))
-        self._arrow_schema = pa.schema([*fields, *own])
+        self._marks = layout.marks
+        self._arrow_schema = pa.schema([*fields, *map(mark_field, layout.marks)])
         self._checks = [_checks(schema, c, limits) for c in schema.columns]
         self._recodes = [to_wire(c) for c in schema.columns]
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -74,10 +73,8 @@ class BlockEncoder:
             for check in checks:
                 check(array, block)
             arrays.append(array if recode is None else recode(array))
-        own = [_signs(block), block.version]
-        if not self._schema.row_key:
-            own.append(_occurrences(block))
-        return pa.record_batch([*arrays, *own], schema=self._arrow_schema)
+        marks = [mark_values(mark, block) for mark in self._marks]
+        return pa.record_batch([*arrays, *marks], schema=self._arrow_schema)
 
     def _measure(self, batch: pa.RecordBatch) -> int:
         counted = pa.MockOutputStream()
@@ -110,24 +107,6 @@ class BlockEncoder:
                 place=f"table {self._schema.name}",
                 hint="this is a defect of the source; please report it",
             )
-
-
-def _signs(block: ChangeBlock) -> pa.Array[Any]:
-    return pa.array(_SIGN_OF[block.op.to_numpy(zero_copy_only=False)])
-
-
-def _occurrences(block: ChangeBlock) -> pa.Array[Any]:
-    """What makes each image of a table without a key a row of its own: its version, or in a snapshot, where all have one, its number."""
-    snapshot = np.equal(block.op.to_numpy(zero_copy_only=False), Op.SNAPSHOT)
-    if not snapshot.any():
-        return block.version
-    if block.order is None or not snapshot.all():
-        raise DefiniteError(
-            "a snapshot block of a table without a key does not number its rows",
-            place=f"table {block.schema.name}",
-            hint="this is a defect of the source; please report it",
-        )
-    return block.order
 
 
 def _checks(schema: TableSchema, column: Column, limits: ServerLimits) -> list[Check]:

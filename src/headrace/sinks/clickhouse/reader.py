@@ -21,9 +21,9 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.carriers import from_wire
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.tables import shown_from
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.values import literal
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
@@ -44,8 +44,8 @@ _JSON_SETTINGS = {
 class ClickHouseReader:
     """Reads one server."""
 
-    def __init__(self, target: ClickHouseTarget) -> None:
-        self._target = target
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope, self._target = scope, scope.target
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
         """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
@@ -57,7 +57,7 @@ class ClickHouseReader:
 
     def count(self, schema: TableSchema) -> int:
         """How many rows the table shows."""
-        _, rows = self.query(f"SELECT count() FROM {shown_from(schema, self._target)}")
+        _, rows = self.query(f"SELECT count() FROM {self._shown(schema)}")
         return int(rows[0][0])
 
     def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
@@ -70,10 +70,13 @@ class ClickHouseReader:
         rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
         return (rows[0], rows[1:]) if rows else ([], [])
 
+    def _shown(self, schema: TableSchema) -> str:
+        return shown_from(resolve(self._scope, [schema])[schema.name])
+
     def _read(self, schema: TableSchema, condition: str) -> pa.Table:
         connection = connect(self._target)
         columns = ", ".join(_selected(column) for column in schema.columns)
-        sql = f"SELECT {columns} FROM {shown_from(schema, self._target)} WHERE {condition}"
+        sql = f"SELECT {columns} FROM {self._shown(schema)} WHERE {condition}"
         settings = connection.known(_ARROW_SETTINGS)
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"

@@ -1,16 +1,21 @@
 """The ClickHouse sink: the port of `headrace.sinks.base` over one server.
 
-Idempotent and order-free: every image is a row with its sign and its version, and the table keeps the highest version of each key.
-Writing a block twice, late or beside others leaves what `FINAL` shows unchanged.
+Idempotent and order-free where the table's engine merges by version: every image is a row with its sign and its version, and the table
+keeps the highest version of each key. Writing a block twice, late or beside others leaves what `FINAL` shows unchanged. Engines that count
+rows get every block once, under a token (see `layout`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
-from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.client import connect
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.base import Needs
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
@@ -22,6 +27,8 @@ class ClickHouseSink:
     """Where changes go: a server and, perhaps, one database in it. Picklable; the password is never shown."""
 
     target: ClickHouseTarget
+    choices: SinkChoices = field(default_factory=SinkChoices)
+    generation: int = 0
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -29,22 +36,37 @@ class ClickHouseSink:
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is created if a table cannot be held."""
-        prepare_tables(connect(self.target), self.target, tuple(schemas))
+        prepare_tables(self._scope, tuple(schemas))
 
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
-        replace_table(connect(self.target), self.target, schema)
+        replace_table(self._scope, schema)
 
-    def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
-        """The sort key is the row's key: its change deletes the old row and inserts the new one."""
-        return schema.row_key
+    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+        """A change of the sort key deletes the old row and inserts the new one; engines that count want all that was there before."""
+        return {name: _needs(layout) for name, layout in resolve(self._scope, schemas).items()}
+
+    def layout(self, schema: TableSchema) -> Layout:
+        """The target table of a schema."""
+        return resolve(self._scope, [schema])[schema.name]
 
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
-        sweep_table(connect(self.target), self.target, schema, before)
+        sweep_table(self._scope, self.layout(schema), before)
+
+    def renewed(self) -> Self:
+        return replace(self, generation=self.generation + 1)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self.target)
+        return ClickHouseWriter(self._scope)
 
     def reader(self) -> ClickHouseReader:
-        return ClickHouseReader(self.target)
+        return ClickHouseReader(self._scope)
+
+    @property
+    def _scope(self) -> LayoutScope:
+        return LayoutScope(self.target, self.choices, self.generation)
+
+
+def _needs(layout: Layout) -> Needs:
+    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.counts or not layout.has_key)

@@ -12,16 +12,15 @@ from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.client import INSERT_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.tables import qualified_name
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 
 class ClickHouseWriter:
     """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
 
-    def __init__(self, target: ClickHouseTarget) -> None:
-        self._target = target
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope, self._target = scope, scope.target
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
         self._routes: dict[TableSchema, tuple[bytes, BlockEncoder]] = {}
@@ -56,8 +55,9 @@ class ClickHouseWriter:
         route = self._routes.get(schema)
         if route is None:
             compression = None if self._target.is_loopback else "lz4"
-            encoder = BlockEncoder(schema, connection.limits, compression=compression)
+            layout = resolve(self._scope, [schema])[schema.name]
+            encoder = BlockEncoder(layout, connection.limits, compression=compression)
             columns = ", ".join(quote_name(name) for name in encoder.columns)
-            statement = f"INSERT INTO {qualified_name(schema, self._target)} ({columns}) FORMAT ArrowStream\n"
+            statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
             route = self._routes[schema] = (statement.encode(), encoder)
         return route

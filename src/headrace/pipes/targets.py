@@ -1,0 +1,32 @@
+"""The driver's hold on the sink's tables: whatever it does to them, tasks that start afterwards see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.base import Needs
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+
+@dataclass(slots=True)
+class Targets:
+    """One sink's tables."""
+
+    sink: ClickHouseSink
+    """As tasks carry it now."""
+
+    def prepare(self, schemas: Iterable[TableSchema]) -> None:
+        self.sink.prepare(schemas)
+        self.sink = self.sink.renewed()
+
+    def replace(self, schema: TableSchema) -> None:
+        self.sink.replace(schema)
+        self.sink = self.sink.renewed()
+
+    def sweep(self, schema: TableSchema, before: int) -> None:
+        self.sink.sweep(schema, before)
+
+    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+        return self.sink.needs(schemas)

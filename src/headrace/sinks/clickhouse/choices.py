@@ -1,0 +1,103 @@
+"""What a user may choose for the target tables, table by table.
+
+Every field has a default that is right for most; a table's own choices are laid over those for all tables, glob by glob in their order.
+Pure data: picklable, comparable, no server is asked.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from headrace.model.schema import TableName
+
+
+class EngineChoice(StrEnum):
+    """What a table that is made holds."""
+
+    REPLACING = "replacing"
+    """The last image of each row, by version; `FINAL` shows the source's rows."""
+    COLLAPSING = "collapsing"
+    """Each row as often as its signs add up to."""
+    VERSIONED = "versioned"
+    """The same, in any order."""
+    HISTORY = "history"
+    """Every change, for ever."""
+
+
+class MissingColumns(StrEnum):
+    """What happens when a table that is there lacks a column that the source has."""
+
+    ERROR = "error"
+    ADD = "add"
+
+
+class Deletes(StrEnum):
+    """What a deletion in the source does."""
+
+    APPLY = "apply"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoices:
+    """How one table is made, or taken if it is there."""
+
+    target: str = ""
+    """`database.table` or `table`; empty: the source's names."""
+    engine: EngineChoice = EngineChoice.REPLACING
+    version_column: str = "_version"
+    sign_column: str = "_sign"
+    delete_column: str = ""
+    """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
+    operation_column: str = "_operation"
+    time_column: str = "_commit_time"
+    sort_key: tuple[str, ...] | str = "primary"
+    """`primary`, `materialize`, or expressions."""
+    partition_by: str = ""
+    """Nothing, `primary`, or an expression."""
+    shard_by: str = ""
+    """For a cluster: the expression that says where a row goes; empty: a hash of its key."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Settings of tables that are made."""
+    missing_columns: MissingColumns = MissingColumns.ERROR
+    rename: tuple[tuple[str, str], ...] = ()
+    """Source column to target column."""
+    types: tuple[tuple[str, str], ...] = ()
+    """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type."""
+    codecs: tuple[tuple[str, str], ...] = ()
+    """Source column to a codec, such as `ZSTD(3)`."""
+    low_cardinality: tuple[str, ...] = ()
+    """Source columns (globs) to keep as LowCardinality."""
+    view: bool = False
+    """Whether a view `t_current` shows the source's rows. (Tables without a key always have it.)"""
+    row_policy: bool = False
+    """Whether a row policy hides deleted rows."""
+    cleanup_hours: float = 0.0
+    """How often deletions are purged; 0: never."""
+    deletes: Deletes = Deletes.APPLY
+
+
+Fields: TypeAlias = tuple[tuple[str, Any], ...]
+"""Fields of `TableChoices` and their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkChoices:
+    """The choices for all tables, and those for some."""
+
+    all_tables: Fields = ()
+    tables: tuple[tuple[str, Fields], ...] = ()
+    """A glob over `database.table` of the source, and what is chosen for the tables that it matches."""
+    cluster: str = ""
+    """Make tables ON CLUSTER, replicated, with a Distributed table over them."""
+
+    def of(self, name: TableName) -> TableChoices:
+        """What was chosen for a table."""
+        chosen = dict(self.all_tables)
+        for glob, own in self.tables:
+            if fnmatch.fnmatchcase(str(name), glob):
+                chosen.update(own)
+        return replace(TableChoices(), **chosen)
