@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.model.projection import Projection
+from headrace.pipes.policy import SchemaPolicy
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import CHUNK_ROWS
@@ -41,12 +42,19 @@ class PipeSettings:
     """Where to start, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set."""
     snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
     on_schema_change: OnSchemaChange = OnSchemaChange.HALT
+    schema_changes: SchemaPolicy = field(default_factory=SchemaPolicy)
     limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30
     chunk_rows: int = CHUNK_ROWS
     zero_dates_as_null: bool = False
     master: str = "local[2]"
     spark_log: bool = False
+    name: str = ""
+    """What the pipe is called in the sink's own tables; empty: as its state directory."""
+
+    @property
+    def pipe_name(self) -> str:
+        return self.name or self.state.resolve().name
 
     @property
     def lasting(self) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""What the user wants done about each kind of schema change.
+
+Invariant: every combination that can be chosen here leads to rows that are right, or to a halt. What would make rows wrong without a word
+(leaving a renamed column or another key unnoticed) cannot be chosen, and the refusal says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+
+class ChangeKind(StrEnum):
+    """The kinds of schema changes, by the words of the settings."""
+
+    CREATE_TABLE = "create_table"
+    DROP_TABLE = "drop_table"
+    TRUNCATE_TABLE = "truncate_table"
+    RENAME_TABLE = "rename_table"
+    ADD_COLUMN = "add_column"
+    DROP_COLUMN = "drop_column"
+    RENAME_COLUMN = "rename_column"
+    MODIFY_COLUMN = "modify_column"
+    CHANGE_KEY = "change_key"
+
+
+class Policy(StrEnum):
+    """What is done about a change."""
+
+    APPLY = "apply"
+    """The target table follows; where only the source knows what rows hold afterwards, the table is read again."""
+    IGNORE = "ignore"
+    """The target table stays as it is, and what follows in the log goes on without the change."""
+    HALT = "halt"
+    """The pipe stops before the change and says so."""
+    KEEP = "keep"
+    """The target table with its rows gets another name before it would lose them."""
+    RESYNC = "resync"
+    """The table is read again from the source."""
+
+
+_ALWAYS: Final = frozenset({Policy.APPLY, Policy.HALT})
+_ALLOWED: Final = {
+    ChangeKind.CREATE_TABLE: _ALWAYS | {Policy.IGNORE},
+    ChangeKind.DROP_TABLE: _ALWAYS | {Policy.IGNORE, Policy.KEEP},
+    ChangeKind.TRUNCATE_TABLE: _ALWAYS | {Policy.IGNORE, Policy.KEEP},
+    ChangeKind.RENAME_TABLE: _ALWAYS | {Policy.RESYNC},
+    ChangeKind.ADD_COLUMN: _ALWAYS | {Policy.IGNORE, Policy.RESYNC},
+    ChangeKind.DROP_COLUMN: _ALWAYS | {Policy.IGNORE, Policy.RESYNC},
+    ChangeKind.RENAME_COLUMN: _ALWAYS | {Policy.RESYNC},
+    ChangeKind.MODIFY_COLUMN: _ALWAYS | {Policy.IGNORE, Policy.RESYNC},
+    ChangeKind.CHANGE_KEY: _ALWAYS | {Policy.RESYNC},
+}
+_WHY_NOT: Final = {
+    (ChangeKind.RENAME_TABLE, Policy.IGNORE): "changes under the new name would have no table to go to",
+    (ChangeKind.RENAME_COLUMN, Policy.IGNORE): "values under the new name would have no column to go to",
+    (ChangeKind.CHANGE_KEY, Policy.IGNORE): "rows that the new key tells apart would replace each other",
+}
+EVERY: Final = "all"
+"""The word for all kinds that know a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicy:
+    """The policy of each kind of change; what is not named is applied."""
+
+    chosen: tuple[tuple[ChangeKind, Policy], ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, policy in self.chosen:
+            if policy not in _ALLOWED[kind]:
+                why = _WHY_NOT.get((kind, policy))
+                allowed = ", ".join(one for one in Policy if one in _ALLOWED[kind])
+                raise DefiniteError(
+                    f"{kind} cannot be set to {policy}" + (f": {why}" if why else ""),
+                    place="schema_changes",
+                    hint=f"{kind} may be one of {allowed}",
+                )
+
+    def of(self, kind: ChangeKind) -> Policy:
+        return dict(self.chosen).get(kind, Policy.APPLY)
+
+    @classmethod
+    def of_words(cls, words: Mapping[str, str]) -> SchemaPolicy:
+        """From the words of a settings file; `all` is about every kind that knows the policy, and the other words come after it."""
+        policies = {name: _policy(name, word) for name, word in words.items()}
+        everywhere = policies.pop(EVERY, None)
+        chosen = {kind: everywhere for kind in ChangeKind if everywhere is not None and everywhere in _ALLOWED[kind]}
+        chosen |= {_kind(name): policy for name, policy in policies.items()}
+        return cls(tuple(chosen.items()))
+
+    @classmethod
+    def of_pairs(cls, pairs: Iterable[str]) -> SchemaPolicy:
+        """From `KIND=POLICY`, as the command line has them; a later one counts."""
+        words: dict[str, str] = {}
+        for pair in pairs:
+            name, found, word = pair.partition("=")
+            if not found:
+                raise DefiniteError(
+                    f"{pair!r} is not KIND=POLICY", place="--schema-changes", hint="such as --schema-changes drop_table=keep"
+                )
+            words[name.strip()] = word.strip()
+        return cls.of_words(words)
+
+    def to_words(self) -> dict[str, str]:
+        return {kind.value: policy.value for kind, policy in self.chosen}
+
+
+def _kind(name: str) -> ChangeKind:
+    try:
+        return ChangeKind(name)
+    except ValueError:
+        raise DefiniteError(
+            f"{name!r} is no kind of schema change", place="schema_changes", hint=f"kinds: {', '.join(ChangeKind)}, or {EVERY}"
+        ) from None
+
+
+def _policy(name: str, word: str) -> Policy:
+    try:
+        return Policy(word)
+    except ValueError:
+        raise DefiniteError(f"{word!r} is no policy for {name}", place="schema_changes", hint=f"policies: {', '.join(Policy)}") from None

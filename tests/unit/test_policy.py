@@ -1,0 +1,41 @@
+"""What can be chosen for schema changes, and what cannot because rows would be wrong without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+
+
+def test_everything_is_applied_unless_it_is_said_otherwise() -> None:
+    assert {SchemaPolicy().of(kind) for kind in ChangeKind} == {Policy.APPLY}
+    chosen = SchemaPolicy.of_pairs(["drop_table=keep", "add_column=ignore", "drop_table=halt"])
+    assert (chosen.of(ChangeKind.DROP_TABLE), chosen.of(ChangeKind.ADD_COLUMN)) == (Policy.HALT, Policy.IGNORE)
+    assert chosen.of(ChangeKind.CREATE_TABLE) is Policy.APPLY
+    assert SchemaPolicy.of_words(chosen.to_words()) == chosen
+
+
+def test_all_is_about_the_kinds_that_know_the_policy_and_single_words_come_after_it() -> None:
+    halting = SchemaPolicy.of_pairs(["truncate_table=apply", "all=halt"])
+    assert [kind for kind in ChangeKind if halting.of(kind) is not Policy.HALT] == [ChangeKind.TRUNCATE_TABLE]
+    kept = SchemaPolicy.of_pairs(["all=keep"])
+    assert [kind for kind in ChangeKind if kept.of(kind) is Policy.KEEP] == [ChangeKind.DROP_TABLE, ChangeKind.TRUNCATE_TABLE]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("rename_column=ignore", "values under the new name would have no column"),
+        ("rename_table=ignore", "changes under the new name would have no table"),
+        ("change_key=ignore", "would replace each other"),
+        ("add_column=keep", "cannot be set to keep"),
+        ("create_table=resync", "cannot be set to resync"),
+        ("drop_tables=halt", "is no kind of schema change"),
+        ("drop_table=maybe", "is no policy for drop_table"),
+        ("drop_table", "is not KIND=POLICY"),
+    ],
+)
+def test_what_would_make_rows_wrong_cannot_be_chosen(pair: str, message: str) -> None:
+    with pytest.raises(DefiniteError, match=message):
+        SchemaPolicy.of_pairs([pair])
