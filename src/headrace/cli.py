@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rich.console import Console
@@ -22,6 +23,9 @@ from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
+
+if TYPE_CHECKING:
+    from headrace.pipes.settings_file import Chosen
 
 OK, DIFFERENT, FAILED = 0, 1, 2
 
@@ -47,12 +51,14 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.offline import OfflinePipe
     from headrace.pipes.pipe import Pipe
     from headrace.pipes.progress import choose_view
+    from headrace.pipes.remembered import chosen_for
     from headrace.pipes.settings import OnSchemaChange, PipeSettings, SnapshotMode
     from headrace.sources.mysql.offline import parse_directory
     from headrace.sources.mysql.origin import Limits
 
     offline = arguments.source.startswith("binlog:")
     address = None if offline else parse_mysql_url(arguments.source)
+    chosen = chosen_for(Path(arguments.state), arguments.settings, _flags(arguments))
     settings = PipeSettings(
         selection=_selection(arguments, address.database if address is not None else ""),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
@@ -67,8 +73,9 @@ def replicate(arguments: argparse.Namespace) -> int:
         zero_dates_as_null=arguments.zero_dates == "null",
         master=arguments.master,
         spark_log=arguments.spark_log,
+        choices=chosen.plain,
     )
-    with open_sink(arguments.sink) as named:
+    with open_sink(arguments.sink, choices=chosen.sink) as named:
         parts = (named.sink, named.name, settings, choose_view())
         pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
         _stop_on_signals(pipe.stop)
@@ -150,6 +157,20 @@ def sql(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def settings(arguments: argparse.Namespace) -> int:
+    """Print every setting of the target tables, with what it can be and what it means."""
+    from headrace.pipes.settings_page import markdown, setting_rows
+
+    if arguments.markdown:
+        print(markdown(), end="")
+        return OK
+    table = Table("section", "setting", "values", "default", "meaning")
+    for row in setting_rows():
+        table.add_row(row.section, row.name, row.values.replace("`", ""), row.default, row.text)
+    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    return OK
+
+
 def serve(arguments: argparse.Namespace) -> int:
     """Own an embedded ClickHouse and speak its HTTP interface."""
     from headrace.embedded.process import PASSWORD_VARIABLE
@@ -200,6 +221,7 @@ def _parser() -> argparse.ArgumentParser:
         default="halt",
         help="what to do when a table's columns change: halt, or read the table again (%(default)s)",
     )
+    _add_choices(command)
     command.add_argument(
         "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
     )
@@ -229,6 +251,9 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(verbs, "sql", sql, "run a query on a sink and print the result")
     _add_sink(command)
     command.add_argument("query", help="the query, in ClickHouse's SQL")
+
+    command = _command(verbs, "settings", settings, "list all settings of a settings file")
+    command.add_argument("--markdown", action="store_true", help="as tables for a document")
 
     command = _command(verbs, "serve", serve, "run an embedded ClickHouse on a directory, over HTTP")
     command.add_argument("path", metavar="PATH", help="the directory; made if missing")
@@ -288,6 +313,30 @@ def _add_columns(command: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
     )
+
+
+def _add_choices(command: argparse.ArgumentParser) -> None:
+    """What may be chosen for the target tables. A flag's `dest` is the setting's name in a file, under `sink`."""
+    group = command.add_argument_group(
+        "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
+    )
+    group.add_argument("--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"]')
+    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
+    group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")
+    group.add_argument("--sort-key", metavar="KEY", help="primary, materialize, or expressions (primary)")
+    group.add_argument("--partition-by", metavar="EXPR", help="primary, or an expression (no partitions)")
+    group.add_argument("--delete-column", metavar="NAME", help="mark deletions in this column instead of _sign")
+    group.add_argument("--missing-columns", metavar="WHAT", help="add or error, when a table that is there lacks a column (error)")
+    group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
+
+
+def _flags(arguments: argparse.Namespace) -> list[Chosen]:
+    """The settings that flags give, later ones over earlier ones."""
+    from headrace.pipes.settings_file import choose, parse_set
+
+    named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
+    given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
+    return [*(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given), *map(parse_set, arguments.set)]
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
 
@@ -22,11 +23,11 @@ class NamedSink:
 
 
 @contextmanager
-def open_sink(address: str, *, password: str = "") -> Iterator[NamedSink]:
+def open_sink(address: str, *, password: str = "", choices: SinkChoices | None = None) -> Iterator[NamedSink]:
     """`clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory."""
     if address.startswith(("clickhouse://", "clickhouses://")):
         target = parse_target(address)
-        yield NamedSink(ClickHouseSink(target), str(target))
+        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), str(target))
         return
     scheme, _, path = address.partition(":")
     if scheme != "chdb" or not path:
@@ -35,7 +36,7 @@ def open_sink(address: str, *, password: str = "") -> Iterator[NamedSink]:
         )
     with EmbeddedServer.connect_or_start(Path(path), password=password) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, password)
-        yield NamedSink(ClickHouseSink(target), f"chdb:{Path(path).resolve()}")
+        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}")
 
 
 __all__ = ["PASSWORD_VARIABLE", "NamedSink", "open_sink"]

@@ -16,6 +16,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
 from headrace.pipes.opening import is_wanted, shown
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.remembered import take_settings
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -79,6 +80,7 @@ class OfflinePipe(RunnablePipe):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )
+        take_settings(state, self._settings.choices, str(self._settings.state))
 
     def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
         """Begin with the tables that the files describe, each from its first table map on."""

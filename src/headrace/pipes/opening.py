@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.remembered import settings_of, take_settings, warn_of_unmatched
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -80,6 +81,7 @@ class Opening:
             )
         for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
             log.warning("no column of the chosen tables matches %s", pattern)
+        warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)
         check_tables(self.connection, self.address, state.tables)
         return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
 
@@ -140,6 +142,7 @@ class Opening:
         for option, flag in (("zero_dates_as_null", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
             if state.options[option] != self.settings.lasting[option]:
                 raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
+        take_settings(state, self.settings.choices, place)
 
     def _ask_again(self, state: PipeState) -> None:
         """Have those tables read again that wait for it, and those without a key that were read from the log of a former server.

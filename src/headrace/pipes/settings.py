@@ -51,6 +51,8 @@ class PipeSettings:
     spark_log: bool = False
     name: str = ""
     """What the pipe is called in the sink's own tables; empty: as its state directory."""
+    choices: dict[str, Any] = field(default_factory=dict)
+    """What was chosen for the sink and its tables, in the words of a settings file (`settings_file`): kept in the state."""
 
     @property
     def pipe_name(self) -> str:
@@ -60,7 +62,7 @@ class PipeSettings:
     def lasting(self) -> dict[str, Any]:
         """The choices that a state was made with and that must not change."""
         columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
-        return {"zero_dates_as_null": self.zero_dates_as_null, "columns": columns}
+        return {"zero_dates_as_null": self.zero_dates_as_null, "columns": columns, "settings": self.choices}
 
     @property
     def slots(self) -> int:

@@ -7,9 +7,10 @@ Pure data: picklable, comparable, no server is asked.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headrace.model.schema import TableName
 
@@ -43,17 +44,23 @@ class Deletes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableChoices:
-    """How one table is made, or taken if it is there."""
+    """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
 
+    database: str = ""
+    """The target database; empty: that of the sink's address, else the source's own name."""
     target: str = ""
-    """`database.table` or `table`; empty: the source's names."""
+    """The target table, as `table` or `database.table`; empty: the source's name."""
     engine: EngineChoice = EngineChoice.REPLACING
     version_column: str = "_version"
+    """The column with the place of a change in the log: the higher, the later."""
     sign_column: str = "_sign"
+    """The column that is 1 for a row that is there and -1 for one that is deleted."""
     delete_column: str = ""
     """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
     operation_column: str = "_operation"
+    """In a history, the column that says what happened: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"
+    """In a history, the column with the time of the commit."""
     sort_key: tuple[str, ...] | str = "primary"
     """`primary`, `materialize`, or expressions."""
     partition_by: str = ""
@@ -61,7 +68,7 @@ class TableChoices:
     shard_by: str = ""
     """For a cluster: the expression that says where a row goes; empty: a hash of its key."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Settings of tables that are made."""
+    """ClickHouse's settings of tables that are made, such as `index_granularity`."""
     missing_columns: MissingColumns = MissingColumns.ERROR
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to target column."""
@@ -79,6 +86,9 @@ class TableChoices:
     """How often deletions are purged; 0: never."""
     deletes: Deletes = Deletes.APPLY
 
+
+CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup_hours", "deletes"})
+"""The fields that may change while a table is there: they say what is done from now on, not what the table is."""
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]
 """Fields of `TableChoices` and their values."""
@@ -99,5 +109,16 @@ class SinkChoices:
         chosen = dict(self.all_tables)
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
-                chosen.update(own)
+                chosen.update({field: _laid_over(chosen.get(field), value) for field, value in own})
         return replace(TableChoices(), **chosen)
+
+    def unmatched(self, names: Sequence[TableName]) -> tuple[str, ...]:
+        """The globs that match none of these tables."""
+        return tuple(glob for glob, _ in self.tables if not any(fnmatch.fnmatchcase(str(name), glob) for name in names))
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    """Names that are mapped for all tables stay mapped unless a table maps them itself; any other value is replaced."""
+    if isinstance(below, tuple) and isinstance(above, tuple) and all(isinstance(pair, tuple) for pair in (*below, *above)):
+        return tuple({**dict(below), **dict(above)}.items())
+    return above

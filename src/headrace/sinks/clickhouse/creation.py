@@ -22,12 +22,9 @@ _RESERVED = ("_row_exists", "_block_number", "_block_offset")
 
 def place_of(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
     """Target database and table of a source table."""
-    database, table = target.database or schema.name.database, schema.name.table
-    chosen = choices.of(schema.name).target
-    if chosen:
-        before, _, after = chosen.rpartition(".")
-        return before or database, after
-    return database, table
+    chosen = choices.of(schema.name)
+    before, _, table = chosen.target.rpartition(".")
+    return before or chosen.database or target.database or schema.name.database, table or schema.name.table
 
 
 def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:

@@ -1,0 +1,74 @@
+"""What a state directory remembers of the settings a pipe was started with, and which of them may change.
+
+Invariant: a table that is there goes on being written as it was begun. A setting that would need another table is refused, with the table
+and the reason; settings that only say what is done from now on are taken, and so is everything about tables that are not there yet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.fields import fields_of, plain
+from headrace.pipes.settings_file import Chosen, Plain, read_settings, restored
+from headrace.pipes.state import PipeState, StateDirectory
+from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
+
+log = logging.getLogger("headrace")
+_OPTION = "settings"
+
+
+def settings_of(state: PipeState, place: str) -> Chosen:
+    """The settings that a state was last run with."""
+    stored: Plain = state.options.get(_OPTION, {})
+    return restored(stored, place)
+
+
+def stored_settings(directory: Path) -> Chosen:
+    """The settings of the pipe whose state directory this is; none if there is no pipe."""
+    state = StateDirectory(directory, make=False).load()
+    return Chosen() if state is None else settings_of(state, str(directory / "pipe.json"))
+
+
+def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
+    """What a run goes by: the file, or else what the state remembers, with the flags laid over it."""
+    chosen = read_settings(Path(file)) if file else stored_settings(directory)
+    for flag in flags:
+        chosen = flag.over(chosen)
+    return chosen
+
+
+def take_settings(state: PipeState, written: Plain, place: str) -> None:
+    """Put a run's settings into the state, unless they would need tables that are there to be others."""
+    before, after = settings_of(state, place).sink, restored(written, place).sink
+    if state.tables and before.cluster != after.cluster:
+        raise _refused("cluster", before.cluster, after.cluster, "the tables", place)
+    for name in state.tables:
+        old, new = before.of(name), after.of(name)
+        for one in fields_of(TableChoices).values():
+            was, wanted = getattr(old, one.name), getattr(new, one.name)
+            if was != wanted and one.name not in CHANGEABLE:
+                raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name}", place)
+    state.options[_OPTION] = written
+
+
+def warn_of_unmatched(choices: SinkChoices, tables: Iterable[TableName]) -> None:
+    """Name the globs that are about no table: most likely misspelt."""
+    names = tuple(tables)
+    for glob in choices.unmatched(names):
+        log.warning("no chosen table matches the settings for %s", glob)
+
+
+def _refused(name: str, was: Any, wanted: Any, what: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"{what} was begun with {name} = {json.dumps(was)}; {name} = {json.dumps(wanted)} would need another table".replace(
+            "tables was", "tables were"
+        ),
+        place=f"{place}, {name}",
+        hint="give it as it was, or begin anew: drop the tables in ClickHouse and use a new --state",
+    )

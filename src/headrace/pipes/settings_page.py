@@ -1,0 +1,72 @@
+"""Every setting with what it can be and what it means, for people: made from the classes alone, so it cannot be out of date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
+from headrace.pipes.settings_file import SECTIONS
+from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
+
+BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
+END: Final = "<!-- end of settings -->"
+
+
+class Row(NamedTuple):
+    """One setting."""
+
+    section: str
+    name: str
+    values: str
+    default: str
+    text: str
+    later: bool
+    """Whether it may change while its tables are there."""
+
+
+def setting_rows() -> Iterator[Row]:
+    """All settings, section by section."""
+    of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
+    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
+        yield from (_row(section, one, one.name in CHANGEABLE) for one in fields)
+    for section, settings in SECTIONS.items():
+        yield from (_row(section, one, True) for one in fields_of(settings).values())
+
+
+def markdown() -> str:
+    """The settings as tables for a document, between the marks that a test looks for."""
+    rows = list(setting_rows())
+    sections = dict.fromkeys(row.section for row in rows)
+    parts = [_table(section, (row for row in rows if row.section == section)) for section in sections]
+    return "\n\n".join([BEGIN, *parts, END]) + "\n"
+
+
+def _table(section: str, rows: Iterable[Row]) -> str:
+    title = " and ".join(f"`[{one}]`" for one in section.split(" and "))
+    lines = [f"**{title}**", "", "| setting | values | default | meaning |", "|---|---|---|---|"]
+    for row in rows:
+        cells = (f"`{row.name}`{' ↻' if row.later else ''}", row.values, f"`{row.default}`" if row.default else "", row.text)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _row(section: str, one: Field, later: bool) -> Row:
+    return Row(section, one.name, _values(one.kind), _default(one), one.text, later)
+
+
+def _values(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return ", ".join(f"`{member.value}`" for member in kind)
+    if kind == NAMES:
+        return "list of texts"
+    if kind == PAIRS:
+        return "table of texts"
+    return allowed(kind).replace("a text in quotes", "text").replace('a list of texts, such as ["a", "b"]', "list of texts")
+
+
+def _default(one: Field) -> str:
+    value = plain(one.kind, one.default)
+    return "" if value in ("", [], {}) else json.dumps(value)
