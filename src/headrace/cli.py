@@ -73,6 +73,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         zero_dates_as_null=arguments.zero_dates == "null",
         master=arguments.master,
         spark_log=arguments.spark_log,
+        schema_changes=chosen.schema_changes,
         choices=chosen.plain,
     )
     with open_sink(arguments.sink, choices=chosen.sink) as named:

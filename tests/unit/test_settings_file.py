@@ -14,8 +14,9 @@ from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.fields import fields_of, plain, read
+from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.remembered import chosen_for, stored_settings, take_settings, warn_of_unmatched
-from headrace.pipes.settings_file import SECTIONS, Chosen, choose, parse_set, parse_settings, read_settings, split_list
+from headrace.pipes.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
 from headrace.pipes.settings_names import ELSEWHERE
 from headrace.pipes.settings_page import BEGIN, END, markdown
 from headrace.pipes.state import PipeState, StateDirectory, TableState
@@ -56,6 +57,16 @@ def test_a_file_gives_each_table_its_choices() -> None:
     assert choices.of(TableName("other", "t")) == TableChoices(view=True, types=orders.types)
 
 
+def test_policies_of_schema_changes() -> None:
+    chosen = parse_set("schema_changes.truncate_table=keep").over(
+        parse_settings("[schema_changes]\nall = 'halt'\ndrop_table = 'keep'", "f")
+    )
+    policies = chosen.schema_changes
+    assert policies.of(ChangeKind.DROP_TABLE) is policies.of(ChangeKind.TRUNCATE_TABLE) is Policy.KEEP
+    assert policies.of(ChangeKind.ADD_COLUMN) is Policy.HALT
+    assert Chosen().schema_changes == SchemaPolicy()
+
+
 def test_no_settings_are_the_defaults() -> None:
     assert parse_settings("", "f").sink == Chosen().sink == SinkChoices()
 
@@ -91,6 +102,9 @@ def test_no_settings_are_the_defaults() -> None:
         ("[sink]\nreplacingmergetree.delete.column = 'd'", "f.toml, line 2, sink.replacingmergetree", 'write delete_column = "NAME"'),
         ("[sink]\n'auto.create.tables' = true", "f.toml, line 2, sink.auto.create.tables", "there is no setting 'auto.create.tables'"),
         ("[sink]\nignore_delete = true", "f.toml, line 2, sink.ignore_delete", 'write deletes = "ignore"'),
+        ("[schema_changes]\ndrop_tabel = 'keep'", "f.toml, line 2, schema_changes.drop_tabel", "did you mean drop_table?"),
+        ("[schema_changes]\ndrop_table = 'kep'", "f.toml, line 2, schema_changes.drop_table", "'kep' is no policy for drop_table"),
+        ("[schema_changes]\nadd_column = 'keep'", "f.toml, line 2, schema_changes.add_column", "may be one of apply, ignore, halt, resync"),
         ("auto.create.tables = true", "f.toml, line 1, auto", "there is no section 'auto.create.tables'"),
     ],
 )
@@ -153,7 +167,7 @@ def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> No
 
 def test_every_field_can_be_written_and_read_back() -> None:
     """Also those that others add: a field whose type cannot be written in a file is found here."""
-    for settings in (TableChoices, SinkChoices, *SECTIONS.values()):
+    for settings in (TableChoices, SinkChoices):
         for one in fields_of(settings).values():
             if one.name not in ("all_tables", "tables"):
                 assert read(one.kind, plain(one.kind, one.default)) == one.default, one.name

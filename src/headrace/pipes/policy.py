@@ -74,7 +74,7 @@ class SchemaPolicy:
         for kind, policy in self.chosen:
             if policy not in _ALLOWED[kind]:
                 why = _WHY_NOT.get((kind, policy))
-                allowed = ", ".join(one for one in Policy if one in _ALLOWED[kind])
+                allowed = ", ".join(allowed_for(kind))
                 raise DefiniteError(
                     f"{kind} cannot be set to {policy}" + (f": {why}" if why else ""),
                     place="schema_changes",
@@ -108,6 +108,11 @@ class SchemaPolicy:
 
     def to_words(self) -> dict[str, str]:
         return {kind.value: policy.value for kind, policy in self.chosen}
+
+
+def allowed_for(kind: ChangeKind) -> tuple[Policy, ...]:
+    """The policies that a kind of change may have."""
+    return tuple(policy for policy in Policy if policy in _ALLOWED[kind])
 
 
 def _kind(name: str) -> ChangeKind:

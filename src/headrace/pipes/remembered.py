@@ -46,14 +46,16 @@ def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
 def take_settings(state: PipeState, written: Plain, place: str) -> None:
     """Put a run's settings into the state, unless they would need tables that are there to be others."""
     before, after = settings_of(state, place).sink, restored(written, place).sink
-    if state.tables and before.cluster != after.cluster:
-        raise _refused("cluster", before.cluster, after.cluster, "the tables", place)
+    for one in fields_of(SinkChoices).values():
+        was, wanted = getattr(before, one.name), getattr(after, one.name)
+        if state.tables and was != wanted and one.name not in CHANGEABLE | {"all_tables", "tables"}:
+            raise _refused(one.name, was, wanted, "the tables were", place)
     for name in state.tables:
         old, new = before.of(name), after.of(name)
         for one in fields_of(TableChoices).values():
             was, wanted = getattr(old, one.name), getattr(new, one.name)
             if was != wanted and one.name not in CHANGEABLE:
-                raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name}", place)
+                raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
     state.options[_OPTION] = written
 
 
@@ -66,9 +68,7 @@ def warn_of_unmatched(choices: SinkChoices, tables: Iterable[TableName]) -> None
 
 def _refused(name: str, was: Any, wanted: Any, what: str, place: str) -> DefiniteError:
     return DefiniteError(
-        f"{what} was begun with {name} = {json.dumps(was)}; {name} = {json.dumps(wanted)} would need another table".replace(
-            "tables was", "tables were"
-        ),
+        f"{what} begun with {name} = {json.dumps(was)}; {name} = {json.dumps(wanted)} would need another table",
         place=f"{place}, {name}",
         hint="give it as it was, or begin anew: drop the tables in ClickHouse and use a new --state",
     )

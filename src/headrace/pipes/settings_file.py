@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
-from headrace.pipes.fields import Field, Unfit, allowed, fields_of, nearest, plain, read
+from headrace.pipes.fields import Field, Unfit, fields_of, nearest, plain, read
+from headrace.pipes.policy import EVERY, ChangeKind, SchemaPolicy
 from headrace.pipes.settings_lines import find_lines, line_of, parse_key
 from headrace.pipes.settings_names import ELSEWHERE
 from headrace.sinks.clickhouse.choices import Fields, SinkChoices, TableChoices
 
 Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
-SINK, TABLES = "sink", "tables"
-SECTIONS: Final[dict[str, type]] = {}
-"""The sections that are one class each; `[sink]` is made of two."""
+SINK, TABLES, SCHEMA_CHANGES = "sink", "tables", "schema_changes"
+SECTIONS: Final = (SINK, SCHEMA_CHANGES)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
 _OF_TABLES: Final = fields_of(TableChoices)
 _KEY_WORDS: Final = ("primary", "materialize")
@@ -42,6 +42,10 @@ class Chosen:
         tables = tuple((glob, _fields(own)) for glob, own in written.get(TABLES, {}).items())
         own = {name: read(one.kind, written[name]) for name, one in _OF_SINK.items() if name in written}
         return SinkChoices(all_tables=_fields(written), tables=tables, **own)
+
+    @property
+    def schema_changes(self) -> SchemaPolicy:
+        return SchemaPolicy.of_words(self.plain.get(SCHEMA_CHANGES, {}))
 
     def over(self, other: Chosen) -> Chosen:
         """These settings laid over others: a key that both have is as it is here."""
@@ -83,7 +87,7 @@ def parse_set(text: str) -> Chosen:
 
 def choose(path: tuple[str, ...], value: str, place: str) -> Chosen:
     """One setting from a flag's text."""
-    whole = path if path[0] in (SINK, *SECTIONS) else (SINK, *path)
+    whole = path if path[0] in SECTIONS else (SINK, *path)
     failure: DefiniteError | None = None
     # What reads as a number may be meant as a text: the field decides.
     for candidate in (*_as_toml(value), value):
@@ -106,14 +110,25 @@ def restored(stored: Plain, file: str) -> Chosen:
 def _checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
     checked: Plain = {}
     for section, written in content.items():
-        if section != SINK and section not in SECTIONS:
-            raise _unknown((section,), written, place, (SINK, *SECTIONS), "section")
+        if section not in SECTIONS:
+            raise _unknown((section,), written, place, SECTIONS, "section")
         if not isinstance(written, dict):
             raise DefiniteError(f"{section!r} is a section", place=place((section,)), hint=f"write [{section}] and its keys below")
-        checked[section] = _sink(written, place) if section == SINK else _keys(fields_of(SECTIONS[section]), written, (section,), place)
-        if section in SECTIONS:
-            _construct(SECTIONS[section], checked[section])
+        checked[section] = _sink(written, place) if section == SINK else _policies(written, place)
     return checked
+
+
+def _policies(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
+    kinds = (*ChangeKind, EVERY)
+    for name, word in written.items():
+        path = (SCHEMA_CHANGES, name)
+        if name not in kinds:
+            raise _unknown(path, word, place, kinds, "kind of schema change")
+        try:
+            SchemaPolicy.of_words({name: str(word)})
+        except DefiniteError as error:
+            raise DefiniteError(error.message, place=place(path), hint=error.hint) from None
+    return dict(written)
 
 
 def _sink(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
@@ -225,10 +240,6 @@ def _fields(written: Mapping[str, Any]) -> Fields:
     return tuple((name, read(one.kind, written[name])) for name, one in _OF_TABLES.items() if name in written)
 
 
-def _construct(settings: type, checked: Plain) -> Any:
-    return settings(**{name: read(one.kind, checked[name]) for name, one in fields_of(settings).items() if name in checked})
-
-
 def _merged(below: Plain, above: Plain) -> Plain:
     merged = dict(below)
     for name, value in above.items():
@@ -242,6 +253,3 @@ def _as_toml(value: str) -> list[Any]:
         return [tomllib.loads(f"value = {value}")["value"]]
     except tomllib.TOMLDecodeError:
         return []
-
-
-__all__ = ["SECTIONS", "Chosen", "Plain", "allowed", "choose", "parse_set", "parse_settings", "read_settings", "restored", "split_list"]

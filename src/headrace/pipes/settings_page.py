@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
-from headrace.pipes.settings_file import SECTIONS
+from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
+from headrace.pipes.settings_file import SCHEMA_CHANGES
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
@@ -32,8 +33,10 @@ def setting_rows() -> Iterator[Row]:
     of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
     for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
         yield from (_row(section, one, one.name in CHANGEABLE) for one in fields)
-    for section, settings in SECTIONS.items():
-        yield from (_row(section, one, True) for one in fields_of(settings).values())
+    for kind in ChangeKind:
+        values = ", ".join(f"`{policy}`" for policy in allowed_for(kind))
+        yield Row(SCHEMA_CHANGES, kind.value, values, json.dumps(SchemaPolicy().of(kind)), "", True)
+    yield Row(SCHEMA_CHANGES, EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
 
 
 def markdown() -> str:
