@@ -63,6 +63,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         selection=_selection(arguments, address.database if address is not None else ""),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
         state=Path(arguments.state),
+        name=arguments.name,
         once=arguments.once,
         start_at=arguments.start_at,
         snapshot=SnapshotMode.NONE if arguments.start_at else SnapshotMode(arguments.snapshot),
@@ -206,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
     )
+    command.add_argument("--name", default="", help="what the pipe is called in the sink (the name of its state directory)")
     command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
     command.add_argument(
         "--snapshot",

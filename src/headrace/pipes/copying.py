@@ -87,6 +87,11 @@ class Copier:
     def is_complete(self) -> bool:
         return all(snapshot.complete for _, snapshot in self._current())
 
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """Tables whose rows are not all in the sink yet, whatever the stream has read."""
+        return tuple(sorted({str(name) for name, one in self._current() if not one.complete} | set(map(str, self.state.waiting.copy()))))
+
     def _current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The snapshots that count: of tables that are replicated now."""
         found = [(name, self.log.tables.get(str(name)), table.snapshot) for name, table in list(self.state.tables.items())]

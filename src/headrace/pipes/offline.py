@@ -17,6 +17,7 @@ from headrace.pipes.following import Follower
 from headrace.pipes.opening import is_wanted, shown
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
+from headrace.pipes.reporting import Reporter
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -55,6 +56,7 @@ class OfflinePipe(RunnablePipe):
         retrying(lambda: self._targets.prepare([shown(table.schema, self._settings) for table in state.tables.values()]))
         directory.save(state)
         streaming = self._streaming(directory, state, history)
+        streaming.reporter.begin(streaming.reached, is_new=is_new)
         directory.clear_scratch()
         self._view.note(f"replicating log files in {self._path} up to {log.end}")
 
@@ -114,4 +116,5 @@ class OfflinePipe(RunnablePipe):
             self._view,
         )
         here = reached(directory, state)
-        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, here)
+        reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))))
+        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, here, reporter)

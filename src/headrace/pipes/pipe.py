@@ -16,6 +16,7 @@ from headrace.pipes.copying import Copier, Interrupted
 from headrace.pipes.following import Follower
 from headrace.pipes.opening import Opened, Opening, is_wanted, shown
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.reporting import Reporter
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.resyncing import Resynchroniser
 from headrace.pipes.running import RunnablePipe
@@ -53,6 +54,7 @@ class Pipe(RunnablePipe):
             directory.save(opened.state)
             parts.resyncs.take_all(nullcontext)
             parts.copier.plan(connection)
+            parts.streaming.reporter.begin(parts.streaming.reached, is_new=opened.is_new)
         finally:
             connection.close()
         self._view.note(f"replicating {len(opened.state.tables)} tables from {self._address} ({server.flavour} {server.version})")
@@ -83,6 +85,7 @@ class Pipe(RunnablePipe):
             functools.partial(self._check_tables, state),
             self._view,
         )
+        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: copier.incomplete)
         streaming = Streaming(
             self._address,
             self._targets,
@@ -94,6 +97,7 @@ class Pipe(RunnablePipe):
             follower,
             reached(directory, state),
             written(directory, state),
+            reporter,
         )
         copier = Copier(
             self._address,
@@ -119,10 +123,12 @@ class Pipe(RunnablePipe):
             check_tables(connection, self._address, list(state.tables))
 
     def _copy(self, session: Any, parts: _Parts) -> None:
+        rows = parts.copier.log.rows
         try:
             parts.copier.run(session, self._settings.slots)
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
+        parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)
 
     def _follow(self, session: Any, parts: _Parts, opened: Opened, server: ServerIdentity) -> None:
         def ended() -> bool:

@@ -231,6 +231,8 @@ class SnapshotLog:
     def __init__(self, directory: StateDirectory) -> None:
         self._path = directory.path / "snapshot.jsonl"
         self.tables: dict[str, TableSnapshot] = {}
+        self.rows = 0
+        """How many rows all chunks that are done had."""
         if self._path.exists():
             self._read()
 
@@ -281,6 +283,7 @@ class SnapshotLog:
             self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"])
         elif "done" in entry:
             self.tables[table].done.add(entry["done"])
+            self.rows += entry["rows"]
         else:
             self.tables[table].sweep = entry["sweep"]
 

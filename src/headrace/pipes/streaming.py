@@ -13,6 +13,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
 from headrace.pipes.opening import read_as, selection_of, shown
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.reporting import Reporter
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets
@@ -44,6 +45,7 @@ class Streaming:
     reached: BinlogPosition
     planned: BinlogPosition
     """How far an earlier run may have written."""
+    reporter: Reporter
 
     @property
     def written(self) -> BinlogPosition:
@@ -54,8 +56,9 @@ class Streaming:
         """Follow the log until `ended`; `meanwhile` is called every now and then."""
         stream = ChangeStream(session, source, self.directory.checkpoint, self._task, self._on_batch)
         try:
-            while not stream.wait(0.1) and not ended():
-                meanwhile(stream)
+            with self.reporter.beating():
+                while not stream.wait(0.1) and not ended():
+                    meanwhile(stream)
         finally:
             stream.stop()
         self.view.note(f"stopped at {self.reached}")
@@ -103,4 +106,6 @@ class Streaming:
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
         if ends:
             self.reached = max(ends)
-        self.view.batch(sum(report.changes for report in reports), lag_s, str(self.reached))
+        changes = sum(report.changes for report in reports)
+        self.reporter.batch(self.reached, changes, newest)
+        self.view.batch(changes, lag_s, str(self.reached))

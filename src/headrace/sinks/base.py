@@ -27,6 +27,29 @@ class Needs:
     """Whether rows of a snapshot must be those of one position, before which no change is written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a pipe is: what a sink tells its readers. Times are microseconds since 1970."""
+
+    pipe: str
+    source: str
+    position: str
+    version: int
+    """Every image with a version below this is in the sink."""
+    commit_us: int
+    """When the newest change so far was committed; 0 if there was none yet."""
+    rows: int
+    """Changes of the last batch."""
+    total_rows: int
+    updated_us: int
+    """When the last batch was done."""
+    seen_us: int
+    """When the pipe was last known to run."""
+    gtid: str = ""
+    incomplete: tuple[str, ...] = ()
+    """Tables whose rows are being read: they are not complete yet."""
+
+
 class Writer(Protocol):
     """Writes blocks; belongs to one task."""
 

@@ -13,6 +13,7 @@ from typing import Self
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
@@ -56,6 +57,10 @@ class ClickHouseSink:
 
     def renewed(self) -> Self:
         return replace(self, generation=self.generation + 1)
+
+    def own_tables(self) -> OwnTables:
+        """What Headrace keeps in the sink for itself."""
+        return OwnTables(self._scope)
 
     def writer(self) -> ClickHouseWriter:
         return ClickHouseWriter(self._scope)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableSchema
 from headrace.sinks.clickhouse.adapting import adapt
+from headrace.sinks.clickhouse.bookkeeping import check_not_ours
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, plan_layout, plan_layouts
 from headrace.sinks.clickhouse.failures import translated
@@ -31,6 +32,7 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
     """Check all tables, then create those that are missing."""
     target, connection = scope.target, connect(scope.target)
     layouts = plan_layouts(schemas, target, scope.choices)
+    check_not_ours(layouts)
     with translated(target, "checking tables"):
         _check_time_type(connection, schemas)
         found = find_tables(connection, ((layout.database, layout.table) for layout in layouts))

@@ -1,0 +1,118 @@
+"""What a pipe says of itself in the sink, while it runs.
+
+After every batch, before the batch counts, the sink is told how far its data goes; between batches, that the pipe still runs. A batch that
+is done again after a crash is told again and counted once: its end is not above what the sink was told before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from headrace.errors import TransientError
+from headrace.pipes.targets import Targets
+from headrace.retry import retrying
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.positions import prepare_positions, read_progress, write_progress
+from headrace.sources.mysql.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+BEAT_S = 10.0
+_NAMESAKE_S = 60.0
+
+
+class Reporter:
+    """Tells one pipe's progress; safe for threads."""
+
+    def __init__(self, targets: Targets, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]]) -> None:
+        self._targets, self._pipe, self._source, self._incomplete = targets, pipe, source, incomplete
+        self._lock = threading.Lock()
+        self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
+
+    def begin(self, position: BinlogPosition, *, is_new: bool) -> None:
+        """Make the table; go on counting where an earlier run of the same pipe stopped."""
+        own = self._targets.sink.own_tables()
+        retrying(lambda: prepare_positions(own))
+        known = retrying(lambda: read_progress(own, self._pipe))
+        if known is not None and is_new:
+            self._warn_of_namesake(known)
+        with self._lock:
+            if known is not None and not is_new:
+                self._told = replace(known, source=self._source)
+            self._told = _moved(self._told, position)
+
+    def copied(self, position: BinlogPosition, rows: int) -> None:
+        """Rows of tables came over, while the log was read up to a position."""
+        self._tell(position, rows, 0, counted=rows)
+
+    def batch(self, position: BinlogPosition, changes: int, newest_us: int) -> None:
+        """A batch is in the sink, all changes before the position with it."""
+        is_new = position.version > self._told.version
+        self._tell(position, changes, newest_us, counted=changes if is_new else 0)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Meanwhile the sink is told now and then that the pipe runs."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(ended,), name="headrace-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_S / 2):
+            with self._lock:
+                told, now_us = self._told, _now_us()
+                if not told.position or now_us - told.seen_us < BEAT_S * 1e6:
+                    continue
+                try:
+                    self._write(replace(told, seen_us=now_us))
+                except TransientError as error:
+                    # Silence is what a beat that fails has to say; whoever waits for the sink says why.
+                    log.debug("the sink was not told that the pipe runs: %s", error.message)
+
+    def _tell(self, position: BinlogPosition, rows: int, newest_us: int, *, counted: int) -> None:
+        with self._lock:
+            now_us = _now_us()
+            progress = replace(
+                _moved(self._told, position),
+                commit_us=max(newest_us, self._told.commit_us),
+                rows=rows,
+                total_rows=self._told.total_rows + counted,
+                updated_us=now_us,
+                seen_us=now_us,
+            )
+            retrying(lambda: self._write(progress))
+
+    def _write(self, progress: Progress) -> None:
+        complete = replace(progress, incomplete=self._incomplete())
+        write_progress(self._targets.sink.own_tables(), complete)
+        self._told = complete
+
+    def _warn_of_namesake(self, known: Progress) -> None:
+        silent_s = time.time() - known.seen_us / 1e6
+        if silent_s < _NAMESAKE_S:
+            log.warning(
+                "a pipe named %s, from %s, was running %.0f s ago and tells its progress to the same sink; give each pipe a --name",
+                self._pipe,
+                known.source,
+                silent_s,
+            )
+
+
+def _moved(told: Progress, position: BinlogPosition) -> Progress:
+    """The progress up to a position, unless the sink was told of a later one: then what was told is ahead of the checkpoint, and true."""
+    if position.version < told.version:
+        return told
+    return replace(told, position=str(position), gtid=position.gtid, version=position.version)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

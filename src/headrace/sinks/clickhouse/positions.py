@@ -1,0 +1,87 @@
+"""How far each pipe is, told in the sink: `headrace.positions`, one current row per pipe, and `headrace.lag`, the same as people ask it.
+
+Invariant: every change of the source before `position` is in the tables when the row says so, except in the tables that `incomplete` names
+(their rows are being read). The row is written after a batch's data and before the batch counts, so after a crash it may be ahead of the
+checkpoint, never ahead of the data. A batch that is done again does not count again: its end is not above what the row said already.
+"""
+
+from __future__ import annotations
+
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.names import quote_text
+
+_MOMENT = "DateTime64(6, 'UTC')"
+POSITIONS = OwnTable(
+    "positions",
+    (
+        ("pipe", "String"),
+        ("source", "String"),
+        ("position", "String"),
+        ("gtid", "String"),
+        ("version", "UInt64"),
+        ("commit_time", f"Nullable({_MOMENT})"),
+        ("rows", "UInt64"),
+        ("total_rows", "UInt64"),
+        ("incomplete", "Array(String)"),
+        ("updated_at", _MOMENT),
+        ("seen_at", _MOMENT),
+    ),
+    ("pipe",),
+)
+LAG = "lag"
+
+
+def prepare_positions(tables: OwnTables) -> None:
+    """Make the table and the view."""
+    tables.ensure(POSITIONS)
+    tables.define(
+        LAG,
+        "SELECT pipe, source, position, version, commit_time, "
+        "greatest(dateDiff('millisecond', commit_time, updated_at), 0) / 1000 AS lag_seconds, "
+        "dateDiff('millisecond', updated_at, now64(6, 'UTC')) / 1000 AS idle_seconds, "
+        "dateDiff('millisecond', seen_at, now64(6, 'UTC')) / 1000 AS silent_seconds, "
+        f"rows, total_rows, incomplete FROM {POSITIONS.qualified} FINAL",
+    )
+
+
+def write_progress(tables: OwnTables, progress: Progress) -> None:
+    """Say how far a pipe is."""
+    row = {
+        "pipe": progress.pipe,
+        "source": progress.source,
+        "position": progress.position,
+        "gtid": progress.gtid,
+        "version": progress.version,
+        "commit_time": instant_text(progress.commit_us) if progress.commit_us else None,
+        "rows": progress.rows,
+        "total_rows": progress.total_rows,
+        "incomplete": list(progress.incomplete),
+        "updated_at": instant_text(progress.updated_us),
+        "seen_at": instant_text(progress.seen_us),
+    }
+    tables.insert(POSITIONS, [row])
+
+
+def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
+    """What the sink says of a pipe; None if it says nothing."""
+    if not tables.exists(POSITIONS):
+        return None
+    rows = tables.select(POSITIONS, [name for name, _ in POSITIONS.columns], f"pipe = {quote_text(pipe)}")
+    if not rows:
+        return None
+    [(name, source, position, gtid, version, commit, count, total, incomplete, updated, seen)] = rows
+    commit_us = instant_us(commit) if commit is not None else 0
+    return Progress(
+        name,
+        source,
+        position,
+        int(version),
+        commit_us,
+        int(count),
+        int(total),
+        instant_us(updated),
+        instant_us(seen),
+        gtid,
+        tuple(incomplete),
+    )
