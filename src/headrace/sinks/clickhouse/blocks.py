@@ -2,13 +2,12 @@
 
 Invariant: what leaves here is stored by the server value for value. ClickHouse's Arrow reader converts silently where types differ
 (integers wrap, decimals lose digits, fractions of seconds and years out of range are clipped), so a block leaves only in exactly the
-types that its table was made from, without a NULL where the table has none, and with every date and time within what the type holds.
-All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
+types that its table has, without a NULL where the table has none, and with every value checked to be one that the type holds (see
+`carriers`). All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,15 +15,14 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
-from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.clickhouse.carriers import to_wire, wire_type
-from headrace.sinks.clickhouse.layout import Layout
+from headrace.model.schema import Kind
+from headrace.sinks.clickhouse.carrier import Carrier, failing
+from headrace.sinks.clickhouse.carriers import carrier_for
+from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.marks import mark_field, mark_values
-from headrace.sinks.clickhouse.types import is_stored_nullable, storage_type
 from headrace.sinks.clickhouse.values import render_value
 
-Check = Callable[["pa.Array[Any]", ChangeBlock], None]
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
 _NOT_STORED = "correct the value in the source, or leave the table out with --exclude"
 
@@ -33,14 +31,14 @@ class BlockEncoder:
     """Encodes blocks of one table; built once, then run on every block."""
 
     def __init__(self, layout: Layout, limits: ServerLimits, *, compression: str | None = None) -> None:
-        schema = layout.schema
-        fields = [pa.field(c.name, wire_type(c.source), is_stored_nullable(schema, c.source)) for c in layout.columns]
-        self._schema = schema
-        self._types = [c.arrow_type for c in schema.columns]
+        self._schema = layout.schema
+        self._columns = layout.columns
+        self._places = [layout.schema.columns.index(column.source) for column in layout.columns]
+        self._types = [c.arrow_type for c in layout.schema.columns]
+        self._carriers = [carrier_for(c.source, c.type, limits) for c in layout.columns]
         self._marks = layout.marks
+        fields = [pa.field(c.name, made.wire, made.nullable) for c, made in zip(layout.columns, self._carriers, strict=True)]
         self._arrow_schema = pa.schema([*fields, *map(mark_field, layout.marks)])
-        self._checks = [_checks(schema, c, limits) for c in schema.columns]
-        self._recodes = [to_wire(c) for c in schema.columns]
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._compressed = compression is not None
         self._buffer: Any = None
@@ -68,13 +66,27 @@ class BlockEncoder:
 
     def _checked(self, block: ChangeBlock) -> pa.RecordBatch:
         self._check_shape(block)
-        arrays: list[Any] = []
-        for array, checks, recode in zip(block.images.columns, self._checks, self._recodes, strict=True):
-            for check in checks:
-                check(array, block)
-            arrays.append(array if recode is None else recode(array))
+        columns = block.images.columns
+        arrays = [
+            self._carried(column, carrier, columns[place], block)
+            for column, carrier, place in zip(self._columns, self._carriers, self._places, strict=True)
+        ]
         marks = [mark_values(mark, block) for mark in self._marks]
         return pa.record_batch([*arrays, *marks], schema=self._arrow_schema)
+
+    def _carried(self, column: StoredColumn, carrier: Carrier, array: Any, block: ChangeBlock) -> Any:
+        """The column as it is sent; a definite error that names the first row with a value that is not stored as it is."""
+        for check in carrier.checks:
+            bad = check.find(array)
+            if bad is not None:
+                raise self._refusal(column, block, bad, check.why)
+        if carrier.recode is None:
+            return array
+        try:
+            return carrier.recode(array)
+        except pa.ArrowInvalid as error:
+            why = f"is not a value that {column.type} holds ({error})"
+            raise self._refusal(column, block, failing(array, carrier.recode), why) from error
 
     def _measure(self, batch: pa.RecordBatch) -> int:
         counted = pa.MockOutputStream()
@@ -108,64 +120,13 @@ class BlockEncoder:
                 hint="this is a defect of the source; please report it",
             )
 
-
-def _checks(schema: TableSchema, column: Column, limits: ServerLimits) -> list[Check]:
-    checks: list[Check] = []
-    if not is_stored_nullable(schema, column) and not (column.kind is Kind.VECTOR and column.nullable):
-        checks.append(_check_no_null(schema, column))
-    match column.kind:
-        case Kind.DATE:
-            checks.append(_check_range(schema, column, pa.int32(), limits.first_day, limits.last_day))
-        case Kind.DATETIME | Kind.TIMESTAMP:
-            checks.append(_check_range(schema, column, pa.int64(), limits.first_instant_us, limits.last_instant_us))
-        case Kind.TIME:
-            checks.append(_check_range(schema, column, pa.int64(), limits.first_time_us, limits.last_time_us))
-    if column.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME) and column.precision < 6:
-        checks.append(_check_fraction(schema, column))
-    return checks
-
-
-def _check_no_null(schema: TableSchema, column: Column) -> Check:
-    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
-        # A dictionary array can hide a NULL in its dictionary.
-        nulls = array.null_count or (array.dictionary.null_count if pa.types.is_dictionary(array.type) else 0)
-        if nulls:
-            bad = pc.is_null(array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array)
-            if pc.any(bad).as_py():
-                raise _refusal(schema, column, block, bad, "is NULL, but the column has no NULLs")
-
-    return check
-
-
-def _check_range(schema: TableSchema, column: Column, integer: pa.DataType, first: int, last: int) -> Check:
-    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
-        numbers = array.view(integer)
-        bounds = pc.min_max(numbers)
-        least, most = bounds["min"].as_py(), bounds["max"].as_py()
-        if least is not None and (least < first or most > last):
-            bad = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
-            raise _refusal(schema, column, block, bad, f"is outside what this server's {storage_type(schema, column)} holds")
-
-    return check
-
-
-def _check_fraction(schema: TableSchema, column: Column) -> Check:
-    unit = pa.scalar(10 ** (6 - column.precision), pa.int64())
-
-    def check(array: pa.Array[Any], block: ChangeBlock) -> None:
-        numbers = array.view(pa.int64())
-        bad = pc.not_equal(pc.multiply(pc.divide(numbers, unit), unit), numbers)
-        if pc.any(bad).as_py():
-            raise _refusal(schema, column, block, bad, f"has more than {column.precision} fractional digits")
-
-    return check
-
-
-def _refusal(schema: TableSchema, column: Column, block: ChangeBlock, bad: Any, why: str) -> DefiniteError:
-    row = pc.index(bad, pa.scalar(True)).as_py()
-    key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in schema.row_key)
-    value = render_value(block.images.column(column.name)[row])
-    hint = _NOT_STORED
-    if column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
-        hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
-    return DefiniteError(f"{column.name} = {value} {why}", place=f"table {schema.name}, row {key}, column {column.name}", hint=hint)
+    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> DefiniteError:
+        source = column.source
+        row = pc.index(bad, pa.scalar(True)).as_py()
+        key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in self._schema.row_key)
+        value = render_value(block.images.column(source.name)[row])
+        hint = _NOT_STORED
+        if source.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
+            hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
+        place = f"table {self._schema.name}, row {key}, column {source.name}"
+        return DefiniteError(f"{source.name} = {value} {why}", place=place, hint=hint)

@@ -1,83 +1,93 @@
-"""Columns that ClickHouse takes and gives in another Arrow type than the one in which they travel.
+"""How the values of any source column travel into any ClickHouse type that can hold them, and back.
 
-Invariant: each pair of functions here is exact in both directions. Addresses of IPv4 are numbers there; a UUID comes back as Arrow's
-extension type; an Array cannot be NULL, so a vector that is NULL is stored as the empty array, which no vector is, and read back as NULL.
+The one rule for types that differ from ours: a pair is accepted if the type can hold values of that sort exactly; a value that it cannot
+hold halts, with its row and column, before anything of its block is written. A pair in which values would be altered is refused here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
+from headrace.sinks.clickhouse.carrier import Carrier, Check
+from headrace.sinks.clickhouse.limits import ANY_SERVER, ServerLimits
+from headrace.sinks.clickhouse.number_carriers import BITS, carry_decimal, carry_float, carry_integer
+from headrace.sinks.clickhouse.text_carriers import (
+    carry_address,
+    carry_bytes,
+    carry_named,
+    carry_spelled,
+    carry_text,
+    carry_uuid,
+    carry_vector,
+)
+from headrace.sinks.clickhouse.time_carriers import carry_date, carry_instant, carry_time
+from headrace.sinks.clickhouse.typenames import StoredType, unwrap
 
-Recode = Callable[[Any], Any]
-
-
-def wire_type(column: Column) -> pa.DataType:
-    """The Arrow type in which ClickHouse takes the column."""
-    return pa.uint32() if column.kind is Kind.INET4 else column.arrow_type
-
-
-def to_wire(column: Column) -> Recode | None:
-    """What makes an array of `wire_type` from one of the column's own type; None if nothing is to be done."""
-    match column.kind:
-        case Kind.ENUM | Kind.SET:
-            return _distinct_dictionary
-        case Kind.INET4:
-            return _numbers
-        case Kind.VECTOR:
-            return _without_nulls
-    return None
-
-
-def from_wire(column: Column, values: Any) -> Any:
-    """ClickHouse's answer for one of the kinds here, in the column's own type."""
-    match column.kind:
-        case Kind.INET4:
-            return pa.chunked_array([_addresses(chunk.cast(pa.uint32())) for chunk in values.chunks], column.arrow_type)
-        case Kind.UUID:
-            chunks = [chunk.storage if isinstance(chunk.type, pa.BaseExtensionType) else chunk for chunk in values.chunks]
-            return pa.chunked_array(chunks, column.arrow_type)
-        case Kind.VECTOR:
-            found = values.cast(column.arrow_type)
-            return pa.chunked_array([_with_nulls(chunk) for chunk in found.chunks], column.arrow_type) if column.nullable else found
-    return values.cast(column.arrow_type)
-
-
-def _distinct_dictionary(array: Any) -> Any:
-    """The same strings over a dictionary without NULLs and repetitions, which the server refuses."""
-    dictionary = array.dictionary
-    if dictionary.null_count == 0 and len(pc.unique(dictionary)) == len(dictionary):
-        return array
-    return array.cast(array.type.value_type).dictionary_encode()
+_CARRIERS: Final = {
+    **dict.fromkeys(BITS, carry_integer),
+    Kind.FLOAT32: carry_float,
+    Kind.FLOAT64: carry_float,
+    Kind.DECIMAL: carry_decimal,
+    Kind.STRING: carry_text,
+    Kind.JSON: carry_text,
+    Kind.BYTES: carry_bytes,
+    Kind.GEOMETRY: carry_bytes,
+    Kind.DATE: carry_date,
+    Kind.DATETIME: carry_instant,
+    Kind.TIMESTAMP: carry_instant,
+    Kind.TIME: carry_time,
+    Kind.ENUM: carry_named,
+    Kind.SET: carry_named,
+    Kind.VECTOR: carry_vector,
+    Kind.UUID: carry_uuid,
+    Kind.INET4: carry_address,
+    Kind.INET6: carry_address,
+}
 
 
-def _numbers(array: Any) -> Any:
-    """Addresses of four bytes, most significant first, as numbers."""
-    data = np.frombuffer(array.buffers()[1], dtype=">u4", count=len(array), offset=4 * array.offset)
-    return pa.array(data.astype(np.uint32), mask=_nulls(array))
+def carrier_for(column: Column, stored: str, limits: ServerLimits) -> Carrier:
+    """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
+    kept = unwrap(stored)
+    found = _CARRIERS[column.kind](column, kept, limits) or carry_spelled(column, kept)
+    if found is None:
+        raise DefiniteError(
+            f"{column.source_type or column.kind.value} does not fit a column of type {stored}",
+            place=f"column {column.name}",
+            hint="see docs/types.md for the types that hold it",
+        )
+    return _with_nulls(column, kept, found)
 
 
-def _addresses(array: Any) -> Any:
-    data = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).astype(">u4")
-    plain = pa.Array.from_buffers(pa.binary(4), len(array), [None, pa.py_buffer(data.tobytes())])
-    return pc.if_else(pc.is_valid(array), plain, pa.scalar(None, pa.binary(4)))
+def misfit(column: Column, stored: str) -> str:
+    """Why the column's values cannot be kept in a column of type `stored`; empty if they can."""
+    try:
+        carrier_for(column, stored, ANY_SERVER)
+    except DefiniteError as error:
+        return error.message
+    return ""
 
 
-def _without_nulls(array: Any) -> Any:
-    """The empty list for NULL; a NULL has no values of its own, so its range is empty already."""
-    return pa.ListArray.from_arrays(array.offsets, array.values, type=array.type)
+def _with_nulls(column: Column, stored: StoredType, found: Carrier) -> Carrier:
+    if stored.nullable or found.null_as_value:
+        return replace(found, nullable=stored.nullable)
+    caution = found.caution
+    if column.nullable and "NULL" not in caution:
+        caution = f"NULL, and {caution}" if caution else "NULL"
+    return replace(found, checks=(_NO_NULL, *found.checks), caution=caution)
 
 
-def _with_nulls(array: Any) -> Any:
-    empty = np.asarray(pc.equal(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False), dtype=bool)
-    return pa.ListArray.from_arrays(array.offsets, array.values, type=array.type, mask=pa.array(empty)) if empty.any() else array
+def _nulls(array: Any) -> Any | None:
+    dictionary = getattr(array, "dictionary", None)
+    # A dictionary array can hide a NULL in its dictionary.
+    if not array.null_count and (dictionary is None or not dictionary.null_count):
+        return None
+    bad = pc.is_null(array if dictionary is None else array.cast(array.type.value_type))
+    return bad if pc.any(bad).as_py() else None
 
 
-def _nulls(array: Any) -> Any:
-    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=bool) if array.null_count else None
+_NO_NULL: Final = Check("is NULL, but the column has no NULLs", _nulls)

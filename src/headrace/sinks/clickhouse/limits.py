@@ -29,11 +29,16 @@ class ServerLimits:
     last_instant_us: int
     first_time_us: int = -TIME_LIMIT_US
     last_time_us: int = TIME_LIMIT_US
+    zone: str = "UTC"
+    """The time zone of columns that name none."""
 
 
 def _days(text: str) -> int:
     return YEAR_ZERO_DAYS if text.startswith("0000") else date.fromisoformat(text).toordinal() - _EPOCH
 
+
+ANY_SERVER = ServerLimits(YEAR_ZERO_DAYS, _days("9999-12-31"), YEAR_ZERO_DAYS * DAY_US, (_days("9999-12-31") + 1) * DAY_US - 1)
+"""The widest limits of any version: for questions that come before a server is asked."""
 
 # The bounds that ClickHouse's versions have had, widest first; the first that the server renders faithfully is its bound.
 FIRST_DAYS = ("0000-01-01", "1900-01-01", "1925-01-01", "1970-01-01")
@@ -42,20 +47,21 @@ _PROBES = [(text, bound) for bound in (FIRST_DAYS, LAST_DAYS) for text in bound]
 
 
 def limits_query() -> str:
-    """One row: every candidate day as Date32, then as DateTime64, each as the server renders it."""
+    """One row: every candidate day as Date32, then as DateTime64, each as the server renders it; then the server's time zone."""
     days = [f"toString(addDays(toDate32('1970-01-01'), {_days(text)}))" for text, _ in _PROBES]
     instants = [f"toString(addSeconds(toDateTime64('1970-01-01 00:00:00', 6, 'UTC'), {_days(text) * 86_400}))" for text, _ in _PROBES]
-    return f"SELECT {', '.join(days + instants)}"
+    return f"SELECT {', '.join(days + instants)}, timezone()"
 
 
 def parse_limits(row: Sequence[str]) -> ServerLimits:
     """The limits that a row of `limits_query` shows."""
-    days, instants = row[: len(_PROBES)], row[len(_PROBES) :]
+    days, instants = row[: len(_PROBES)], row[len(_PROBES) : 2 * len(_PROBES)]
     return ServerLimits(
         first_day=_bound(FIRST_DAYS, days),
         last_day=_bound(LAST_DAYS, days),
         first_instant_us=_bound(FIRST_DAYS, instants) * DAY_US,
         last_instant_us=(_bound(LAST_DAYS, instants) + 1) * DAY_US - 1,
+        zone=row[2 * len(_PROBES)] if len(row) > 2 * len(_PROBES) else "UTC",
     )
 
 

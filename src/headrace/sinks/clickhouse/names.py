@@ -38,9 +38,14 @@ def parse_names(listed: str) -> tuple[str, ...] | None:
         if match is None:
             return None
         quoted, plain = match.groups()
-        names.append(plain if quoted is None else _ESCAPED.sub(_unescape, quoted))
+        names.append(plain if quoted is None else unescape(quoted))
         position = match.end()
     return tuple(names)
+
+
+def unescape(text: str) -> str:
+    """What stands between quotes, without its escapes."""
+    return _ESCAPED.sub(_unescape, text)
 
 
 def _unescape(match: re.Match[str]) -> str:

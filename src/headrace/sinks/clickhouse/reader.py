@@ -18,9 +18,11 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.clickhouse.carriers import from_wire
+from headrace.sinks.clickhouse.carrier import Carrier
+from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.tables import shown_from
@@ -49,15 +51,18 @@ class ClickHouseReader:
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
         """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
-        return self._read(schema, _range_condition(schema, lower, upper))
+        layout = self._layout(schema)
+        keys = [(schema.column(name), self._comparable(layout, name)) for name in schema.row_key]
+        return self._read(layout, _range_condition(schema, keys, lower, upper))
 
     def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
         """The rows with CRC32 of the column % buckets = bucket: a cut of text and binary keys on which every collation agrees."""
-        return self._read(schema, f"CRC32({quote_name(column)}) % {buckets} = {bucket}")
+        layout = self._layout(schema)
+        return self._read(layout, f"CRC32({self._comparable(layout, column)}) % {buckets} = {bucket}")
 
     def count(self, schema: TableSchema) -> int:
         """How many rows the table shows."""
-        _, rows = self.query(f"SELECT count() FROM {self._shown(schema)}")
+        _, rows = self.query(f"SELECT count() FROM {shown_from(self._layout(schema))}")
         return int(rows[0][0])
 
     def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
@@ -70,13 +75,30 @@ class ClickHouseReader:
         rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
         return (rows[0], rows[1:]) if rows else ([], [])
 
-    def _shown(self, schema: TableSchema) -> str:
-        return shown_from(resolve(self._scope, [schema])[schema.name])
+    def _layout(self, schema: TableSchema) -> Layout:
+        return resolve(self._scope, [schema])[schema.name]
 
-    def _read(self, schema: TableSchema, condition: str) -> pa.Table:
-        connection = connect(self._target)
-        columns = ", ".join(_selected(column) for column in schema.columns)
-        sql = f"SELECT {columns} FROM {self._shown(schema)} WHERE {condition}"
+    def _comparable(self, layout: Layout, name: str) -> str:
+        """The expression of a key's column that constants of its kind are compared with."""
+        column = layout.stored(name)
+        carrier = carrier_for(column.source, column.type, connect(self._target).limits)
+        quoted = quote_name(column.name)
+        expression = quoted if carrier.comparable else carrier.canonical_expression(quoted)
+        if expression is None:
+            raise DefiniteError(
+                f"ranges of {name} cannot be read: the table keeps it as {column.type}",
+                place=f"table {layout.source}, column {name}",
+                hint="read the whole table",
+            )
+        return expression
+
+    def _read(self, layout: Layout, condition: str) -> pa.Table:
+        connection, schema = connect(self._target), layout.schema
+        stored = [layout.stored(column.name) for column in schema.columns]
+        carriers = [carrier_for(column.source, column.type, connection.limits) for column in stored]
+        pairs = zip(stored, carriers, strict=True)
+        columns = ", ".join(carrier.expression(quote_name(column.name)) for column, carrier in pairs)
+        sql = f"SELECT {columns} FROM {shown_from(layout)} WHERE {condition}"
         settings = connection.known(_ARROW_SETTINGS)
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"
@@ -84,7 +106,8 @@ class ClickHouseReader:
             raw = connection.client.raw_query(sql, settings=settings, fmt="ArrowStream")
         table = pa.ipc.open_stream(raw).read_all()
         # By place, not by name: an expression's name is its text.
-        arrays = [_restore(schema, column, table.column(index)) for index, column in enumerate(schema.columns)]
+        places = enumerate(zip(schema.columns, carriers, strict=True))
+        arrays = [_restore(schema, column, carrier, table.column(index)) for index, (column, carrier) in places]
         return pa.table(arrays, schema=schema.arrow_schema)
 
 
@@ -98,15 +121,9 @@ def _readable(raw: bytes) -> str:
     return _NOT_UTF8.sub(lambda found: f"\\\\x{ord(found.group()) - 0xDC00:02x}", raw.decode("utf-8", errors="surrogateescape"))
 
 
-def _selected(column: Column) -> str:
-    name = quote_name(column.name)
-    # Arrow's time of day cannot carry MySQL's times out of the server; microseconds can.
-    return f"toInt64(toDecimal64({name}, 6) * 1000000)" if column.kind is Kind.TIME else name
-
-
-def _restore(schema: TableSchema, column: Column, values: Any) -> Any:
+def _restore(schema: TableSchema, column: Column, carrier: Carrier, values: Any) -> Any:
     try:
-        return _cast(column, values)
+        return carrier.restored(values, column.arrow_type)
     except pa.ArrowInvalid as error:
         raise DefiniteError(
             f"column {column.name} holds values that its type in the source does not have: {error}",
@@ -115,30 +132,20 @@ def _restore(schema: TableSchema, column: Column, values: Any) -> Any:
         ) from error
 
 
-def _cast(column: Column, values: Any) -> Any:
-    match column.kind:
-        case Kind.ENUM | Kind.SET:
-            return values.cast(pa.string()).combine_chunks().dictionary_encode()
-        case Kind.DATETIME:
-            # Both are ticks in UTC; the zone is only a label.
-            return values.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(pa.timestamp("us"))
-        case Kind.TIME:
-            return pa.chunked_array([chunk.view(pa.time64("us")) for chunk in values.chunks], pa.time64("us"))
-    return from_wire(column, values)
-
-
-def _range_condition(schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
-    bounds = [_beyond(schema, lower, ">", ">"), _beyond(schema, upper, "<", "<=")]
+def _range_condition(
+    schema: TableSchema, keys: list[tuple[Column, str]], lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None
+) -> str:
+    bounds = [_beyond(schema, keys, lower, ">", ">"), _beyond(schema, keys, upper, "<", "<=")]
     return " AND ".join(bound for bound in bounds if bound) or "1"
 
 
-def _beyond(schema: TableSchema, bound: tuple[Any, ...] | None, strict: str, last: str) -> str:
+def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: tuple[Any, ...] | None, strict: str, last: str) -> str:
     """The key compared with the bound column by column, with a plain condition on the first that the sort index can use."""
     if bound is None:
         return ""
-    if not 1 <= len(bound) <= len(schema.row_key):
-        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(schema.row_key)}", place=f"table {schema.name}")
-    pairs = [(quote_name(name), literal(schema.column(name), value)) for name, value in zip(schema.row_key, bound, strict=False)]
+    if not 1 <= len(bound) <= len(keys):
+        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(keys)}", place=f"table {schema.name}")
+    pairs = [(expression, literal(column, value)) for (column, expression), value in zip(keys, bound, strict=False)]
     condition = f"{pairs[-1][0]} {last} {pairs[-1][1]}"
     for name, value in reversed(pairs[:-1]):
         condition = f"{name} {strict} {value} OR {name} = {value} AND ({condition})"

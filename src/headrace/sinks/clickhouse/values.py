@@ -67,7 +67,7 @@ def to_scalar(column: Column, value: object) -> Any:
 
 
 def literal(column: Column, value: object) -> str:
-    """The value as a constant of ClickHouse's SQL that compares with the column exactly."""
+    """The value as a constant of ClickHouse's SQL that compares with the column's canonical form exactly (a TIME in microseconds)."""
     scalar = to_scalar(column, value)
     match column.kind:
         case Kind.FLOAT32 | Kind.FLOAT64:
@@ -80,7 +80,7 @@ def literal(column: Column, value: object) -> str:
         case Kind.DATETIME | Kind.TIMESTAMP:
             return f"addMicroseconds(toDateTime64('1970-01-01 00:00:00', 6, 'UTC'), {scalar.value})"
         case Kind.TIME:
-            return f"CAST('{time_text(scalar.value)}' AS Time64(6))"
+            return str(scalar.value)
         case Kind.BYTES | Kind.GEOMETRY:
             return f"unhex('{scalar.as_py().hex()}')"
         case Kind.UUID:

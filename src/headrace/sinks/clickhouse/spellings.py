@@ -1,0 +1,195 @@
+"""Values as text, and back: the form in which a column of any kind fits a String.
+
+Invariant: `spell` followed by `read` gives the same values; `read` refuses (`pa.ArrowInvalid`) what is no such text. The text is what the
+source itself shows: decimals with all their digits, times with the column's fractional digits, bits as that many digits, UUIDs in lower
+case. Floats are the shortest digits that give the same bits. Whole columns only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column, Kind
+
+Recode = Callable[[Any], Any]
+_HYPHENS: Final = (8, 13, 18, 23)
+_HEX_PLACES: Final = np.array([place for place in range(36) if place not in _HYPHENS])
+_HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_NIBBLES: Final = np.full(256, 255, dtype=np.uint8)
+_NIBBLES[_HEX] = np.arange(16, dtype=np.uint8)
+_TWO_DIGITS: Final = pa.array([f"{n:02d}" for n in range(1000)])
+_OCTETS: Final = pa.array([str(n) for n in range(256)])
+_TIME: Final = r"^(?P<sign>-?)(?P<hours>\d{2,3}):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d)(?P<fraction>\.\d{1,6})?$"
+_ADDRESS: Final = r"^(?P<a>\d{1,3})\.(?P<b>\d{1,3})\.(?P<c>\d{1,3})\.(?P<d>\d{1,3})$"
+
+
+def spelling(column: Column) -> tuple[Recode, Recode] | None:
+    """What spells the column's values, and what reads them; None for kinds that have no text of their own."""
+    mine = column.arrow_type
+    match column.kind:
+        case Kind.DECIMAL:
+            return (lambda array: spell_decimals(array, column.precision, column.scale)), (lambda array: array.cast(mine))
+        case Kind.DATE:
+            return _cast_text, (lambda array: array.cast(mine))
+        case Kind.DATETIME | Kind.TIMESTAMP:
+            digits = column.precision
+            return (lambda array: spell_instants(array, digits)), (lambda array: array.cast(pa.timestamp("us")).view(mine))
+        case Kind.TIME:
+            return (lambda array: spell_times(array, column.precision)), read_times
+        case Kind.BIT:
+            return (lambda array: spell_bits(array, column.precision or 64)), read_bits
+        case Kind.UUID:
+            return spell_uuids, read_uuids
+        case Kind.INET4:
+            return spell_addresses, read_addresses
+        case Kind.ENUM | Kind.SET:
+            return _cast_text, (lambda array: array.dictionary_encode())
+        case Kind.GEOMETRY | Kind.BYTES | Kind.VECTOR | Kind.INET6:
+            return None
+    return _cast_text, (lambda array: array.cast(mine))
+
+
+def _cast_text(array: Any) -> Any:
+    return array.cast(pa.string())
+
+
+def spell_decimals(array: Any, precision: int, scale: int) -> Any:
+    """Decimals with all their fractional digits and no exponent."""
+    wide = pa.types.is_decimal256(array.type)
+    whole = (pa.decimal256 if wide else pa.decimal128)(precision, 0)
+    digits = pa.Array.from_buffers(whole, len(array), array.buffers(), offset=array.offset).cast(pa.string())
+    if not scale:
+        return digits
+    negative = pc.starts_with(digits, "-")
+    bare = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
+    text = pc.binary_join_element_wise(pc.utf8_slice_codeunits(bare, 0, -scale), pc.utf8_slice_codeunits(bare, -scale), ".")
+    return pc.binary_join_element_wise(pc.if_else(negative, "-", ""), text, "")
+
+
+def spell_instants(array: Any, digits: int) -> Any:
+    """The clock's reading, of a TIMESTAMP in UTC, with so many fractional digits."""
+    return pc.utf8_slice_codeunits(array.view(pa.timestamp("us")).cast(pa.string()), 0, 20 + digits if digits else 19)
+
+
+def spell_times(array: Any, digits: int) -> Any:
+    """Times as the source shows them: hours of two digits or more, below zero with a minus."""
+    numbers = array.view(pa.int64())
+    ticks = np.abs(_filled(numbers))
+    seconds, fraction = np.divmod(ticks, 1_000_000)
+    minutes, second = np.divmod(seconds, 60)
+    hour, minute = np.divmod(minutes, 60)
+    if hour.size and hour.max() > 999:
+        raise pa.ArrowInvalid("a time beyond 999 hours")
+    text = pc.binary_join_element_wise(*(_TWO_DIGITS.take(pa.array(part)) for part in (hour, minute, second)), ":")
+    if digits:
+        cut = pa.array(fraction // 10 ** (6 - digits)).cast(pa.string())
+        text = pc.binary_join_element_wise(text, pc.utf8_lpad(cut, digits, "0"), ".")
+    signed = pc.binary_join_element_wise(pc.if_else(pc.less(numbers, 0), "-", ""), text, "")
+    return _with_nulls_of(numbers, signed)
+
+
+def read_times(array: Any) -> Any:
+    found = _matched(array, _TIME, "time")
+    parts = [_number(found.field(name)) for name in (1, 2, 3)]
+    fraction = _number(pc.utf8_rpad(pc.utf8_slice_codeunits(found.field(4), 1), 6, "0"))
+    ticks = ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000 + fraction
+    negative = np.asarray(pc.equal(found.field(0), "-").to_numpy(zero_copy_only=False), dtype=bool)
+    return _with_nulls_of(array, pa.array(np.where(negative, -ticks, ticks))).view(pa.time64("us"))
+
+
+def spell_bits(array: Any, bits: int) -> Any:
+    """Bits as digits, the most significant first."""
+    numbers = _filled(array).astype(">u8")
+    digits = np.unpackbits(numbers.view(np.uint8).reshape(-1, 8), axis=1)
+    if bits < 64 and digits[:, : 64 - bits].any():
+        raise pa.ArrowInvalid(f"a number of more than {bits} bits")
+    return _with_nulls_of(array, _fixed_text(digits[:, 64 - bits :] + np.uint8(ord("0"))))
+
+
+def read_bits(array: Any) -> Any:
+    padded = pc.utf8_lpad(array, 64, "0")
+    digits = _places(padded, 64) - np.uint8(ord("0"))
+    if (digits > 1).any():
+        raise pa.ArrowInvalid("text that is not made of 0 and 1")
+    return _with_nulls_of(array, pa.array(np.packbits(digits, axis=1).view(">u8").reshape(-1).astype(np.uint64)))
+
+
+def spell_uuids(array: Any) -> Any:
+    values = _places(array, 16)
+    text = np.full((len(values), 36), ord("-"), dtype=np.uint8)
+    text[:, _HEX_PLACES] = _HEX[np.stack((values >> 4, values & 15), axis=2).reshape(-1, 32)]
+    return _with_nulls_of(array, _fixed_text(text))
+
+
+def read_uuids(array: Any) -> Any:
+    """UUIDs from their text in lower case; any other spelling is refused, for it would not come back."""
+    text = _places(array.cast(pa.binary()), 36)
+    nibbles = _NIBBLES[text[:, _HEX_PLACES]]
+    valid = _validity(array)
+    wrong = (nibbles == 255).any(axis=1) | (text[:, _HYPHENS] != ord("-")).any(axis=1)
+    if (wrong & valid).any():
+        raise pa.ArrowInvalid("text that is not a UUID in lower case")
+    packed = np.asarray((nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15), dtype=np.uint8)
+    return _with_nulls_of(array, fixed_bytes(packed))
+
+
+def spell_addresses(array: Any) -> Any:
+    octets = _places(array, 4)
+    text = pc.binary_join_element_wise(*(_OCTETS.take(pa.array(octets[:, place])) for place in range(4)), ".")
+    return _with_nulls_of(array, text)
+
+
+def read_addresses(array: Any) -> Any:
+    found = _matched(array, _ADDRESS, "address")
+    parts = np.stack([_number(found.field(place)) for place in range(4)], axis=1)
+    if (parts > 255).any():
+        raise pa.ArrowInvalid("an address with a number above 255")
+    return _with_nulls_of(array, fixed_bytes(parts.astype(np.uint8)))
+
+
+def fixed_bytes(rows: npt.NDArray[np.uint8]) -> Any:
+    """Rows of bytes as an array of that width."""
+    return pa.Array.from_buffers(pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+
+
+def _fixed_text(rows: npt.NDArray[np.uint8]) -> Any:
+    return fixed_bytes(rows).cast(pa.binary()).cast(pa.string())
+
+
+def _places(array: Any, width: int) -> npt.NDArray[np.uint8]:
+    """Values of one width as rows of bytes, NULL as zeros; other widths are refused."""
+    fixed = array if pa.types.is_fixed_size_binary(array.type) else array.cast(pa.binary()).cast(pa.binary(width))
+    if not len(fixed):
+        return np.zeros((0, width), dtype=np.uint8)
+    rows = np.frombuffer(fixed.buffers()[1], dtype=np.uint8, count=len(fixed) * width, offset=fixed.offset * width).reshape(-1, width)
+    return np.where(_validity(array)[:, None], rows, np.uint8(0))
+
+
+def _filled(array: Any) -> Any:
+    return pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+
+
+def _validity(array: Any) -> npt.NDArray[np.bool_]:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _with_nulls_of(array: Any, made: Any) -> Any:
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, made.type)) if array.null_count else made
+
+
+def _matched(array: Any, pattern: str, what: str) -> Any:
+    found = pc.extract_regex(array, pattern)
+    if found.null_count != array.null_count:
+        raise pa.ArrowInvalid(f"text that is no {what}")
+    return found
+
+
+def _number(text: Any) -> npt.NDArray[np.int64]:
+    filled = pc.if_else(pc.equal(text, ""), "0", text)
+    return np.asarray(filled.cast(pa.int64()).to_numpy(zero_copy_only=False))
