@@ -15,6 +15,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
@@ -67,6 +68,9 @@ class ClickHouseSink:
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)
+
+    def digests(self) -> ClickHouseDigests:
+        return ClickHouseDigests(self._scope)
 
     @property
     def _scope(self) -> LayoutScope:
