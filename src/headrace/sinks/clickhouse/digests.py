@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from headrace.model.digest import Digest, is_hashed
 from headrace.model.schema import Kind, TableSchema
@@ -62,7 +62,7 @@ class ClickHouseDigests:
         layout = self._layout(schema)
         return _joined([layout.stored(name) for name in schema.row_key] or layout.columns)
 
-    def _query(self, schema: TableSchema, condition: str, first: str, last: str) -> list[list[object]]:
+    def _query(self, schema: TableSchema, condition: str, first: str, last: str) -> list[list[Any]]:
         layout = self._layout(schema)
         number = f"reinterpretAsUInt64(reverse(substring(SHA256({_joined(layout.columns)}), 1, 8)))"
         sql = f"SELECT {first}count(), sum({number}) FROM {shown_from(layout)} WHERE {condition}{last}"
