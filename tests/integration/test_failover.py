@@ -75,7 +75,7 @@ def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, r
                 at, begin = planner.plan(at), at
                 for work in planner.works(begin, at):
                     if work["kind"] == "rows":
-                        segment = Segment.from_json({name: value for name, value in work.items() if name not in ("kind", "until")})
+                        segment = Segment.from_work(work)
                         found += [str(image.row[0]) for image in images_of(list(read_segment(segment, book.catalog("t"))))]
                 planner.commit(at)
                 if reached is not None:

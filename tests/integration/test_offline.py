@@ -70,7 +70,7 @@ def read_from(planner: LogPlanner, at: BinlogPosition, catalog: Catalog, done: C
         end = BinlogPosition.from_json(planner.plan(at.to_json()))
         for work in planner.works(at.to_json(), end.to_json()):
             if work["kind"] == "rows":
-                segment = Segment.from_json({name: value for name, value in work.items() if name not in ("kind", "until")})
+                segment = Segment.from_work(work)
                 yield from images_of(list(read_segment(segment, catalog)))
         planner.commit(end.to_json())
         at = end

@@ -41,7 +41,7 @@ class ChangeBlock:
     transaction: pa.DictionaryArray | None = None
     """The transaction of each image, as the source names it (its GTID, else the place where it begins), if the reader was asked for it."""
     order: pa.UInt64Array | None = None
-    """The place of each image within its transaction: unique and rising, with gaps. In a snapshot chunk: the row's number."""
+    """The place of each image within its transaction: unique and rising, with gaps. In a snapshot: the row's number, unique in it."""
     query: pa.DictionaryArray | None = None
     """The statement that made the change, where the source logged it and the reader was asked for it."""
 

@@ -3,7 +3,8 @@
 Invariant: every statement of the sink goes out with the settings here, which turn off each of the server's conveniences that changes or
 drops a value silently (defaults for NULLs and for missing columns, skipped unknown columns, clipped dates) and make an insert synchronous:
 answered means stored and visible. A retried insert is safe because the tables merge by version; the server's own deduplication is off, for
-it would drop a replay into a table that was emptied in between.
+it would drop a replay into a table that was emptied in between. Tables whose engines count rows are the exception: their blocks have names
+(see `tokens`), and go out with the settings for those.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
 INSERT_SETTINGS = {
     "async_insert": "0",
     "insert_deduplicate": "0",
+    # Since 26.x this one decides, whatever the other says.
+    "deduplicate_insert": "disable",
     # Merging a block before it is stored costs as much again as storing it; FINAL and the background merges do it anyway.
     "optimize_on_insert": "0",
     "input_format_null_as_default": "0",
@@ -35,6 +38,15 @@ INSERT_SETTINGS = {
     "input_format_arrow_case_insensitive_column_matching": "0",
     "date_time_overflow_behavior": "throw",
 }
+TOKEN_SETTINGS = {
+    "insert_deduplicate": "1",
+    "deduplicate_insert": "enable",
+    # A view's table gets what the table itself left out, if it has not got it yet, and knows by the same token whether it has.
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+    # One batch is one block, however long.
+    "use_strict_insert_block_limits": "0",
+}
+"""What is different for a block with a token."""
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
 
 # The driver logs each failed request as well as raising it; the raised one is reported by us, once.

@@ -17,10 +17,11 @@ from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Layout
-from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
+from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.windows import ensure_windows
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 
 
@@ -31,6 +32,8 @@ class ClickHouseSink:
     target: ClickHouseTarget
     choices: SinkChoices = field(default_factory=SinkChoices)
     generation: int = 0
+    pipe: str = ""
+    """Who writes: part of the names of blocks."""
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -38,7 +41,9 @@ class ClickHouseSink:
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is created if a table cannot be held."""
-        prepare_tables(self._scope, tuple(schemas))
+        wanted = tuple(schemas)
+        prepare_tables(self._scope, wanted)
+        ensure_windows(self._scope, (layout for layout in look_up(self._scope, wanted) if layout.is_ordered))
 
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
@@ -64,7 +69,7 @@ class ClickHouseSink:
         return OwnTables(self._scope)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self._scope)
+        return ClickHouseWriter(self._scope, self.pipe)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)
@@ -78,4 +83,4 @@ class ClickHouseSink:
 
 
 def _needs(layout: Layout) -> Needs:
-    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.counts or not layout.has_key)
+    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_ordered or not layout.has_key)

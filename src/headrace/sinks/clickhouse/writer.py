@@ -1,29 +1,48 @@
 """Writes change blocks: one block, one INSERT, one part.
 
-Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored whole or not at all (one batch below
-the server's block size is one part), and writing it again is right in both cases: the table merges equal versions into one.
+Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored whole or not at all (one batch is one
+part, or one in each partition), and writing it again is right in both cases: the table merges equal versions into one, or, where its engine
+counts rows, the server knows the block by its token and leaves it out.
 """
 
 from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
 
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
-from headrace.sinks.clickhouse.client import INSERT_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.tokens import token_of
+from headrace.sinks.clickhouse.windows import BlockCount
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where a table's blocks go, and how."""
+
+    statement: bytes
+    encoder: BlockEncoder
+    blocks: BlockCount | None
+    """For a table whose blocks have tokens."""
 
 
 class ClickHouseWriter:
     """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
 
-    def __init__(self, scope: LayoutScope) -> None:
-        self._scope, self._target = scope, scope.target
+    def __init__(self, scope: LayoutScope, pipe: str = "") -> None:
+        """`pipe` tells the blocks of one pipe from those of others."""
+        self._scope, self._target, self._pipe = scope, scope.target, pipe
+        self._attempt = secrets.token_hex(8)
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
-        self._routes: dict[TableSchema, tuple[bytes, BlockEncoder]] = {}
+        self._token_settings: dict[str, str] = {}
+        self._routes: dict[TableSchema, _Route] = {}
         self._closed = False
 
     def write(self, block: ChangeBlock) -> None:
@@ -33,11 +52,15 @@ class ClickHouseWriter:
         if not block.rows:
             return
         connection = self._connected()
-        statement, encoder = self._route(block.schema, connection)
-        body = encoder.encode(block, statement)
+        route = self._route(block.schema, connection)
+        body = route.encoder.encode(block, route.statement)
+        settings = self._settings
+        if route.blocks is not None:
+            route.blocks.add(block.rows)
+            settings = {**self._token_settings, "insert_deduplication_token": token_of(self._pipe, block, self._attempt)}
         with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
-            connection.client.raw_insert("", None, body, settings=self._settings)  # type: ignore[arg-type]
+            connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End the task's writing. The connection stays with the process for the next task."""
@@ -48,9 +71,10 @@ class ClickHouseWriter:
         if self._connection is None:
             self._connection = connect(self._target)
             self._settings = self._connection.known(INSERT_SETTINGS)
+            self._token_settings = self._connection.known({**INSERT_SETTINGS, **TOKEN_SETTINGS})
         return self._connection
 
-    def _route(self, schema: TableSchema, connection: Connection) -> tuple[bytes, BlockEncoder]:
+    def _route(self, schema: TableSchema, connection: Connection) -> _Route:
         """The table's INSERT statement and the encoder of its blocks, made once."""
         route = self._routes.get(schema)
         if route is None:
@@ -59,5 +83,6 @@ class ClickHouseWriter:
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
             columns = ", ".join(quote_name(name) for name in encoder.columns)
             statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
-            route = self._routes[schema] = (statement.encode(), encoder)
+            blocks = BlockCount(self._scope, layout, connection) if layout.is_ordered else None
+            route = self._routes[schema] = _Route(statement.encode(), encoder, blocks)
         return route

@@ -100,7 +100,7 @@ def _segments(log: OfflineLog) -> Iterator[Segment]:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
             for work in planner.works(at.to_json(), end.to_json()):
                 if work["kind"] == "rows":
-                    yield Segment.from_json({name: value for name, value in work.items() if name not in ("kind", "until", "news")})
+                    yield Segment.from_work(work)
             planner.commit(end.to_json())
             at = end
     finally:

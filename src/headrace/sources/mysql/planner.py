@@ -47,6 +47,8 @@ UNKNOWN_GTID: Final = "unknown"
 
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
+_ORDERED_SEGMENT_BYTES: Final = 64 << 20
+"""Decides how blocks with tokens are cut: a batch that was planned under another number would count twice (see decision 20)."""
 _POLL_S: Final = 1.0
 _INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
 _NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
@@ -131,6 +133,10 @@ class Planner:
         total = sum(stretch.stop - stretch.begin for stretch in stretches)
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
         return [segment for stretch in stretches for segment in self._split(stretch, share, start.epoch)]
+
+    def ordered_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
+        """All of [start, end), cut by its bytes alone: whoever reads it again reads the same blocks."""
+        return [segment for stretch in self._stretches(start, end) for segment in self._split(stretch, _ORDERED_SEGMENT_BYTES, start.epoch)]
 
     def holds_rows(self, segment: Segment) -> bool:
         """Whether anything in a segment is to be read: log files that only begin and end need no task."""

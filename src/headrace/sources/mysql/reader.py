@@ -1,8 +1,9 @@
 """A segment of the log to change blocks: what a task does with an address.
 
 A segment is a byte range of a log file that starts and ends on statement bounds, so it never needs bytes from before its start. Reading
-it again gives equal blocks. The range is mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size. A
-segment whose events are not all plain goes through `expand` first; plain ones pay nothing for that.
+it again gives equal blocks: they are cut by the segment's bytes and the table's definition alone, never by what else is read. The range is
+mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size. A segment whose events are not all plain goes
+through `expand` first; plain ones pay nothing for that.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _ID_SLOTS: Final = 16_384
 _NEVER: Final = 1 << 62
 _ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
 """Fields of a segment that are always written down."""
+_ABOUT_WORK: Final = ("kind", "until", "news", "ordered")
+"""What a piece of work says besides its segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Segment:
             "opened": Opened(**raw["opened"]) if raw.get("opened") else None,
         }
         return cls(**{**raw, **parts})
+
+    @classmethod
+    def from_work(cls, work: dict[str, Any]) -> Segment:
+        """The segment that a piece of work is about."""
+        return cls.from_json({name: value for name, value in work.items() if name not in _ABOUT_WORK})
 
     def pieces(self) -> Iterator[Piece]:
         """Its events, plain."""
@@ -140,17 +148,18 @@ class _Walk:
     def _decode(self, events: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
         for m in range(len(self._since), int(self._state[scan.I_MAPS])):
             self._since.append(self._first_offset(m))
-        groups: dict[int, tuple[RowDecoder, list[int]]] = {}
         late = events[:, scan.PLACE] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
         if not late.all():
             events = events[late]
+        tables: dict[TableName, dict[int, RowDecoder]] = {}
         for m in np.unique(events[:, scan.MAP]).tolist():
             decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder(m))
             if decoder is not None:
-                groups.setdefault(id(decoder), (decoder, []))[1].append(m)
-        for decoder, maps in groups.values():
-            chosen = np.ascontiguousarray(events[np.isin(events[:, scan.MAP], maps)])
-            yield from decoder.decode(self._piece.buf, chosen, self._version_base, self._segment.file)
+                tables.setdefault(decoder.schema.name, {})[m] = decoder
+        for decoders in tables.values():
+            chosen = np.ascontiguousarray(events[np.isin(events[:, scan.MAP], list(decoders))])
+            for decoder, run in _runs(chosen, decoders):
+                yield from decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
 
     def _place(self, position: int) -> str:
         """Where in the log the bytes at a position of the piece lie."""
@@ -201,3 +210,14 @@ class _Walk:
         if status == scan.TOO_MANY_MAPS:
             return DefiniteError(f"more than {_MAX_MAPS} distinct tables in one segment", place=place, hint="lower --flush-bytes")
         return truncated("binary log", place)
+
+
+def _runs(events: npt.NDArray[np.int64], decoders: Mapping[int, RowDecoder]) -> Iterator[tuple[RowDecoder, npt.NDArray[np.int64]]]:
+    """A table's events, in the order of the log, in runs of those with one decoder. Nearly always that is one run."""
+    if len({id(decoder) for decoder in decoders.values()}) == 1:
+        yield next(iter(decoders.values())), events
+        return
+    # A table is described in two ways within a window when the server's binlog_row_metadata was changed in it.
+    owners = np.array([id(decoders[m]) for m in events[:, scan.MAP].tolist()])
+    for run in np.split(events, np.flatnonzero(np.diff(owners)) + 1):
+        yield decoders[int(run[0, scan.MAP])], np.ascontiguousarray(run)

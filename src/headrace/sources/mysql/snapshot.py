@@ -4,6 +4,9 @@ Why this is right: a chunk's rows carry the position's version; every later chan
 starts at a position not after any chunk's. Changes that the read already saw are replayed over it and win; changes before the position
 were visible to the read (see `watermark`). So chunks may be read in any order, in parallel, and again after a crash.
 
+A sink that counts rows cannot take it that way: there a table is read exactly as of one position (`exact`), in one chunk or in chunks that
+share a moment, and what breaks off in the middle is an error, because only the driver can take away what was written before.
+
 Every row satisfies exactly one chunk's condition, however well or badly the chunks were planned (see `chunking`).
 """
 
@@ -35,6 +38,8 @@ log = logging.getLogger("headrace.mysql")
 
 CHUNK_ROWS: Final = 200_000
 _PATIENCE_S: Final = 600.0
+_CHUNK_NUMBER_BITS: Final = 40
+"""Rows are numbered within their chunk: no two rows of a snapshot have one number."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 
@@ -79,32 +84,51 @@ def read_chunk(
     epoch: int,
     options: ReadOptions,
     reached: BinlogPosition | None = None,
+    *,
+    exact: bool = False,
 ) -> Chunked:
     """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle.
 
-    `reached`: how far a stream is that has written to the same tables.
+    `reached`: how far a stream is that has written to the same tables. `exact`: the rows are those of their position, none comes twice.
     """
     give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
+    # Rows that nothing tells apart cannot be merged with changes that they hold already.
+    read = _read_exactly if exact or not schema.row_key else _read_chunk
     while True:
+        begun = False
         try:
-            return (yield from _read_chunk(address, schema, chunk, epoch, options, reached))
+            blocks = read(address, schema, chunk, epoch, options, reached)
+            while True:
+                try:
+                    block = next(blocks)
+                except StopIteration as end:
+                    position: BinlogPosition = end.value
+                    return position
+                begun = True
+                yield block
         except TransientError as error:
-            if time.monotonic() > give_up_at:
+            if (exact and begun) or time.monotonic() > give_up_at:
                 raise
             log.warning("%s; reading a chunk of %s again in %.1f s", error.message, chunk.name, pause_s)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
+def _read_exactly(
+    address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
+) -> Chunked:
+    with exact_table_snapshot(address, schema.name, epoch) as reader:
+        if reached is not None and reader.position < reached:
+            # What is in the log may not be visible yet; what was written of it would be neither in the rows nor come again.
+            raise TransientError(f"{reader.position} is visible, and {reached} was written already", place=str(address))
+        position = reader.position.behind(reached)
+        yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
+        return position
+
+
 def _read_chunk(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
 ) -> Chunked:
-    if not schema.row_key:
-        # Rows that nothing tells apart cannot be merged with changes that they hold already: they must be exact.
-        with exact_table_snapshot(address, schema.name, epoch) as reader:
-            position = reader.position.behind(reached)
-            yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
-            return position
     with closing(connect(address)) as connection:
         position = note_position(connection, address, epoch).behind(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
@@ -115,7 +139,7 @@ def read_chunk_at(
     connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk: Chunk, position: BinlogPosition, options: ReadOptions
 ) -> Iterator[ChangeBlock]:
     """The rows of a chunk as the connection's transaction sees them, stamped with the position that belongs to it."""
-    version, read_at, number = position.version, time.time_ns() // 1000, 0
+    version, read_at, number = position.version, time.time_ns() // 1000, chunk.number << _CHUNK_NUMBER_BITS
     chosen = options.projection.project(schema)
     for batch in scan_table(connection, address, chosen, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
         yield ChangeBlock(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,11 +60,15 @@ class LogPlanner:
         while not self._planner.await_end(stop, _LOOK_S):
             self._check_log_end(stop)
         segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
+        ordered = [segment.to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)]
         statements = self._planner.statements(begin, stop)
         # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
         news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
         head: Work = {"kind": "rows", "until": end, **({"news": news} if news else {})}
-        works: list[Work] = [{**head, **segment.to_json()} for segment in segments]
+        works: list[Work] = [
+            {**head, **segment.to_json(), "ordered": {"segments": ordered, "share": share, "of": len(segments)}}
+            for share, segment in enumerate(segments)
+        ]
         if not works:
             works.append({"kind": "mark", "until": end})
         return works + [
@@ -130,19 +135,36 @@ class MySQLReader:
     """Tables whose changes wait for a new snapshot."""
     reached: BinlogPosition | None = None
     """How far the stream is that writes to the same tables."""
+    ordered: frozenset[TableName] = frozenset()
+    """Tables whose blocks must come in the order of the log, cut the same way each time."""
+    exact: frozenset[TableName] = frozenset()
+    """Tables whose snapshots must be those of one position."""
 
     def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
-        details = {name: value for name, value in work.items() if name not in ("kind", "until", "news")}
         if work["kind"] == "chunk":
-            chunk = Chunk.from_json(details)
-            position = yield from read_chunk(self._server, self.schemas[chunk.name], chunk, self.epoch, self.options, self.reached)
-            return {"position": position.to_json()}
+            return (yield from self._read_chunk(Chunk.from_json({name: value for name, value in work.items() if name != "kind"})))
         if work["kind"] == "consistent":
-            return (yield from self._read_together(details))
+            return (yield from self._read_together(work))
         news = {TableName(*name) for name in work.get("news", ())}
-        catalog = Catalog(self.schemas, self.keys, lambda name: name not in news and self._wants(name), self.options, self.since)
-        yield from read_segment(Segment.from_json(details), catalog)
+        if self.ordered and "ordered" in work:
+            yield from self._read_ordered(work["ordered"], news)
+        yield from read_segment(Segment.from_work(work), self._catalog(lambda name: name not in self.ordered and name not in news))
         return None
+
+    def _catalog(self, chosen: Callable[[TableName], bool]) -> Catalog:
+        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since)
+
+    def _read_ordered(self, work: Work, news: Set[TableName]) -> Iterator[ChangeBlock]:
+        """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
+        mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
+        if mine:
+            for segment in work["segments"]:
+                yield from read_segment(Segment.from_json(segment), self._catalog(mine.__contains__))
+
+    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
+        schema, exact = self.schemas[chunk.name], chunk.name in self.exact
+        position = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
+        return {"position": position.to_json()}
 
     def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
         """Several chunks, as one reader of a consistent snapshot sees them."""
