@@ -28,7 +28,7 @@ def new_state() -> PipeState:
     late = TableState(replace(SCHEMA, name=TableName("shop", "late")), START.to_json(), START.to_json())
     tables = {ORDERS: TableState(SCHEMA, START.to_json()), late.schema.name: late}
     gone = {TableName("shop", "a.b"), TableName("shop.a", "b")}
-    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", {"include": ["shop.*"]}, START.to_json(), 0, options, tables, gone)
+    return PipeState("mysql://u@h:1/shop", "id", "chdb:x", {"include": ["shop.*"]}, START.to_json(), 0, options, tables, gone, id="a")
 
 
 def test_a_saved_state_is_read_back(tmp_path: Path) -> None:

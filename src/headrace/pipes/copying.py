@@ -3,22 +3,28 @@
 A snapshot runs before the stream or beside it; either way it is noted chunk by chunk, so whatever was interrupted goes on where it stopped.
 Rows carry the position at which they were read as version, so they never hide a later change. A table that had rows in the sink before is
 swept at the end: what this snapshot has not seen, and no change since, is gone from the source.
+
+Some tables must be read exactly as of one position, because an image that comes twice would count twice (`Needs.exact`). Nothing is written
+to them by the stream meanwhile, what an attempt left is taken away before the next, and changes before the position are left out from then
+on. Such a table is one chunk, or, in a consistent snapshot, chunks of one moment; a part of them is worth nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymysql.connections import Connection
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import PipeSettings, SnapshotMode
@@ -26,17 +32,21 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSn
 from headrace.pipes.takeover import forget_seen, note_seen
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
+from headrace.sinks.base import Needs
 from headrace.sources.base import Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.snapshot import Chunk, plan_chunks
+from headrace.sources.mysql.snapshot import Chunk, estimate_rows, plan_chunks
 from headrace.spark.stream import run_works
 from headrace.spark.tasks import Report, Task
 
 OnDone = Callable[[Work, list[Report]], None]
+Pause = Callable[[], AbstractContextManager[object]]
+"""Keeps the stream from starting a batch."""
 
 _PATIENCE_S = 30.0
+_ATTEMPTS = 8
 
 
 class Interrupted(Exception):
@@ -79,9 +89,29 @@ class Copier:
         had_rows = bool(table.snapshot) or table.rows_from is not None
         # A table whose earlier changes are left out must be read, whatever was chosen for the start.
         if self.settings.snapshot is not SnapshotMode.NONE or had_rows:
-            chunks = plan_chunks(connection, self.address, self.shown(table.schema), self.settings.chunk_rows)
+            chunks = self._chunks(connection, table)
+            self._check_empty(table)
         sweep = table.captured_at if had_rows and chunks else None
         self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
+
+    def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
+        schema = self.shown(table.schema)
+        if self._needs(table).exact and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+            return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
+        return plan_chunks(connection, self.address, schema, self.settings.chunk_rows)
+
+    def _check_empty(self, table: TableState) -> None:
+        """Rows that are there before the first snapshot are nobody's: they would be shown beside the source's."""
+        schema = self.shown(table.schema)
+        if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.targets.holds_rows, schema)):
+            raise DefiniteError(
+                f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
+                place=f"table {schema.name}",
+                hint="TRUNCATE the target table, choose another, or start without a snapshot (--snapshot none) if the rows belong there",
+            )
+
+    def _needs(self, table: TableState) -> Needs:
+        return self.targets.needs([self.shown(table.schema)])[table.schema.name]
 
     @property
     def is_complete(self) -> bool:
@@ -97,7 +127,7 @@ class Copier:
         found = [(name, self.log.tables.get(str(name)), table.snapshot) for name, table in list(self.state.tables.items())]
         return [(name, snapshot) for name, snapshot, number in found if snapshot is not None and snapshot.number == number]
 
-    def run(self, session: Any, parallelism: int, pause: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+    def run(self, session: Any, parallelism: int, pause: Pause = nullcontext) -> None:
         """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
         pending = [Chunk.from_json(raw) for _, snapshot in self._current() for raw in snapshot.pending]
         if pending:
@@ -106,14 +136,17 @@ class Copier:
             self._read(session, pending, parallelism, pause)
         for name, snapshot in self._current():
             if snapshot.sweep is not None and not snapshot.pending:
-                schema, version = self.shown(self.state.tables[name].schema), BinlogPosition.from_json(snapshot.sweep).version
-                retrying(functools.partial(self.targets.sweep, schema, version))
+                table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
+                if not self._needs(table).emptied:
+                    retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
                 self.log.swept(name)
         if not self.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 note_seen(connection, self.address, self.directory, self.state)
 
-    def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Callable[[], AbstractContextManager[object]]) -> None:
+    def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+        names = {chunk.name for chunk in pending}
+        exact = {name for name in names if self._needs(self.state.tables[name]).exact}
         left = Counter(str(chunk.name) for chunk in pending)
         estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
         done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
@@ -125,24 +158,46 @@ class Copier:
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
             for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_without_kind(work)]):
-                table = self.state.tables.get(chunk.name)
-                if table is not None and not self.shown(table.schema).row_key:
+                if chunk.name in exact and chunk.name in self.state.tables:
                     self._note_exact(chunk.name, _position_of(reports), pause)
                 # Chunks that were read together have one count.
                 count = rows.pop(str(chunk.name), 0)
                 self.log.finish(chunk.name, chunk.number, count)
-                left[str(chunk.name)] -= 1
+                left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
                 self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
             if self.stopping():
                 raise Interrupted
 
-        keyless = {name for name in {chunk.name for chunk in pending} if not self.shown(self.state.tables[name].schema).row_key}
-        self._run(session, [chunk for chunk in pending if chunk.name not in keyless], parallelism, on_done)
-        if keyless:
-            # Rows that nothing tells apart must not be written by the stream as well: it stands still meanwhile.
+        merging = [chunk for chunk in pending if chunk.name not in exact]
+        together = self.settings.snapshot is SnapshotMode.CONSISTENT
+        if not (together and exact):
+            self._run(session, merging, parallelism, on_done)
+        if exact:
+
+            def attempt() -> None:
+                again = self._restart(exact)
+                also = [chunk for chunk in merging if chunk.number not in self.log.tables[str(chunk.name)].done] if together else []
+                self._run(session, also + again, parallelism, on_done)
+
+            # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
             with pause():
-                self._run(session, [chunk for chunk in pending if chunk.name in keyless], parallelism, on_done)
+                retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.view.snapshot_ends(total, time.monotonic() - started)
+
+    def _restart(self, exact: Set[TableName]) -> list[Chunk]:
+        """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
+        again: list[Chunk] = []
+        for name in sorted(exact & self.state.tables.keys()):
+            table, planned = self.state.tables[name], [Chunk.from_json(raw) for raw in self.log.tables[str(name)].chunks]
+            if not self.log.tables[str(name)].pending:
+                continue
+            if len(planned) > 1 and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+                planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
+            since = BinlogPosition.from_json(table.captured_at).version
+            retrying(functools.partial(self.targets.clear, self.shown(table.schema), since))
+            self.log.restart(name, [chunk.to_json() for chunk in planned])
+            again += planned
+        return again
 
     def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
         if not chunks:
@@ -172,8 +227,8 @@ class Copier:
         with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
             return snapshot.take(lambda: not self.stopping())
 
-    def _note_exact(self, name: TableName, position: dict[str, Any], pause: Callable[[], AbstractContextManager[object]]) -> None:
-        """A table without a key was read exactly as of a position: changes before it are in the rows, and must not count again."""
+    def _note_exact(self, name: TableName, position: dict[str, Any], pause: Pause) -> None:
+        """A table was read exactly as of a position: changes before it are in the rows, and must not count again."""
         with pause():
             self.state.tables[name].rows_from = position
             self.directory.save(self.state)

@@ -102,6 +102,7 @@ class OfflinePipe(RunnablePipe):
 
     def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
         settings = self._settings
+        self._targets.write_as(state.id)
         follower = Follower(
             history,
             functools.partial(is_wanted, state, settings.selection),

@@ -21,6 +21,8 @@ from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.takeover import reached, rewind, take_over, written
+from headrace.pipes.targets import Targets
+from headrace.retry import retrying
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
 from headrace.sources.mysql.connection import MySQLAddress
@@ -56,6 +58,7 @@ class Opening:
     directory: StateDirectory
     settings: PipeSettings
     sink_name: str
+    targets: Targets
 
     def open(self, server: ServerIdentity) -> Opened:
         """The state and history to go on with, or new ones."""
@@ -145,15 +148,15 @@ class Opening:
         take_settings(state, self.settings.choices, place)
 
     def _ask_again(self, state: PipeState) -> None:
-        """Have those tables read again that wait for it, and those without a key that were read from the log of a former server.
+        """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
 
-        (Another log repeats changes under other versions, which only a key makes harmless.)
+        (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.)
         """
         names = set(state.waiting)
-        for name, table in state.tables.items():
-            read_from = BinlogPosition.from_json(table.rows_from or table.captured_at)
-            if not shown(table.schema, self.settings).row_key and read_from.epoch < state.epoch:
-                names.add(name)
+        former = [table for table in state.tables.values() if _read_in_epoch(table) < state.epoch]
+        if former:
+            needs = retrying(lambda: self.targets.needs([shown(table.schema, self.settings) for table in former]))
+            names.update(name for name, need in needs.items() if need.exact)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 
@@ -164,6 +167,11 @@ class Opening:
             lambda: visible_position(self.connection, self.address, epoch),
             self.address,
         )
+
+
+def _read_in_epoch(table: TableState) -> int:
+    """Of which server's log a table's rows are."""
+    return BinlogPosition.from_json(table.rows_from or table.captured_at).epoch
 
 
 def selection_of(state: PipeState, chosen: Selection) -> Selection:

@@ -67,10 +67,11 @@ class Pipe(RunnablePipe):
             self._follow(session, parts, opened, server)
 
     def _opening(self, directory: StateDirectory, connection: Any) -> Opening:
-        return Opening(connection, self._address, directory, self._settings, self._sink_name)
+        return Opening(connection, self._address, directory, self._settings, self._sink_name, self._targets)
 
     def _assemble(self, directory: StateDirectory, opened: Opened) -> _Parts:
         state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
+        self._targets.write_as(state.id)
         shows = functools.partial(shown, settings=settings)
         follower = Follower(
             opened.history,

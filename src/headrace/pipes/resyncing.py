@@ -11,13 +11,13 @@ import glob
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.copying import Copier, Interrupted
+from headrace.pipes.copying import Copier, Interrupted, Pause
 from headrace.pipes.opening import Opening, selection_of
 from headrace.pipes.requests import ResyncRequest, pending_requests
 from headrace.pipes.state import TableState
@@ -29,8 +29,6 @@ from headrace.sources.mysql.preflight import check_tables
 from headrace.sources.mysql.selection import Selection
 
 log = logging.getLogger("headrace")
-
-Pause = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(slots=True)

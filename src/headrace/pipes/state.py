@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ class PipeState:
     """Where the log stood when the tables were looked at, if reading starts before that."""
     seen: str = ""
     """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Tells what this pipe writes from what any other does."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -80,6 +83,7 @@ class PipeState:
             "waiting": [[name.database, name.table] for name in sorted(self.waiting)],
             "looked_at": self.looked_at,
             "seen": self.seen,
+            "id": self.id,
         }
 
     @classmethod
@@ -97,6 +101,7 @@ class PipeState:
             {TableName(*name) for name in raw["waiting"]},
             raw["looked_at"],
             raw["seen"],
+            raw.get("id") or secrets.token_hex(8),
         )
 
 
@@ -248,6 +253,11 @@ class SnapshotLog:
     def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], sweep: dict[str, Any] | None = None) -> None:
         """Begin a table's snapshot; an earlier one counts no longer."""
         self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
+
+    def restart(self, table: TableName, chunks: list[dict[str, Any]]) -> None:
+        """Begin the table's snapshot again, with these chunks: what was read of it so far is not of the same moment."""
+        found = self.tables[str(table)]
+        self.plan(table, found.number, chunks, found.sweep)
 
     def finish(self, table: TableName, chunk: int, rows: int) -> None:
         self._append({"table": str(table), "done": chunk, "rows": rows})

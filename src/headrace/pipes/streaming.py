@@ -80,10 +80,11 @@ class Streaming:
     def _task_for(self, schemas: dict[TableName, TableSchema]) -> Task:
         found = {name: table.rows_from for name, table in self.state.tables.items()}
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        needs = self.targets.needs(shown(schema, self.settings) for schema in schemas.values())
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
-            {name: needs.key_columns for name, needs in self.targets.needs(shown(s, self.settings) for s in schemas.values()).items()},
+            {name: need.key_columns for name, need in needs.items()},
             selection_of(self.state, self.settings.selection),
             ReadOptions(zero_dates_as_null=self.settings.zero_dates_as_null, projection=self.settings.projection),
             self.state.epoch,
@@ -91,6 +92,8 @@ class Streaming:
             {name: position for name, position in since.items() if position.epoch == self.state.epoch},
             frozenset(self.state.waiting),
             self.written,
+            frozenset(name for name, need in needs.items() if need.ordered),
+            frozenset(name for name, need in needs.items() if need.exact),
         )
         return Task(reader, self.targets.sink, retrying)
 

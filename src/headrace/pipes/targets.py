@@ -28,5 +28,15 @@ class Targets:
     def sweep(self, schema: TableSchema, before: int) -> None:
         self.sink.sweep(schema, before)
 
+    def holds_rows(self, schema: TableSchema) -> bool:
+        return self.sink.holds_rows(schema)
+
+    def clear(self, schema: TableSchema, since: int) -> None:
+        self.sink.clear(schema, since)
+
+    def write_as(self, pipe: str) -> None:
+        """From now on blocks are those of this pipe."""
+        self.sink = self.sink.written_by(pipe)
+
     def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
         return self.sink.needs(schemas)

@@ -25,6 +25,8 @@ class Needs:
     """Whether blocks must come in the order of the log, and a replay be cut into the same blocks."""
     exact: bool = False
     """Whether rows of a snapshot must be those of one position, before which no change is written."""
+    emptied: bool = False
+    """Whether a snapshot begins with an empty table (`clear`): what is in it would count again, and nothing is left to sweep after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,15 @@ class Sink(Outlet, Protocol):
 
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
+
+    def holds_rows(self, schema: TableSchema) -> bool:
+        """Whether anything is in the target table, shown or not."""
+
+    def clear(self, schema: TableSchema, since: int) -> None:
+        """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
+
+    def written_by(self, pipe: str) -> Self:
+        """The same sink, for the blocks of one pipe: no block of another is taken for one of them."""
 
     def renewed(self) -> Self:
         """The same sink, forgetting what it knew of its tables: the driver has changed some."""

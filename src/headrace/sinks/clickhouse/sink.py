@@ -15,8 +15,9 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
 from headrace.sinks.clickhouse.digests import ClickHouseDigests
-from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
@@ -61,6 +62,17 @@ class ClickHouseSink:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
         sweep_table(self._scope, self.layout(schema), before)
 
+    def holds_rows(self, schema: TableSchema) -> bool:
+        """Whether anything is in the target table, shown or not."""
+        return holds_rows(self._scope, self.layout(schema))
+
+    def clear(self, schema: TableSchema, since: int) -> None:
+        """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
+        clear_table(self._scope, self.layout(schema), since)
+
+    def written_by(self, pipe: str) -> Self:
+        return replace(self, pipe=pipe)
+
     def renewed(self) -> Self:
         return replace(self, generation=self.generation + 1)
 
@@ -83,4 +95,5 @@ class ClickHouseSink:
 
 
 def _needs(layout: Layout) -> Needs:
-    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_ordered or not layout.has_key)
+    emptied = layout.family in (Family.COLLAPSING, Family.VERSIONED)
+    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_ordered or not layout.has_key, emptied)
