@@ -16,6 +16,9 @@ COMPILED := $(VENV)/.compiled-kernels
 ARCHIVE := $(VENV)/.java-archive
 BENCH := $(VENV)/.bench-packages
 
+# Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
+WORKERS ?= 3
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +33,7 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 .PHONY: test
 test: setup ## Run all tests, on MariaDB and on Oracle MySQL (fetched on the first run)
 	@$(BIN)/python -m testkit.mysql_fetch
-	$(BIN)/python -m pytest --durations=15 --durations-min=1 $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
@@ -47,6 +50,7 @@ lint: setup ## Check style, types and import rules
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict src
+	MYPYPATH=src:. $(BIN)/mypy --strict --follow-imports=silent bench
 	$(BIN)/lint-imports
 
 .PHONY: bench

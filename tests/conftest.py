@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.servers import FLAVOURS, build, find_program
+from testkit.spreading import Spreading, longest_first
 
 IN_CI = os.environ.get("CI") == "true"
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
@@ -30,6 +32,28 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[UNAVAILABLE] = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spreading:
+    return Spreading(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["unavailable"] = session.config.stash[UNAVAILABLE]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a process of a run that is spread over several could not have is told at the end of the whole."""
+    node.config.stash[UNAVAILABLE].update(getattr(node, "workeroutput", {}).get("unavailable", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -96,9 +120,17 @@ def database(server: PrivateServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def replica_account(server: PrivateServer) -> Account:
+def replica_accounts() -> dict[str, Account]:
+    """The accounts that were made so far, by flavour: pytest forgets those of a flavour when it turns to the other."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def replica_account(server: PrivateServer, replica_accounts: dict[str, Account]) -> Account:
     """An account on `server` that may do what replication needs, and nothing else."""
-    return create_replica_account(server)
+    if server.flavour not in replica_accounts:
+        replica_accounts[server.flavour] = create_replica_account(server)
+    return replica_accounts[server.flavour]
 
 
 @pytest.fixture
