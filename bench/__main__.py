@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,15 +13,17 @@ from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
 from bench.live import measure_live_pipe
 from bench.machine import describe_machine
-from bench.race import Result, run_contender
-from bench.report import TEXT_WIDTH, Report, ShapeResult
-from bench.workload import SHAPES, SMALLEST, Workload
+from bench.race import run_contender
+from bench.report import TEXT_WIDTH, Race, Report
+from bench.workload import CROWD, SHAPES, SMALLEST, Workload
 from headrace.errors import HeadraceError
 
 FULL_CHANGES, QUICK_CHANGES = 1_000_000, 100_000
 LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
-EVERYONE = (*LOG_READERS, *TABLE_COPIERS, LATENCY, *SHAPES)
+CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
+RACERS = (*LOG_READERS, *TABLE_COPIERS)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -51,30 +54,31 @@ def main(arguments: list[str]) -> int:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     machine = describe_machine()
-    console.print(f"workload: {options.changes:,} changes on {options.server} (generated on the first run, then kept in {default_cache()})")
-    with open_corpus(options.server, Workload(options.changes), default_cache()) as corpus:
-        results: dict[str, Result] = {}
-        chosen = options.only or EVERYONE
-        for name in (name for name in chosen if name not in (LATENCY, *SHAPES)):
-            results[name] = run_contender(load_contender(name), corpus)
-            console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
-        target = corpus.target()
-    # After the corpus has stopped: two servers would share the cores.
+    chosen = options.only or EVERYONE
+    racers = [name for name in chosen if name in RACERS]
+    reference = race(Workload(options.changes), racers, options.server, console) if racers else None
+    # Each part stops its server before the next one starts: two would share the cores.
     live = measure_live_pipe(options.server, seconds=LATENCY_SECONDS) if LATENCY in chosen else None
-    shapes = {shape: run_shape(shape, options, console) for shape in SHAPES if shape in chosen}
-    report = Report(machine, target, corpus.manifest, results, live, shapes)
+    # Tables unlike the reference workload's, a tenth of its changes: only what reads logs, and nobody that takes minutes.
+    fewer = max(options.changes // 10, SMALLEST)
+    shapes = {shape: race(Workload(fewer, shape=shape), SHAPE_READERS, options.server, console) for shape in SHAPES if shape in chosen}
+    crowd = race(Workload(options.changes, shape=CROWD), CROWD_READERS, options.server, console) if CROWD in chosen else None
+    report = Report(machine, reference, live, shapes, crowd)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")
 
 
-def run_shape(shape: str, options: argparse.Namespace, console: Console) -> ShapeResult:
-    """Tables unlike the reference workload's, a tenth of its changes: only what reads logs, and nobody that takes minutes."""
-    changes = max(options.changes // 10, SMALLEST)
-    console.print(f"shape {shape}: {changes:,} changes")
-    with open_corpus(options.server, Workload(changes, shape=shape), default_cache()) as corpus:
-        results = {name: run_contender(load_contender(name), corpus) for name in SHAPE_READERS}
-        return ShapeResult(corpus.target(), results)
+def race(workload: Workload, names: Sequence[str], flavour: str, console: Console) -> Race:
+    """Let each contender read the workload's log, one after the other."""
+    kept = f"generated on the first run, then kept in {default_cache()}"
+    console.print(f"{workload.shape}: {workload.changes:,} changes on {flavour} ({kept})", highlight=False)
+    with open_corpus(flavour, workload, default_cache()) as corpus:
+        results = {}
+        for name in names:
+            results[name] = run_contender(load_contender(name), corpus)
+            console.print(f"  {name}: {results[name].rate:,.0f}/s, {results[name].cpu_rate:,.0f} per CPU second", highlight=False)
+        return Race(corpus.target(), corpus.manifest, results)
 
 
 if __name__ == "__main__":

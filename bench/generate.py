@@ -42,6 +42,11 @@ class Table:
         self._live: list[int] = []
         self._next_id = 1
 
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return len(self._live)
+
     def transact(self, inserts: int, updates: int, deletes: int, draw: random.Random) -> Transaction:
         gone = self._take(deletes, draw)
         changed = sorted(draw.sample(self._live, updates))

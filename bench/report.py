@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,33 @@ TEXT_WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeResult:
-    """What readers did with tables of another shape."""
+class Race:
+    """What contenders did with one workload."""
 
     target: Target
+    manifest: Manifest
     results: Mapping[str, Result]
+
+    def pick(self, names: Iterable[str]) -> dict[str, Result]:
+        return {name: self.results[name] for name in names if name in self.results}
 
     def megabytes_per_cpu_s(self, result: Result) -> float:
         """How much of the log the reader took in per CPU second, by its share of the changes."""
         return self.target.log_bytes / 1e6 * result.cpu_rate / self.target.changes
+
+    def headline(self) -> str:
+        target = self.target
+        return f"{target.changes:,} changes, {target.log_bytes / 1e6:.1f} MB of {target.flavour} {target.version} log"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "server": {"flavour": self.target.flavour, "version": self.target.version, "log_bytes": self.target.log_bytes},
+            "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
+            **{
+                name: {**_result_json(result), "megabytes_per_cpu_s": self.megabytes_per_cpu_s(result)}
+                for name, result in self.results.items()
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +57,18 @@ class Report:
     """Everything one run found out."""
 
     machine: Machine
-    target: Target
-    manifest: Manifest
-    results: Mapping[str, Result]
+    reference: Race | None = None
     live: LiveResult | None = None
-    shapes: Mapping[str, ShapeResult] = field(default_factory=dict)
+    shapes: Mapping[str, Race] = field(default_factory=dict)
+    crowd: Race | None = None
 
     def print_to(self, console: Console) -> None:
-        console.print(self._headline())
-        for table in (_readers_table(self._pick(LOG_READERS), self.target.changes), _copiers_table(self._pick(TABLE_COPIERS))):
+        machine = self.machine
+        console.print(f"{machine.cores} cores ({machine.cpu}), {machine.memory_gb:.0f} GB, load before {machine.load_before:.1f}")
+        for table in self._tables():
             if table.row_count:
                 console.print(table)
-        if self.shapes:
-            console.print(_shapes_table(self.shapes))
-        for name, result in self.results.items():
+        for name, result in (self.reference.results if self.reference else {}).items():
             console.print(f"  {name}: {result.note}", highlight=False)
         if self.live is not None:
             console.print(_latency_line(self.live), highlight=False)
@@ -60,10 +76,7 @@ class Report:
             console.print(f"{verdict.word:>6}: {verdict.text}", style="green" if verdict.met else "red", highlight=False)
 
     def verdicts(self) -> list[Verdict]:
-        return judge(self.results, self.live)
-
-    def _pick(self, names: Iterable[str]) -> dict[str, Result]:
-        return {name: self.results[name] for name in names if name in self.results}
+        return judge(self.reference.results if self.reference else {}, self.live)
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -74,35 +87,26 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         return {
             "machine": asdict(self.machine),
-            "server": {"flavour": self.target.flavour, "version": self.target.version, "log_bytes": self.target.log_bytes},
-            "workload": {"changes": self.target.changes, "rows_left": self.manifest.rows, "generated_in_s": self.manifest.seconds},
-            "log": {name: _result_json(result) for name, result in self._pick(LOG_READERS).items()},
-            "snapshot": {name: _result_json(result) for name, result in self._pick(TABLE_COPIERS).items()},
-            "shapes": {
-                shape: {
-                    "changes": found.target.changes,
-                    "log_bytes": found.target.log_bytes,
-                    **{
-                        name: {**_result_json(result), "megabytes_per_cpu_s": found.megabytes_per_cpu_s(result)}
-                        for name, result in found.results.items()
-                    },
-                }
-                for shape, found in self.shapes.items()
-            },
+            "reference": self.reference.to_json() if self.reference else None,
             "latency": asdict(self.live) if self.live is not None else None,
+            "shapes": {shape: race.to_json() for shape, race in self.shapes.items()},
+            "tables": self.crowd.to_json() if self.crowd else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
-    def _headline(self) -> str:
-        machine, target = self.machine, self.target
-        return (
-            f"{target.changes:,} changes, {target.log_bytes / 1e6:.1f} MB of {target.flavour} {target.version} log; {machine.cores} cores "
-            f"({machine.cpu}), {machine.memory_gb:.0f} GB, load before {machine.load_before:.1f}"
-        )
+    def _tables(self) -> Iterator[Table]:
+        if self.reference is not None:
+            yield _readers_table("Reading the log", self.reference)
+            yield _copiers_table(self.reference.pick(TABLE_COPIERS))
+        if self.shapes:
+            yield _shapes_table(self.shapes)
+        if self.crowd is not None:
+            yield _readers_table(f"{len(self.crowd.manifest.rows)} tables of mixed traffic", self.crowd)
 
 
-def _readers_table(results: Mapping[str, Result], changes: int) -> Table:
-    table = Table(title="Reading the log")
+def _readers_table(title: str, race: Race) -> Table:
+    table = Table(title=f"{title}: {race.headline()}")
+    results, changes = race.pick(LOG_READERS), race.target.changes
     table.add_column("reader")
     for heading in ("wall s", "changes/s", "CPU s", "changes/CPU s", "peak MB", "of floor", "x Debezium", "start-up s", "server CPU s"):
         table.add_column(heading, justify="right")
@@ -152,7 +156,7 @@ def _copiers_table(results: Mapping[str, Result]) -> Table:
     return table
 
 
-def _shapes_table(shapes: Mapping[str, ShapeResult]) -> Table:
+def _shapes_table(shapes: Mapping[str, Race]) -> Table:
     table = Table(title="Tables of other shapes")
     for heading in ("table", "reader"):
         table.add_column(heading)

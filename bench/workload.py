@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.crowd import Counters, Crowd, Entries, Readings, Settings, copies
 from bench.generate import COLOURS, Table, Transaction, format_moment, join
 from bench.shapes import Documents, Wide
 from bench.target import DATABASE
 from headrace.errors import DefiniteError
 
-REFERENCE, SHAPES = "reference", ("wide", "json")
-"""The reference workload, and others beside it."""
+REFERENCE, SHAPES, CROWD = "reference", ("wide", "json"), "tables"
+"""The reference workload, others beside it, and one of a hundred tables."""
 
 REVISION = 1
 """Raise it when the statements change: cached servers of another revision are not used."""
@@ -49,7 +50,7 @@ class Workload:
 
     @property
     def tables(self) -> tuple[type[Table], ...]:
-        return {REFERENCE: (_Sbtest, _Orders), "wide": (Wide,), "json": (Documents,)}[self.shape]
+        return {REFERENCE: (_Sbtest, _Orders), "wide": (Wide,), "json": (Documents,), CROWD: copies(_CROWD)}[self.shape]
 
     @property
     def schema(self) -> tuple[str, ...]:
@@ -68,8 +69,13 @@ def generate_transactions(workload: Workload) -> Iterator[Transaction]:
     sizes = _plan_sizes(workload.changes, draw)
     deck = _deal_operations(workload, sizes)
     tables = [table(workload.seed) for table in workload.tables]
+    crowd = Crowd(tables)
     start = 0
     for ordinal, size in enumerate(sizes):
+        if workload.shape == CROWD:
+            yield crowd.transact(deck[start : start + size].tolist(), draw, large=size > SMALL_ROWS)
+            start += size
+            continue
         counts = np.bincount(deck[start : start + size], minlength=3)
         start += size
         # Large transactions are few: taking turns keeps the tables equally full at any scale.
@@ -131,7 +137,7 @@ class _Sbtest(Table):
     def _update(self, ids: list[int], draw: random.Random) -> str:
         step = draw.randint(1, 1_000)
         # REVERSE gives every row its own new text without sending one per row.
-        return f"UPDATE {DATABASE}.sbtest SET k = k + {step}, c = REVERSE(c) WHERE id IN ({join(ids)})"
+        return f"UPDATE {DATABASE}.{self.name} SET k = k + {step}, c = REVERSE(c) WHERE id IN ({join(ids)})"
 
 
 class _Orders(Table):
@@ -175,9 +181,14 @@ class _Orders(Table):
         status = draw.choice(STATUSES)
         shipped = format_moment(draw.randrange(1 << 31))
         return (
-            f"UPDATE {DATABASE}.orders SET status = '{status}', amount = amount + {draw.randint(1, 999)} / 100, shipped_at = '{shipped}', "
-            f"attributes = JSON_SET(attributes, '$.weight', id % {draw.randint(7, 999)}) WHERE id IN ({join(ids)})"
+            f"UPDATE {DATABASE}.{self.name} SET status = '{status}', amount = amount + {draw.randint(1, 999)} / 100, "
+            f"shipped_at = '{shipped}', attributes = JSON_SET(attributes, '$.weight', id % {draw.randint(7, 999)}) "
+            f"WHERE id IN ({join(ids)})"
         )
+
+
+_CROWD = ((_Sbtest, 20), (_Orders, 20), (Counters, 20), (Entries, 15), (Readings, 15), (Settings, 10))
+assert sum(count for _, count in _CROWD) == 100
 
 
 def _dashed_digits(values: np.random.Generator, rows: int, groups: int) -> list[str]:

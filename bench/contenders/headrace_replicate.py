@@ -22,8 +22,10 @@ from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.pipes.endpoints import open_sink
-from headrace.pipes.pipe import Pipe, PipeSettings
+from headrace.pipes.pipe import Pipe
+from headrace.pipes.settings import PipeSettings
 from headrace.sources.mysql.connection import MySQLAddress, connect, query
+from headrace.sources.mysql.selection import Selection
 
 SINK_DIRECTORY = "clickhouse"
 WATCH_PAUSE_S = 0.005
@@ -48,7 +50,9 @@ class HeadraceReplicate:
         flow = _Stream(target.changes)
         threading.Thread(target=flow.open_at, args=(state / "relay",), daemon=True).start()
         run_pipe(
-            target, PipeSettings((f"{target.database}.*",), state, once=True, start_at=f"{target.start_file}:{target.start_position}"), flow
+            target,
+            PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=f"{target.start_file}:{target.start_position}"),
+            flow,
         )
         return flow.window()
 
@@ -69,7 +73,7 @@ class HeadraceSnapshot:
 
     def read(self, target: Target) -> Window:
         flow = _Snapshot(target.rows, target)
-        run_pipe(target, PipeSettings((f"{target.database}.*",), Path.cwd() / "state", once=True), flow)
+        run_pipe(target, PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True), flow)
         return flow.window()
 
 
@@ -161,7 +165,7 @@ class _Snapshot(_Flow):
         address = address_of(self._target)
         newest = "SELECT MAX(id) FROM information_schema.processlist WHERE user = %s"
         with connect(address) as connection:
-            mine = connection.thread_id()
+            mine: int = connection.thread_id()  # type: ignore[no-untyped-call]
             while query(connection, address, newest, (address.user,))[0][0] <= mine:
                 time.sleep(WATCH_PAUSE_S)
         self._watch = Stopwatch(whole_tree=True)

@@ -1,0 +1,180 @@
+"""What FINAL costs: queries on a replicated table beside the same queries on the same rows in a plain MergeTree, in the same engine.
+
+The table is filled by the sink's writer with every insert, update and deletion of its life; the plain one then holds the rows that are
+left and nothing else. Every answer must be the same in both. The replicated table is asked three times: as the load left it (merges
+stopped), when ClickHouse has merged what it merges by itself, and after OPTIMIZE FINAL. Times are those of a client on loopback, the
+shortest of several askings (neighbours on the machine only lengthen them); the smallest are mostly the protocol's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clickhouse_connect.driver.client import Client
+from rich.table import Table
+
+from bench.changes import SCHEMA, Growth
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+NAME, PLAIN, VIEW = "bench.orders", "bench.plain", "bench.orders_current"
+COLUMNS = ", ".join(column.name for column in SCHEMA.columns)
+RANGE_ROWS = 100_000
+QUERIES = {
+    "one row by key": f"SELECT {COLUMNS} FROM {{table}} WHERE id = {{key}}",
+    "100,000 rows by key": f"SELECT count(), sum(amount) FROM {{table}} WHERE id BETWEEN {{key}} AND {{key}} + {RANGE_ROWS - 1}",
+    "count()": "SELECT count() FROM {table}",
+    "sums over all": "SELECT sum(amount), sum(quantity) FROM {table}",
+    "filter, no key": "SELECT count(), max(amount) FROM {table} WHERE status = 'returned' AND quantity > 90",
+    "group by status": "SELECT status, count(), sum(amount) FROM {table} GROUP BY status ORDER BY status",
+    "top customers": "SELECT customer_id, sum(amount) AS total FROM {table} GROUP BY customer_id ORDER BY total DESC, customer_id LIMIT 10",
+}
+KEYED_ASKINGS, ASKINGS = 25, 5
+QUIET_S, PATIENCE_S = 3.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The replicated table at one moment."""
+
+    parts: int
+    rows_stored: int
+    seconds: Mapping[str, float]
+    """Each query under FINAL."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalCost:
+    """What was found."""
+
+    rows: int
+    changes: int
+    load_s: float
+    optimize_s: float
+    plain_parts: int
+    plain_s: Mapping[str, float]
+    states: Mapping[str, State]
+    view_s: Mapping[str, float]
+    """Each query through the view, after OPTIMIZE FINAL."""
+
+    def ratio(self, state: str, query: str) -> float:
+        return self.states[state].seconds[query] / self.plain_s[query]
+
+    def table(self) -> Table:
+        found = Table(
+            title=f"FINAL on {self.rows:,} rows ({self.changes:,} changes, loaded in {self.load_s:.0f} s), ms and x plain MergeTree"
+        )
+        found.add_column("query")
+        found.add_column(f"plain, {self.plain_parts} parts", justify="right")
+        for name, state in self.states.items():
+            found.add_column(f"{name}: {state.parts} parts, {state.rows_stored / 1e6:.1f} M rows", justify="right")
+        found.add_column("view t_current", justify="right")
+        for query, plain_s in self.plain_s.items():
+            cells = [_cell(state.seconds[query], plain_s) for state in self.states.values()]
+            found.add_row(query, f"{plain_s * 1000:.1f}", *cells, _cell(self.view_s[query], plain_s))
+        return found
+
+
+def measure_final(rows: int) -> FinalCost:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
+        target = ClickHouseTarget(server.host, server.port)
+        sink = ClickHouseSink(target, SinkChoices(all_tables=(("view", True),)))
+        sink.prepare([SCHEMA])
+        growth = Growth(rows)
+        began = time.perf_counter()
+        writer = sink.writer()
+        for block in growth.run():
+            writer.write(block)
+        load_s = time.perf_counter() - began
+        return _Asker(connect(target).client, growth).measure(load_s)
+
+
+class _Asker:
+    """Asks both tables the same questions."""
+
+    def __init__(self, client: Client, growth: Growth) -> None:
+        self._client, self._growth = client, growth
+        keys = growth.keys
+        self._keys = [int(keys[len(keys) * n // (KEYED_ASKINGS + 1)]) for n in range(1, KEYED_ASKINGS + 1)]
+
+    def measure(self, load_s: float) -> FinalCost:
+        self._client.command(f"SYSTEM STOP MERGES {NAME}")
+        self._check_rows()
+        self._make_plain()
+        answers, plain_s = self._ask(PLAIN)
+        states = {"as loaded": self._state(answers)}
+        self._client.command(f"SYSTEM START MERGES {NAME}")
+        self._settle(NAME)
+        states["merged"] = self._state(answers)
+        began = time.perf_counter()
+        self._client.command(f"OPTIMIZE TABLE {NAME} FINAL")
+        optimize_s = time.perf_counter() - began
+        states["OPTIMIZE FINAL"] = self._state(answers)
+        view_answers, view_s = self._ask(VIEW)
+        _compare(view_answers, answers)
+        growth = self._growth
+        return FinalCost(growth.rows, growth.changes, load_s, optimize_s, self._parts(PLAIN)[0], plain_s, states, view_s)
+
+    def _check_rows(self) -> None:
+        """The sink shows exactly the rows that the changes leave, by number and by sum of keys."""
+        keys = self._growth.keys
+        found = self._client.query(f"SELECT count(), sum(id) FROM {NAME} FINAL").result_rows[0]
+        if found != (len(keys), int(keys.sum())):
+            raise DefiniteError(
+                f"the table shows (rows, sum of keys) {found}, the changes leave {(len(keys), int(keys.sum()))}", place=NAME
+            )
+
+    def _make_plain(self) -> None:
+        self._client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree ORDER BY id AS SELECT {COLUMNS} FROM {NAME} FINAL")
+        self._settle(PLAIN)
+
+    def _state(self, expected: Mapping[str, object]) -> State:
+        answers, seconds = self._ask(f"{NAME} FINAL")
+        _compare(answers, expected)
+        return State(*self._parts(NAME), seconds)
+
+    def _ask(self, table: str) -> tuple[dict[str, object], dict[str, float]]:
+        answers: dict[str, object] = {}
+        best: dict[str, float] = {}
+        for name, form in QUERIES.items():
+            keyed = "{key}" in form
+            found, times = [], []
+            for key in self._keys if keyed else self._keys[:ASKINGS]:
+                began = time.perf_counter()
+                found.append(self._client.raw_query(form.format(table=table, key=key)))
+                times.append(time.perf_counter() - began)
+            answers[name], best[name] = found, min(times)
+        return answers, best
+
+    def _parts(self, table: str) -> tuple[int, int]:
+        where = f"active AND database || '.' || table = '{table}'"
+        parts, rows = self._client.query(f"SELECT count(), sum(rows) FROM system.parts WHERE {where}").result_rows[0]
+        return int(parts), int(rows)
+
+    def _settle(self, table: str) -> None:
+        """Wait until ClickHouse has nothing to merge any more."""
+        seen, since, deadline = self._parts(table), time.monotonic(), time.monotonic() + PATIENCE_S
+        while time.monotonic() - since < QUIET_S and time.monotonic() < deadline:
+            time.sleep(0.2)
+            running = self._client.query(f"SELECT count() FROM system.merges WHERE database || '.' || table = '{table}'").result_rows[0][0]
+            now = self._parts(table)
+            if running or now != seen:
+                seen, since = now, time.monotonic()
+
+
+def _compare(found: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    for name, answer in expected.items():
+        if found[name] != answer:
+            raise DefiniteError(f"the answers to {name!r} differ between the replicated table and the plain one", place=NAME)
+
+
+def _cell(seconds: float, plain_s: float) -> str:
+    return f"{seconds * 1000:.1f}  ({seconds / plain_s:.1f} x)"
