@@ -8,29 +8,16 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.adapting import adapt
-from headrace.sinks.clickhouse.choices import SinkChoices, TableChoices
-from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, engine_arguments, plan_layouts, sort_key
-from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.names import parse_names, quote_name
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.creation import create_sql, plan_layouts
 from headrace.sinks.clickhouse.types import storage_type
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.views import create_view_sql
 
 ANYWHERE = ClickHouseTarget("h")
 ONE_DATABASE = ClickHouseTarget("h", database="mart")
 KEY = Column("id", Kind.INT64, nullable=False)
 ORDERS = TableSchema(TableName("shop", "orders"), (KEY, Column("note", Kind.STRING)), ("id",))
-FOUND = FoundTable(
-    "ReplacingMergeTree(_version, _deleted) ORDER BY id SETTINGS index_granularity = 8192",
-    "id",
-    (
-        FoundColumn("id", "Int64", "", ""),
-        FoundColumn("note", "Nullable(String)", "", ""),
-        FoundColumn("_sign", "Int8", "", ""),
-        FoundColumn("_version", "UInt64", "", ""),
-        FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = -1"),
-    ),
-)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +64,9 @@ def test_parameters_outside_the_source_s_own_limits_are_refused(column: Column) 
 def test_create_statement_is_that_of_design_decision_3() -> None:
     [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
     assert create_sql(plan) == (
-        "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, `_version` UInt64, "
-        "_deleted UInt8 MATERIALIZED _sign = -1) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY (`id`)"
+        "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, "
+        "`_version` UInt64 COMMENT 'Headrace: place in the source\\'s log', `_deleted` UInt8 MATERIALIZED `_sign` = -1) "
+        "ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`)"
     )
 
 
@@ -98,19 +86,19 @@ def test_without_a_primary_key_the_first_unique_index_without_nulls_tells_rows_a
     tight = Index("by_id", (KEY.name,), unique=True)
     schema = replace(ORDERS, primary_key=(), indexes=(loose, replace(tight, unique=False), tight))
     [plan] = plan_layouts([schema], ANYWHERE, SinkChoices())
-    assert sort_key(plan) == (KEY.name,)
-    assert engine_arguments(plan) == ("_version", "_deleted")
+    assert plan.storage.sort_key == ("`id`",)
+    assert plan.storage.arguments == ("_version", "_deleted")
 
 
 def test_a_table_without_any_key_keeps_every_image_and_has_a_view() -> None:
     prefix = Index("by_id", (KEY.name,), unique=True, whole=False)
     [plan] = plan_layouts([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE, SinkChoices())
-    assert sort_key(plan) == ("_row", "_occurrence")
-    assert engine_arguments(plan) == ("_version",)
-    assert "sum(_sign)" in create_view_sql(plan)
+    assert plan.storage.sort_key == ("`_row`", "`_occurrence`")
+    assert plan.storage.arguments == ("_version",)
+    assert "sum(if(`_sign` != -1, 1, -1))" in create_view_sql(plan)
 
 
-@pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row", "_occurrence", "_row_exists", "_block_number", "_block_offset"])
+@pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row_exists", "_block_number", "_block_offset"])
 def test_a_column_with_a_name_in_use_is_refused(name: str) -> None:
     with pytest.raises(DefiniteError, match=f"column {name} has a name"):
         plan_layouts([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE, SinkChoices())
@@ -120,55 +108,3 @@ def test_a_name_too_long_for_a_file_is_refused() -> None:
     assert plan_layouts([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE, SinkChoices())
     with pytest.raises(DefiniteError, match="too long for ClickHouse"):
         plan_layouts([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE, SinkChoices())
-
-
-@pytest.mark.parametrize(
-    "name", ["plain", "wi`th", "back\\slash", "\\", "`", "``", "quote'", 'dou"ble', "spa ce", "漢字", "a,b", "tab\tnew\nline", "a\\nb"]
-)
-def test_quoting_is_undone_by_reading(name: str) -> None:
-    assert parse_names(f"{quote_name(name)}, other, {quote_name(name)}") == (name, "other", name)
-
-
-def test_an_expression_is_not_a_list_of_names() -> None:
-    assert parse_names("toDate(a), b") is None
-    assert parse_names("") == ()
-
-
-def test_a_fitting_table_is_accepted_also_when_replicated() -> None:
-    [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
-    adapt(plan, FOUND, TableChoices())
-    adapt(plan, replace(FOUND, sort_key="(`id`)"), TableChoices())
-    for engine in (
-        "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', _version, _deleted) ORDER BY id",
-        "SharedReplacingMergeTree('/x', '{replica}', _version, _deleted) ORDER BY id",
-    ):
-        adapt(plan, replace(FOUND, engine=engine), TableChoices())
-
-
-def _with(column: FoundColumn) -> FoundTable:
-    return replace(FOUND, columns=tuple(column if column.name == c.name else c for c in FOUND.columns))
-
-
-@pytest.mark.parametrize(
-    ("found", "difference"),
-    [
-        (replace(FOUND, engine="MergeTree ORDER BY id"), "its engine is MergeTree, not ReplacingMergeTree"),
-        (replace(FOUND, engine="ReplacingMergeTree(_version) ORDER BY id"), "its engine is ReplacingMergeTree"),
-        (replace(FOUND, engine=""), "its engine is unknown"),
-        (replace(FOUND, sort_key="id, note"), r"its sort key is \(id, note\), not \(id\)"),
-        (replace(FOUND, sort_key=""), r"its sort key is \(\), not \(id\)"),
-        (_with(FoundColumn("id", "Int32", "", "")), "its column id is Int32, not Int64"),
-        (_with(FoundColumn("note", "String", "", "")), r"its column note is String, not Nullable\(String\)"),
-        (_with(FoundColumn("note", "Nullable(String)", "MATERIALIZED", "'x'")), "its column note is computed"),
-        (_with(FoundColumn("_deleted", "UInt8", "", "")), "it has no column _deleted UInt8 MATERIALIZED"),
-        (_with(FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = 1")), "its column _deleted is _sign = 1"),
-        (replace(FOUND, columns=FOUND.columns[1:]), "it has no column id"),
-        (replace(FOUND, columns=(*FOUND.columns, FoundColumn("more", "Int8", "", ""))), "it has a column more"),
-    ],
-)
-def test_an_unfit_table_is_refused_with_its_first_difference(found: FoundTable, difference: str) -> None:
-    [plan] = plan_layouts([ORDERS], ANYWHERE, SinkChoices())
-    with pytest.raises(DefiniteError, match=difference) as caught:
-        adapt(plan, found, TableChoices())
-    assert "shop.orders" in caught.value.place
-    assert caught.value.hint

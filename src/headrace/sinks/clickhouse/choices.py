@@ -57,14 +57,18 @@ class TableChoices:
     """The column that is 1 for a row that is there and -1 for one that is deleted."""
     delete_column: str = ""
     """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
+    tombstone_column: str = "_deleted"
+    """Of tables that are made with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
+    content_column: str = "_content"
+    """Of `versioned` tables that are made: the hash of the row by which images cancel each other."""
     operation_column: str = "_operation"
     """In a history, the column that says what happened: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"
     """In a history, the column with the time of the commit."""
     sort_key: tuple[str, ...] | str = "primary"
-    """`primary`, `materialize`, or expressions."""
+    """`primary`, `materialize` (the rule of MaterializeMySQL), or expressions."""
     partition_by: str = ""
-    """Nothing, `primary`, or an expression."""
+    """Nothing, `primary` (the rule of MaterializeMySQL), or an expression."""
     shard_by: str = ""
     """For a cluster: the expression that says where a row goes; empty: a hash of its key."""
     settings: tuple[tuple[str, str], ...] = ()
@@ -75,7 +79,7 @@ class TableChoices:
     types: tuple[tuple[str, str], ...] = ()
     """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type."""
     codecs: tuple[tuple[str, str], ...] = ()
-    """Source column to a codec, such as `ZSTD(3)`."""
+    """Source columns (globs) to a codec, such as `ZSTD(3)`."""
     low_cardinality: tuple[str, ...] = ()
     """Source columns (globs) to keep as LowCardinality."""
     view: bool = False
@@ -103,6 +107,9 @@ class SinkChoices:
     """A glob over `database.table` of the source, and what is chosen for the tables that it matches."""
     cluster: str = ""
     """Make tables ON CLUSTER, replicated, with a Distributed table over them."""
+    replica_path: str = ""
+    """For a cluster: the tables' path in Keeper, such as `/clickhouse/tables/{shard}/{database}/{table}`; empty: the servers' default."""
+    replica_name: str = "{replica}"
 
     def of(self, name: TableName) -> TableChoices:
         """What was chosen for a table."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.sinks.clickhouse.client import Connection
+from headrace.sinks.clickhouse.engines import UnreadableEngine, parse_distribution, parse_engine
 from headrace.sinks.clickhouse.names import quote_text
 
 
@@ -19,25 +20,29 @@ class FoundColumn:
     default_expression: str = ""
     in_sort_key: bool = False
     in_partition_key: bool = False
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table: its engine with all arguments and clauses, its sort key, its columns in order."""
+    """A table: its engine with all arguments and clauses (nothing for views and the like), its sort key, its columns in order."""
 
     engine: str
     sort_key: str
     columns: tuple[FoundColumn, ...]
     partition_key: str = ""
+    kind: str = ""
+    """The engine's bare name, which views have too."""
 
     def column(self, name: str) -> FoundColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
 
 _COLUMNS = (
-    "SELECT database, table, name, type, default_kind, default_expression, is_in_sorting_key, is_in_partition_key FROM system.columns"
+    "SELECT database, table, name, type, default_kind, default_expression, is_in_sorting_key, is_in_partition_key, comment"
+    " FROM system.columns"
 )
-_TABLES = "SELECT database, name, engine_full, sorting_key, partition_key FROM system.tables"
+_TABLES = "SELECT database, name, engine_full, sorting_key, partition_key, engine FROM system.tables"
 
 
 def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], FoundTable]:
@@ -47,12 +52,30 @@ def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Ma
         return {}
     listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in wanted)
     columns: dict[tuple[str, str], list[FoundColumn]] = {}
-    for database, table, *described in connection.client.query(
+    for database, table, name, kind, default, expression, sorts, partitions, comment in connection.client.query(
         f"{_COLUMNS} WHERE (database, table) IN ({listed}) ORDER BY position"
     ).result_rows:
-        columns.setdefault((database, table), []).append(FoundColumn(*described[:4], *map(bool, described[4:])))
+        column = FoundColumn(name, kind, default, expression, bool(sorts), bool(partitions), comment)
+        columns.setdefault((database, table), []).append(column)
     tables = connection.client.query(f"{_TABLES} WHERE (database, name) IN ({listed})").result_rows
     return {
-        (database, name): FoundTable(engine, sort_key, tuple(columns.get((database, name), ())), partition_key)
-        for database, name, engine, sort_key, partition_key in tables
+        (database, name): FoundTable(engine, sort_key, tuple(columns.get((database, name), ())), partition_key, kind)
+        for database, name, engine, sort_key, partition_key, kind in tables
     }
+
+
+def find_with_holders(
+    connection: Connection, places: Iterable[tuple[str, str]]
+) -> tuple[Mapping[tuple[str, str], FoundTable], Mapping[tuple[str, str], FoundTable]]:
+    """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
+    found = find_tables(connection, places)
+    beneath = {}
+    for place, table in found.items():
+        if table.kind == "Distributed":
+            try:
+                over = parse_distribution(parse_engine(table.engine))
+            except UnreadableEngine:
+                continue  # said by whoever adapts to it
+            beneath[place] = (over.database or place[0], over.table)
+    holders = find_tables(connection, beneath.values())
+    return found, {place: holders[held] for place, held in beneath.items() if held in holders}

@@ -64,6 +64,37 @@ class StoredColumn:
     name: str
     type: str
     """As the server spells it."""
+    codec: str = ""
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedColumn:
+    """A column that ClickHouse computes when a row is inserted."""
+
+    name: str
+    type: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How the table that holds the rows keeps them: what follows its columns in CREATE TABLE."""
+
+    engine: str = "ReplacingMergeTree"
+    """Without its forms for clusters."""
+    arguments: tuple[str, ...] = ()
+    """The engine's columns."""
+    sort_key: tuple[str, ...] = ()
+    """SQL, expression by expression."""
+    partition_by: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    computed: tuple[ComputedColumn, ...] = ()
+    cluster: str = ""
+    """Made ON CLUSTER, replicated; empty: on the server alone."""
+    replica: tuple[str, ...] = ()
+    """Path and replica's name for Keeper; empty: the servers' own."""
+    shard_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +116,11 @@ class Layout:
     holder: tuple[str, str] | None = None
     """The table that holds the rows, where this one only distributes them."""
     ignores_deletes: bool = False
+    storage: Storage = Storage()
+    hides_deleted: bool = True
+    """Whether `FINAL` itself leaves out what is marked as deleted."""
+    made: bool = True
+    """Whether Headrace made the table: only such a table may be dropped to be made anew."""
 
     @property
     def source(self) -> TableName:
@@ -109,9 +145,30 @@ class Layout:
         return self.family in (Family.COLLAPSING, Family.VERSIONED, Family.HISTORY)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether rows of a snapshot must be those of one position, because nothing in the table puts an older image behind a newer one."""
+        return self.counts or self.family is Family.COALESCING or not self.has_key
+
+    @property
     def is_ordered(self) -> bool:
         """Whether blocks must be written in the order of the log, cut the same way each time."""
         return self.counts or self.family is Family.COALESCING
+
+    @property
+    def version_by_content(self) -> bool:
+        """Whether images cancel each other by a hash of the row: when columns change, all rows must be hashed again (the table rebuilt)."""
+        version = self.storage.arguments[-1] if self.family is Family.VERSIONED and self.storage.arguments else ""
+        return bool(version) and all(column.name != version for column in self.columns)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the table that tell its rows apart."""
+        return tuple(self.stored(name).name for name in self.schema.row_key)
+
+    @property
+    def insert_settings(self) -> dict[str, str]:
+        """What an INSERT must say besides: a Distributed table answers when its shards have the rows, and never picks one at random."""
+        return {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"} if self.holder is not None else {}
 
     @property
     def view(self) -> str:

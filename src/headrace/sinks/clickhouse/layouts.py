@@ -17,7 +17,7 @@ from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.creation import plan_layout
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.found import find_tables
+from headrace.sinks.clickhouse.found import find_with_holders
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
@@ -58,6 +58,6 @@ def look_up(scope: LayoutScope, schemas: Iterable[TableSchema]) -> list[Layout]:
     planned = [plan_layout(schema, scope.target, scope.choices) for schema in schemas]
     connection = connect(scope.target)
     with translated(scope.target, "looking at tables"):
-        there = find_tables(connection, ((layout.database, layout.table) for layout in planned))
-    found = ((layout, there.get((layout.database, layout.table))) for layout in planned)
-    return [layout if table is None else adapt(layout, table, scope.choices.of(layout.source)) for layout, table in found]
+        there, holders = find_with_holders(connection, ((layout.database, layout.table) for layout in planned))
+    found = ((layout, there.get((layout.database, layout.table)), holders.get((layout.database, layout.table))) for layout in planned)
+    return [layout if table is None else adapt(layout, table, scope.choices.of(layout.source), holder) for layout, table, holder in found]

@@ -96,4 +96,4 @@ class ClickHouseSink:
 
 def _needs(layout: Layout) -> Needs:
     emptied = layout.family in (Family.COLLAPSING, Family.VERSIONED)
-    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_ordered or not layout.has_key, emptied)
+    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied)

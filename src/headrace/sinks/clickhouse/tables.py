@@ -9,88 +9,178 @@ occurrence number (the image's version, which nothing else has; in a snapshot, t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableSchema
-from headrace.sinks.clickhouse.adapting import adapt
+from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
 from headrace.sinks.clickhouse.bookkeeping import check_not_ours
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, plan_layout, plan_layouts
+from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.found import find_tables
-from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_holders
+from headrace.sinks.clickhouse.layout import Layout, Meaning
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.types import OCCURRENCE, SIGN, VERSION
+from headrace.sinks.clickhouse.sweeping import SWEEP_SETTINGS, clear_sql, sweep_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql, shown_from
 
-_SWEEP_SETTINGS = {"mutations_sync": "2", "lightweight_deletes_sync": "2"}
+__all__ = ["create_table", "prepare_tables", "replace_table", "shown_from", "sweep_table"]
+
+log = logging.getLogger("headrace.clickhouse")
+
+# A server without access storage that can be written, and one whose user may not.
+_NO_POLICIES = ("ACCESS_STORAGE", "ACCESS_DENIED", "Not enough privileges")
 
 
 def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
-    """Check all tables, then create those that are missing."""
+    """Check all tables, then add what is missing and create those that are not there."""
     target, connection = scope.target, connect(scope.target)
-    layouts = plan_layouts(schemas, target, scope.choices)
-    check_not_ours(layouts)
+    plans = plan_layouts(schemas, target, scope.choices)
+    check_not_ours(plans)
     with translated(target, "checking tables"):
         _check_time_type(connection, schemas)
-        found = find_tables(connection, ((layout.database, layout.table) for layout in layouts))
-    for layout in layouts:
-        there = found.get((layout.database, layout.table))
-        if there is not None:
-            adapt(layout, there, scope.choices.of(layout.source))
-    for database in sorted({layout.database for layout in layouts}):
-        with translated(target, f"creating database {database}"):
-            connection.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}")
+        found, holders = find_with_holders(connection, ((plan.database, plan.table) for plan in plans))
+    layouts: list[Layout] = []
+    lacking: list[tuple[Layout, Missing, FoundTable, FoundTable | None]] = []
+    for plan in plans:
+        place, chosen = (plan.database, plan.table), scope.choices.of(plan.source)
+        there, holder = found.get(place), holders.get(place)
+        if there is None:
+            layouts.append(plan)
+            continue
+        missing = missing_parts(plan, there, chosen, holder)
+        layout = adapt(plan, missing.added_to(there), chosen, None if holder is None else missing.added_to(holder))
+        layouts.append(layout)
+        lacking.append((layout, missing, there, holder))
+    for layout, missing, there, holder in lacking:
+        _add_missing(connection, target, layout, missing, there, holder)
+    _create_databases(connection, scope, layouts)
     for layout in layouts:
         if (layout.database, layout.table) not in found:
             create_table(connection, target, layout)
-        if not layout.has_key:
-            with translated(target, f"creating view {layout.view}"):
-                connection.client.command(create_view_sql(layout), settings=connection.known(CREATE_SETTINGS))
+        _make_readable(connection, scope, layout)
 
 
 def create_table(connection: Connection, target: ClickHouseTarget, layout: Layout) -> None:
     with translated(target, f"creating table {layout.database}.{layout.table}"):
-        connection.client.command(create_sql(layout), settings=connection.known(CREATE_SETTINGS))
+        for statement in create_statements(layout):
+            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+
+
+def _create_databases(connection: Connection, scope: LayoutScope, layouts: Sequence[Layout]) -> None:
+    cluster = f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""
+    for database in sorted({layout.database for layout in layouts}):
+        with translated(scope.target, f"creating database {database}"):
+            connection.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{cluster}")
+
+
+def _add_missing(
+    connection: Connection, target: ClickHouseTarget, layout: Layout, missing: Missing, there: FoundTable, holder: FoundTable | None
+) -> None:
+    """Give a table that is there what it lacks: the one that holds the rows first, so that nothing is sent that it cannot take."""
+    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    tables = [(held, holder or there)] + ([] if holder is None else [(layout.qualified, there)])
+    with translated(target, f"adding what table {layout.database}.{layout.table} lacks"):
+        for name, table in tables:
+            for column in missing.columns:
+                if table.column(column.name) is None:
+                    definition = _define(column)
+                    connection.client.command(
+                        f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.known(CREATE_SETTINGS)
+                    )
+                    log.warning("added column %s to table %s, as missing_columns says", column.name, name)
+        if missing.settings:
+            settings = ", ".join(f"{name} = {value}" for name, value in missing.settings)
+            connection.client.command(f"ALTER TABLE {held} MODIFY SETTING {settings}")
+
+
+def _define(column: FoundColumn) -> str:
+    default = f" DEFAULT {column.default_expression}" if column.default_expression else ""
+    return f"{quote_name(column.name)} {column.type}{default}"
+
+
+def _make_readable(connection: Connection, scope: LayoutScope, layout: Layout) -> None:
+    """The view and the row policy, by choice; a table without a key always has its view."""
+    chosen = scope.choices.of(layout.source)
+    policy = row_policy_sql(layout) if chosen.row_policy else ""
+    refused = bool(policy) and not _create_policy(connection, scope.target, layout, policy)
+    if chosen.view or refused or not layout.has_key:
+        with translated(scope.target, f"creating view {layout.view}"):
+            connection.client.command(create_view_sql(layout), settings=connection.known(CREATE_SETTINGS))
+
+
+def _create_policy(connection: Connection, target: ClickHouseTarget, layout: Layout, policy: str) -> bool:
+    """Whether the server took the row policy; False where it keeps none (the embedded engine), or the account may not make one."""
+    try:
+        with translated(target, f"creating a row policy on {layout.database}.{layout.table}"):
+            connection.client.command(policy)
+    except DefiniteError as error:
+        if not any(word in str(error) for word in _NO_POLICIES):
+            raise
+        log.warning(
+            "%s.%s gets no row policy: this server keeps none (the embedded engine has no access storage), or the account may not create"
+            " it; read the view %s instead, or the table with FINAL",
+            layout.database,
+            layout.table,
+            layout.view,
+        )
+        return False
+    return True
 
 
 def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
-    """Drop a table that is not fit for the schema; `prepare_tables` makes it anew. Repeatable."""
+    """Make a table ready for all its rows to come again: one of ours that is not what would be made now is dropped (`prepare_tables` makes
+    it anew), one that adds up rows is emptied; one that somebody else made is never dropped. Repeatable."""
     target, connection = scope.target, connect(scope.target)
-    layout = plan_layout(schema, target, scope.choices)
-    with translated(target, f"checking table {layout.database}.{layout.table}"):
-        there = find_tables(connection, [(layout.database, layout.table)]).get((layout.database, layout.table))
+    plan = plan_layout(schema, target, scope.choices)
+    place = (plan.database, plan.table)
+    with translated(target, f"checking table {plan.database}.{plan.table}"):
+        found, holders = find_with_holders(connection, [place])
+    there = found.get(place)
     if there is None:
         return
+    chosen = scope.choices.of(plan.source)
     try:
-        adapt(layout, there, scope.choices.of(layout.source))
+        layout = adapt(plan, there, chosen, holders.get(place))
     except DefiniteError:
-        with translated(target, f"replacing table {layout.database}.{layout.table}"):
-            if there.column(OCCURRENCE) is not None:
-                connection.client.command(f"DROP VIEW IF EXISTS {layout.view}")
-            connection.client.command(f"DROP TABLE IF EXISTS {layout.qualified}")
+        if not was_made(holders.get(place) or there):
+            raise
+        layout = replace(plan, ours=False)
+    if layout.made and not layout.ours:
+        _drop(connection, target, plan, there)
+    elif layout.counts and layout.mark(Meaning.OPERATION) is None:
+        with translated(target, f"emptying table {plan.database}.{plan.table}"):
+            connection.client.command(clear_sql(layout))
+
+
+def _drop(connection: Connection, target: ClickHouseTarget, plan: Layout, there: FoundTable) -> None:
+    cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
+    with translated(target, f"replacing table {plan.database}.{plan.table}"):
+        # It shows columns that will be others.
+        connection.client.command(f"DROP VIEW IF EXISTS {plan.view}{cluster}")
+        connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}{cluster}")
+        if there.kind == "Distributed" and plan.holder is not None:
+            connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.holder))}{cluster}")
 
 
 def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:
     """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
-    if layout.has_key:
-        columns = ", ".join(quote_name(column.name) for column in layout.columns)
-        statement = (
-            f"INSERT INTO {layout.qualified} ({columns}, {SIGN}, {VERSION}) "
-            f"SELECT {columns}, -1, {before} FROM {layout.qualified} FINAL WHERE {VERSION} < {before}"
+    statement = sweep_sql(layout, before)
+    if not statement:
+        if layout.ignores_deletes:
+            return
+        raise DefiniteError(
+            f"nothing in table {layout.database}.{layout.table} says how old a row is, so those that the source has no more cannot be told",
+            place=f"table {layout.source}",
+            hint="add a column _version UInt64 to it (or name one by version_column), TRUNCATE it, and read it again with headrace resync",
         )
-    else:
-        statement = f"DELETE FROM {layout.qualified} WHERE {VERSION} < {before}"
     connection = connect(scope.target)
     with translated(scope.target, f"sweeping table {layout.database}.{layout.table}"):
-        connection.client.command(statement, settings=connection.known(_SWEEP_SETTINGS))
-
-
-def shown_from(layout: Layout) -> str:
-    """What follows FROM to read the rows that the source has."""
-    return f"{layout.qualified} FINAL" if layout.has_key else layout.view
+        connection.client.command(statement, settings=connection.known(SWEEP_SETTINGS))
 
 
 def _check_time_type(connection: Connection, schemas: Sequence[TableSchema]) -> None:
