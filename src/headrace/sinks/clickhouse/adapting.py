@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.carriers import misfit
 from headrace.sinks.clickhouse.choices import Deletes, MissingColumns, TableChoices
 from headrace.sinks.clickhouse.creation import MADE, needed_settings
 from headrace.sinks.clickhouse.engines import (
@@ -234,8 +235,9 @@ class _Adapter:
             raise self._refused(
                 f"its column {found.name} is computed ({found.default_kind}), not stored", "make it an ordinary column, or leave it out"
             )
-        if found.type != column.type:
-            raise self._refused(f"its column {column.name} is {found.type}, not {column.type}", f"change it to {column.type}")
+        why = misfit(column.source, found.type) if found.type != column.type else ""
+        if why:
+            raise self._refused(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
         return replace(column, type=found.type)
 
     def _column(self, name: str) -> FoundColumn | None:

@@ -110,6 +110,7 @@ class SinkChoices:
     replica_path: str = ""
     """For a cluster: the tables' path in Keeper, such as `/clickhouse/tables/{shard}/{database}/{table}`; empty: the servers' default."""
     replica_name: str = "{replica}"
+    """With a path: what a server calls itself there."""
 
     def of(self, name: TableName) -> TableChoices:
         """What was chosen for a table."""

@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.tables import shown_from
+from headrace.sinks.clickhouse.views import shown_from
 
 _INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.BIT, Kind.YEAR}
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})

@@ -12,7 +12,6 @@ from headrace.errors import DefiniteError
 # A dropped table is renamed to database.table.uuid.sql, and a file name has at most 255 bytes.
 _FILE_NAME_BYTES, _DROPPED_SUFFIX_BYTES, _SQL_SUFFIX_BYTES = 255, 42, 4
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_IDENTIFIER = re.compile(r"\s*(?:`((?:[^`\\]|\\.)*)`|([A-Za-z_][A-Za-z0-9_]*))\s*(?:,|$)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "v": "\v"}
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 
@@ -27,20 +26,6 @@ def quote_text(text: str) -> str:
     """The string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def parse_names(listed: str) -> tuple[str, ...] | None:
-    """The identifiers in a comma-separated list as the server prints it; None where something in it is not a plain identifier."""
-    names: list[str] = []
-    position = 0
-    while position < len(listed):
-        match = _IDENTIFIER.match(listed, position)
-        if match is None:
-            return None
-        quoted, plain = match.groups()
-        names.append(plain if quoted is None else unescape(quoted))
-        position = match.end()
-    return tuple(names)
 
 
 def unescape(text: str) -> str:

@@ -25,8 +25,8 @@ from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.tables import shown_from
 from headrace.sinks.clickhouse.values import literal
+from headrace.sinks.clickhouse.views import shown_from
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)

@@ -26,9 +26,7 @@ from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sweeping import SWEEP_SETTINGS, clear_sql, sweep_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql, shown_from
-
-__all__ = ["create_table", "prepare_tables", "replace_table", "shown_from", "sweep_table"]
+from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql
 
 log = logging.getLogger("headrace.clickhouse")
 
