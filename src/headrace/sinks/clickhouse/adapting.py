@@ -13,7 +13,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.carriers import misfit
 from headrace.sinks.clickhouse.choices import Deletes, MissingColumns, TableChoices
-from headrace.sinks.clickhouse.creation import MADE, needed_settings
+from headrace.sinks.clickhouse.creation import MADE
 from headrace.sinks.clickhouse.engines import (
     Engine,
     UnreadableEngine,
@@ -90,20 +90,14 @@ def was_made(table: FoundTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Columns and settings that a table that is there lacks."""
+    """Columns that a table that is there lacks."""
 
     columns: tuple[FoundColumn, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
 
     def added_to(self, found: FoundTable) -> FoundTable:
         """The table as it will be."""
         there = {column.name for column in found.columns}
-        columns = (*found.columns, *(column for column in self.columns if column.name not in there))
-        settings = ", ".join(f"{name} = {value}" for name, value in self.settings)
-        if not settings or found.kind == "Distributed":
-            return replace(found, columns=columns)
-        said = " SETTINGS " in found.engine
-        return replace(found, columns=columns, engine=f"{found.engine}{', ' if said else ' SETTINGS '}{settings}")
+        return replace(found, columns=(*found.columns, *(column for column in self.columns if column.name not in there)))
 
 
 class _Adapter:
@@ -126,14 +120,6 @@ class _Adapter:
         marks = self._marks()
         self._check_others(columns, marks)
         moving = self._moving(columns, marks)
-        lacking = needed_settings(replace(self.plan, family=self.family), self.engine.replication, dict(self.engine.settings))
-        if lacking:
-            settings = ", ".join(f"{name} = {value}" for name, value in lacking)
-            raise self._refused(
-                f"its engine {self.engine.full_name} counts every row, and the table does not remember which blocks it has: a repeated one"
-                " would count twice",
-                f"ALTER TABLE {self._held_name()} MODIFY SETTING {settings}, or choose missing_columns = add, which does it",
-            )
         found = Layout(
             self.plan.schema,
             self.plan.database,
@@ -152,13 +138,12 @@ class _Adapter:
         return replace(found, ours=self._is_planned(found))
 
     def missing(self) -> Missing:
-        """Columns of the source and of ours that the table has not, and settings that it needs."""
+        """Columns of the source and of ours that the table has not."""
         plan = self.plan
         wanted = [FoundColumn(column.name, column.type) for column in plan.columns] + self._missing_marks()
-        lacking = needed_settings(replace(plan, family=self.family), self.engine.replication, dict(self.engine.settings))
         tables = (self.found, self.table) if self.distributes else (self.found,)
         columns = [column for column in wanted if any(table.column(column.name) is None for table in tables)]
-        return Missing(tuple(columns), lacking)
+        return Missing(tuple(columns))
 
     # The engine
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.errors import DefiniteError
@@ -32,13 +32,6 @@ MADE: Final = "Headrace: place in the source's log"
 # Blocks of engines that count are written under tokens; these settings make a server remember them.
 _WINDOW: Final = {"non_replicated_deduplication_window": "10000"}
 _REPLICATED_WINDOW: Final = {"replicated_deduplication_window": "10000", "replicated_deduplication_window_seconds": "2592000"}
-# How much of a window is enough (a hundred blocks, a week), and what servers have that were told nothing.
-_ENOUGH: Final = {
-    "non_replicated_deduplication_window": 100,
-    "replicated_deduplication_window": 100,
-    "replicated_deduplication_window_seconds": 7 * 86_400,
-}
-_UNSET: Final = {"replicated_deduplication_window": "1000", "replicated_deduplication_window_seconds": "3600"}
 # Columns that ClickHouse itself keeps in MergeTree tables.
 _RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
@@ -302,14 +295,6 @@ def engine_sql(storage: Storage) -> str:
     words = [quote_text(part) for part in storage.replica] + [quote_name(name) for name in storage.arguments]
     name = f"Replicated{storage.engine}" if storage.cluster else storage.engine
     return f"{name}({', '.join(words)})" if words else name
-
-
-def needed_settings(layout: Layout, replication: str, there: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The settings without which a table that counts rows would not know a block again, where `there` are those it has."""
-    if layout.family in (Family.REPLACING, Family.COALESCING):
-        return ()
-    wanted = _REPLICATED_WINDOW if replication else _WINDOW
-    return tuple((name, value) for name, value in wanted.items() if int(there.get(name, _UNSET.get(name, "0"))) < _ENOUGH[name])
 
 
 def _setting(value: str) -> str:

@@ -40,11 +40,6 @@ def sweep_sql(layout: Layout, before: int) -> str:
     return f"INSERT INTO {layout.qualified} ({into}) SELECT {taken} FROM ({source}) WHERE {older}"
 
 
-def clear_sql(layout: Layout) -> str:
-    """What empties the table that holds the rows."""
-    return f"TRUNCATE TABLE {_held(layout)}"
-
-
 def can_clean(layout: Layout) -> bool:
     """Whether the engine itself can purge deletions."""
     return layout.family is Family.REPLACING and layout.hides_deleted and layout.has_key

@@ -21,10 +21,10 @@ from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connec
 from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_holders
-from headrace.sinks.clickhouse.layout import Layout, Meaning
+from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.sweeping import SWEEP_SETTINGS, clear_sql, sweep_sql
+from headrace.sinks.clickhouse.sweeping import SWEEP_SETTINGS, sweep_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql
 
@@ -91,9 +91,6 @@ def _add_missing(
                         f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.known(CREATE_SETTINGS)
                     )
                     log.warning("added column %s to table %s, as missing_columns says", column.name, name)
-        if missing.settings:
-            settings = ", ".join(f"{name} = {value}" for name, value in missing.settings)
-            connection.client.command(f"ALTER TABLE {held} MODIFY SETTING {settings}")
 
 
 def _define(column: FoundColumn) -> str:
@@ -132,7 +129,7 @@ def _create_policy(connection: Connection, target: ClickHouseTarget, layout: Lay
 
 def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
     """Make a table ready for all its rows to come again: one of ours that is not what would be made now is dropped (`prepare_tables` makes
-    it anew), one that adds up rows is emptied; one that somebody else made is never dropped. Repeatable."""
+    it anew), one that somebody else made is never dropped. Repeatable."""
     target, connection = scope.target, connect(scope.target)
     plan = plan_layout(schema, target, scope.choices)
     place = (plan.database, plan.table)
@@ -150,9 +147,6 @@ def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
         layout = replace(plan, ours=False)
     if layout.made and not layout.ours:
         _drop(connection, target, plan, there)
-    elif layout.counts and layout.mark(Meaning.OPERATION) is None:
-        with translated(target, f"emptying table {plan.database}.{plan.table}"):
-            connection.client.command(clear_sql(layout))
 
 
 def _drop(connection: Connection, target: ClickHouseTarget, plan: Layout, there: FoundTable) -> None:

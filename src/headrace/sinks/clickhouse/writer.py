@@ -16,7 +16,9 @@ from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
+from headrace.sinks.clickhouse.leaving_out import without_deletions
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.tokens import token_of
 from headrace.sinks.clickhouse.windows import BlockCount
@@ -26,6 +28,7 @@ from headrace.sinks.clickhouse.windows import BlockCount
 class _Route:
     """Where a table's blocks go, and how."""
 
+    layout: Layout
     statement: bytes
     encoder: BlockEncoder
     blocks: BlockCount | None
@@ -53,11 +56,18 @@ class ClickHouseWriter:
             return
         connection = self._connected()
         route = self._route(block.schema, connection)
-        body = route.encoder.encode(block, route.statement)
-        settings = self._settings
+        written = without_deletions(route.layout, block) if route.layout.ignores_deletes else block
+        if not written.rows:
+            return
+        body = route.encoder.encode(written, route.statement)
+        settings = {**self._settings, **route.layout.insert_settings}
         if route.blocks is not None:
             route.blocks.add(block.rows)
-            settings = {**self._token_settings, "insert_deduplication_token": token_of(self._pipe, block, self._attempt)}
+            settings = {
+                **self._token_settings,
+                **route.layout.insert_settings,
+                "insert_deduplication_token": token_of(self._pipe, block, self._attempt),
+            }
         with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
@@ -84,5 +94,5 @@ class ClickHouseWriter:
             columns = ", ".join(quote_name(name) for name in encoder.columns)
             statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
             blocks = BlockCount(self._scope, layout, connection) if layout.is_ordered else None
-            route = self._routes[schema] = _Route(statement.encode(), encoder, blocks)
+            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, blocks)
         return route
