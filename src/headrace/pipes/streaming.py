@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.evolution import Catalogue
@@ -70,7 +70,8 @@ class Streaming:
     def _task(self) -> Task:
         """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
         defined = self.history.as_of(self.reached)
-        return self._task_for({name: self._defined(name, defined) for name in self.state.tables})
+        task = self._task_for({name: self._defined(name, defined) for name in self.state.tables})
+        return task if self.reached >= self.planned else replace(task, sink=self.targets.sink.again())
 
     def _defined(self, name: TableName, defined: Catalogue) -> TableSchema:
         table = self.state.tables[name]

@@ -91,5 +91,8 @@ class Sink(Outlet, Protocol):
     def written_by(self, pipe: str) -> Self:
         """The same sink, for the blocks of one pipe: no block of another is taken for one of them."""
 
+    def again(self) -> Self:
+        """The same sink, for a batch of which blocks may be there from an earlier run."""
+
     def renewed(self) -> Self:
         """The same sink, forgetting what it knew of its tables: the driver has changed some."""

@@ -35,6 +35,8 @@ class ClickHouseSink:
     generation: int = 0
     pipe: str = ""
     """Who writes: part of the names of blocks."""
+    repeats: bool = False
+    """Whether blocks may be there from an earlier run."""
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -73,6 +75,9 @@ class ClickHouseSink:
     def written_by(self, pipe: str) -> Self:
         return replace(self, pipe=pipe)
 
+    def again(self) -> Self:
+        return replace(self, repeats=True)
+
     def renewed(self) -> Self:
         return replace(self, generation=self.generation + 1)
 
@@ -81,7 +86,7 @@ class ClickHouseSink:
         return OwnTables(self._scope)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self._scope, self.pipe)
+        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)

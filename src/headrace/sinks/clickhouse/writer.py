@@ -15,6 +15,7 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.doubts import Doubts
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
@@ -31,16 +32,24 @@ class _Route:
     layout: Layout
     statement: bytes
     encoder: BlockEncoder
-    blocks: BlockCount | None
+    named: _Named | None
     """For a table whose blocks have tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What is kept of a table whose blocks have tokens."""
+
+    count: BlockCount
+    doubts: Doubts
 
 
 class ClickHouseWriter:
     """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
 
-    def __init__(self, scope: LayoutScope, pipe: str = "") -> None:
-        """`pipe` tells the blocks of one pipe from those of others."""
-        self._scope, self._target, self._pipe = scope, scope.target, pipe
+    def __init__(self, scope: LayoutScope, pipe: str = "", *, again: bool = False) -> None:
+        """`pipe` tells the blocks of one pipe from those of others; `again`: some may be there from an earlier run."""
+        self._scope, self._target, self._pipe, self._again = scope, scope.target, pipe, again
         self._attempt = secrets.token_hex(8)
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
@@ -59,15 +68,19 @@ class ClickHouseWriter:
         written = without_deletions(route.layout, block) if route.layout.ignores_deletes else block
         if not written.rows:
             return
-        body = route.encoder.encode(written, route.statement)
-        settings = {**self._settings, **route.layout.insert_settings}
-        if route.blocks is not None:
-            route.blocks.add(block.rows)
-            settings = {
-                **self._token_settings,
-                **route.layout.insert_settings,
-                "insert_deduplication_token": token_of(self._pipe, block, self._attempt),
-            }
+        if route.named is None:
+            self._send(connection, route, written, self._settings)
+            return
+        route.named.count.add(written.rows)
+        left = route.named.doubts.left_of(written)
+        if left.block.rows:
+            token = token_of(self._pipe, block, self._attempt) + (":rest" if left.is_rest else "")
+            self._send(connection, route, left.block, {**self._token_settings, "insert_deduplication_token": token})
+        route.named.doubts.answered()
+
+    def _send(self, connection: Connection, route: _Route, block: ChangeBlock, settings: dict[str, str]) -> None:
+        body = route.encoder.encode(block, route.statement)
+        settings = {**settings, **route.layout.insert_settings}
         with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
@@ -93,6 +106,8 @@ class ClickHouseWriter:
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
             columns = ", ".join(quote_name(name) for name in encoder.columns)
             statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
-            blocks = BlockCount(self._scope, layout, connection) if layout.is_ordered else None
-            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, blocks)
+            named = None
+            if layout.is_ordered:
+                named = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
+            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, named)
         return route

@@ -1,0 +1,120 @@
+"""Whether a block that may have been written is there: asked of the rows themselves.
+
+A token alone is not quite enough on a server without replicas: it stores a part and notes its token one after the other, and a server that
+is killed in between knows a block that it has not got, or has one that it does not know (which of the two depends on its version). That is
+the last block before the kill, so it is only asked about a block that was sent before and not answered, and, when a batch is written again,
+about the one that holds the highest version there is, and the next.
+
+A history tells exactly which images are there; the others are sent under another name, once no INSERT of before is under way. Where images
+cancel each other, one that is left tells of its whole block, if the table has no partitions. Elsewhere (no version column; partitions; a
+block of which nothing was left; a snapshot, whose rows have one version) the token decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import TransientError
+from headrace.model.change import ChangeBlock, Op
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.tokens import first_version, last_version
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is to be sent of a block."""
+
+    block: ChangeBlock
+    is_rest: bool = False
+    """Whether it is surely not there, so that it must not be taken for what the server may know."""
+
+
+class Doubts:
+    """What one task doubts of one table's blocks."""
+
+    def __init__(self, scope: LayoutScope, layout: Layout, *, again: bool) -> None:
+        """`again`: whether blocks of this batch may be there from an earlier run."""
+        self._scope, self._layout, self._again = scope, layout, again
+        self._version = layout.mark(Meaning.VERSION)
+        self._highest: int | None = None
+        self._sent: tuple[int, int] | None = None
+
+    def left_of(self, block: ChangeBlock) -> Left:
+        """The part of the block that is to be sent: nearly always the block itself."""
+        if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
+            return Left(block)
+        span = first_version(block), last_version(block)
+        doubtful, self._sent = self._sent == span or self._is_last(span), span
+        if not doubtful or self._has_replicas:
+            return Left(block)
+        if self._layout.family is Family.HISTORY:
+            return self._missing_of(block, span)
+        if self._layout.counts and not self._is_partitioned and self._has_any(span):
+            return Left(_filtered(block, pa.repeat(False, block.rows)))
+        return Left(block)
+
+    def answered(self) -> None:
+        """The last block that was sent is there."""
+        self._sent = None
+
+    def _is_last(self, span: tuple[int, int]) -> bool:
+        """Whether the block holds the highest version that the table has, or is the first after that: blocks before it are surely there."""
+        if not self._again:
+            return False
+        if self._highest is None:
+            self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._layout.qualified}")[0].as_py() or 0)
+        self._again = span[0] <= self._highest
+        return self._highest <= span[1]
+
+    def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> Left:
+        inserting = f"SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {quote_text(f'INSERT INTO {self._like}%')}"
+        if len(self._column(inserting)):
+            place = f"table {self._layout.database}.{self._layout.table}"
+            raise TransientError("an earlier INSERT of the same rows is still under way", place=place)
+        found = self._column(f"SELECT toUInt64({self._name}) FROM {self._layout.qualified} WHERE {self._within(span)}")
+        return Left(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), is_rest=True)
+
+    def _has_any(self, span: tuple[int, int]) -> bool:
+        return len(self._column(f"SELECT 1 FROM {self._layout.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
+
+    @property
+    def _has_replicas(self) -> bool:
+        """Whether parts and tokens are noted in one step."""
+        return bool(self._column(f"SELECT engine LIKE 'Replicated%' OR engine LIKE 'Shared%' {self._from_tables}")[0].as_py())
+
+    @property
+    def _is_partitioned(self) -> bool:
+        return bool(self._column(f"SELECT partition_key != '' {self._from_tables}")[0].as_py())
+
+    @property
+    def _from_tables(self) -> str:
+        database, table = self._layout.holder or (self._layout.database, self._layout.table)
+        return f"FROM system.tables WHERE database = {quote_text(database)} AND name = {quote_text(table)}"
+
+    def _within(self, span: tuple[int, int]) -> str:
+        return f"{self._name} BETWEEN {span[0]} AND {span[1]}"
+
+    @property
+    def _like(self) -> str:
+        return self._layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+    @property
+    def _name(self) -> str:
+        assert self._version is not None
+        return quote_name(self._version.name)
+
+    def _column(self, sql: str) -> pa.ChunkedArray:
+        with translated(self._scope.target, f"looking for the last block of {self._layout.database}.{self._layout.table}"):
+            return pa.ipc.open_stream(connect(self._scope.target).client.raw_query(sql, fmt="ArrowStream")).read_all().column(0)
+
+
+def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:
+    rows = [pc.filter(part, keep) for part in (block.op, block.version, block.commit_ts)]
+    return ChangeBlock(block.schema, block.images.filter(keep), *rows)

@@ -1,0 +1,131 @@
+"""A pipe without Spark: the real driver, planner, readers and writers in this process, with batches and checkpoints as Spark keeps them.
+
+For what depends on order and interruption, not on Spark: a run takes a fraction of a second, and can be cut off at any write.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.model.change import ChangeBlock
+from headrace.pipes import copying, streaming
+from headrace.pipes.running import RunnablePipe
+from headrace.sinks.clickhouse.writer import ClickHouseWriter
+from headrace.sources.base import Source, Work
+from headrace.spark.checkpoint import committed_offset, planned_offset
+from headrace.spark.tasks import Report, Task
+
+
+class Killed(BaseException):
+    """The process ends here: nobody may catch it and go on."""
+
+
+class LocalStream:
+    """What `ChangeStream` is, batch by batch in the caller's thread."""
+
+    def __init__(
+        self, session: object, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> None:
+        del session
+        self._checkpoint, self._task, self._on_batch = checkpoint, task, on_batch
+        self._planner = source.planner()
+        self._working = threading.RLock()
+        for name in ("offsets", "commits"):
+            (checkpoint / name).mkdir(parents=True, exist_ok=True)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Run the next batch, if there is one."""
+        del timeout_s
+        with self._working:
+            self._batch()
+        return False
+
+    def stop(self) -> None:
+        self._planner.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._working:
+            yield
+
+    def _batch(self) -> None:
+        start = committed_offset(self._checkpoint) or self._planner.initial()
+        number = len(list((self._checkpoint / "commits").iterdir()))
+        planned = self._checkpoint / "offsets" / str(number)
+        if not planned.exists():
+            end = self._planner.plan(start)
+            if end == start:
+                return
+            planned.write_text("\n".join(("v1", "{}", json.dumps(end))))
+        end = planned_offset(self._checkpoint)
+        assert end is not None
+        self._on_batch([report for work in self._planner.works(start, end) for report in run_work(self._task(), work)])
+        (self._checkpoint / "commits" / str(number)).write_text("v1\n{}")
+        self._planner.commit(end)
+
+
+def run_work(task: Task, work: Work) -> list[Report]:
+    """One piece of work, carried to its task as Spark carries it."""
+    carried: Task = pickle.loads(pickle.dumps(task))
+    return carried._run(json.loads(json.dumps(work)))
+
+
+def run_works(session: object, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+    """What `headrace.spark.stream.run_works` does, in threads."""
+    del session
+    with ThreadPoolExecutor(max_workers=max(parallelism, 1)) as pool:
+        running = [(work, pool.submit(run_work, task, work)) for work in works]
+        for work, future in running:
+            on_done(work, future.result())
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on pipes run in this process."""
+
+    @contextmanager
+    def no_session(pipe: RunnablePipe, directory: object) -> Iterator[Any]:
+        del pipe, directory
+        yield None
+
+    monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
+    monkeypatch.setattr(copying, "run_works", run_works)
+    monkeypatch.setattr(RunnablePipe, "_spark", no_session)
+
+
+class Cutter:
+    """Counts what is sent to the sink, and kills the process at a chosen block: before it is sent, or before its answer is heard."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[ChangeBlock] = []
+        self._at: int | None = None
+        self._answered = False
+        real = ClickHouseWriter._send
+
+        def send(writer: ClickHouseWriter, connection: Any, route: Any, block: ChangeBlock, settings: dict[str, str]) -> None:
+            doomed = self._at is not None and len(self.sent) >= self._at
+            if doomed and not self._answered:
+                raise Killed
+            real(writer, connection, route, block, settings)
+            self.sent.append(block)
+            if doomed:
+                raise Killed
+
+        monkeypatch.setattr(ClickHouseWriter, "_send", send)
+
+    def arm(self, block: int, *, answered: bool) -> None:
+        """Kill at this block from now on; `answered`: after it is stored."""
+        self.sent.clear()
+        self._at, self._answered = block, answered
+
+    def disarm(self) -> None:
+        self.sent.clear()
+        self._at = None
