@@ -55,7 +55,9 @@ class Carrier:
     caution: str = ""
     """Which values of the source's type it cannot hold and would halt at; empty: none."""
     loses: str = ""
-    """What of a value is not kept, by nature of the type; empty: nothing. Such a column is not part of an exact comparison."""
+    """What of a value is not kept, by nature of the type; empty: nothing."""
+    kept: Recode | None = None
+    """Where something is lost: the source's values without it, for a comparison with what `restore` gives."""
 
     def expression(self, quoted: str) -> str:
         """What to select, for `restore`."""

@@ -16,6 +16,7 @@ from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.carrier import Carrier, Check
 from headrace.sinks.clickhouse.limits import ANY_SERVER, ServerLimits
 from headrace.sinks.clickhouse.number_carriers import BITS, carry_decimal, carry_float, carry_integer
+from headrace.sinks.clickhouse.shape_carriers import carry_geometry
 from headrace.sinks.clickhouse.text_carriers import (
     carry_address,
     carry_bytes,
@@ -36,7 +37,7 @@ _CARRIERS: Final = {
     Kind.STRING: carry_text,
     Kind.JSON: carry_text,
     Kind.BYTES: carry_bytes,
-    Kind.GEOMETRY: carry_bytes,
+    Kind.GEOMETRY: carry_geometry,
     Kind.DATE: carry_date,
     Kind.DATETIME: carry_instant,
     Kind.TIMESTAMP: carry_instant,

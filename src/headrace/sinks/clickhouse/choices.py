@@ -42,6 +42,93 @@ class Deletes(StrEnum):
     IGNORE = "ignore"
 
 
+class DatetimeAs(StrEnum):
+    """The fractional digits of DATETIME and TIMESTAMP columns."""
+
+    DECLARED = "declared"
+    """As many as the column has: DateTime64(0) to DateTime64(6)."""
+    MICRO = "micro"
+    """Always six: DateTime64(6)."""
+    STRING = "string"
+
+
+class DecimalAs(StrEnum):
+    """The type of DECIMAL columns."""
+
+    DECIMAL = "decimal"
+    STRING = "string"
+
+
+class JsonAs(StrEnum):
+    """The type of JSON columns: their text, or ClickHouse's JSON, which holds objects only and does not keep the text."""
+
+    STRING = "string"
+    JSON = "json"
+
+
+class BitAs(StrEnum):
+    """The type of BIT columns: a number, the digits 0 and 1, or a number with Bool for BIT(1)."""
+
+    UINT64 = "uint64"
+    STRING = "string"
+    BOOL = "bool"
+
+
+class GeometryAs(StrEnum):
+    """The type of spatial columns: the source's bytes, or Point, LineString, Polygon and so on where the column is declared as one."""
+
+    WKB = "wkb"
+    GEO = "geo"
+
+
+class EnumAs(StrEnum):
+    """The type of ENUM columns."""
+
+    LOW_CARDINALITY = "low_cardinality"
+    ENUM = "enum"
+    """Enum8 or Enum16, with the source's numbers."""
+    STRING = "string"
+
+
+class SetAs(StrEnum):
+    """The type of SET columns: members joined by commas, or an array of them (which cannot be NULL)."""
+
+    LOW_CARDINALITY = "low_cardinality"
+    ARRAY = "array"
+    STRING = "string"
+
+
+class TimeAs(StrEnum):
+    """The type of TIME columns: Time64, microseconds, or text."""
+
+    TIME64 = "time64"
+    INT64 = "int64"
+    STRING = "string"
+
+
+class TinyintAs(StrEnum):
+    """The type of TINYINT(1) columns; Bool halts at anything but 0 and 1."""
+
+    INT8 = "int8"
+    BOOL = "bool"
+
+
+class UnsignedAs(StrEnum):
+    """The type of BIGINT UNSIGNED columns; Int64 halts at numbers beyond it."""
+
+    UINT64 = "uint64"
+    INT64 = "int64"
+    DECIMAL = "decimal"
+    STRING = "string"
+
+
+class YearAs(StrEnum):
+    """The type of YEAR columns."""
+
+    UINT16 = "uint16"
+    STRING = "string"
+
+
 @dataclass(frozen=True, slots=True)
 class TableChoices:
     """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
@@ -77,11 +164,25 @@ class TableChoices:
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to target column."""
     types: tuple[tuple[str, str], ...] = ()
-    """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type."""
+    """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type; it is made Nullable where the source's column is,
+    unless NOT NULL follows it."""
+    datetime: DatetimeAs = DatetimeAs.DECLARED
+    decimal: DecimalAs = DecimalAs.DECIMAL
+    json: JsonAs = JsonAs.STRING
+    bit: BitAs = BitAs.UINT64
+    geometry: GeometryAs = GeometryAs.WKB
+    enum: EnumAs = EnumAs.LOW_CARDINALITY
+    set: SetAs = SetAs.LOW_CARDINALITY
+    time: TimeAs = TimeAs.TIME64
+    tinyint1: TinyintAs = TinyintAs.INT8
+    uint64: UnsignedAs = UnsignedAs.UINT64
+    year: YearAs = YearAs.UINT16
+    zone: str = "UTC"
+    """The time zone in which ClickHouse shows TIMESTAMP columns; what they hold is the instant, in any zone."""
     codecs: tuple[tuple[str, str], ...] = ()
     """Source columns (globs) to a codec, such as `ZSTD(3)`."""
     low_cardinality: tuple[str, ...] = ()
-    """Source columns (globs) to keep as LowCardinality."""
+    """Source columns (globs) to keep as LowCardinality(String) where they are kept as String."""
     view: bool = False
     """Whether a view `t_current` shows the source's rows. (Tables without a key always have it.)"""
     row_policy: bool = False

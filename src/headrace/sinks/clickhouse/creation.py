@@ -106,19 +106,12 @@ def plan_columns(schema: TableSchema, choices: TableChoices) -> tuple[StoredColu
         StoredColumn(
             column,
             renamed.get(column.name, column.name),
-            _column_type(schema, column, choices),
+            storage_type(schema, column, choices),
             next((codec for glob, codec in choices.codecs if fnmatch.fnmatchcase(column.name, glob)), ""),
             column.comment,
         )
         for column in schema.columns
     )
-
-
-def _column_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
-    kind = storage_type(schema, column)
-    if kind in ("String", "Nullable(String)") and any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.low_cardinality):
-        return f"LowCardinality({kind})"
-    return kind
 
 
 def _marks(schema: TableSchema, family: Family, choices: TableChoices) -> tuple[Mark, ...]:

@@ -75,6 +75,17 @@ class ClickHouseReader:
         rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
         return (rows[0], rows[1:]) if rows else ([], [])
 
+    def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
+        """The source's rows without what the table's types do not keep by nature (`Carrier.loses`), to be compared with what is read."""
+        layout, limits = self._layout(schema), connect(self._target).limits
+        for place, column in enumerate(schema.columns):
+            stored = layout.stored(column.name)
+            kept = carrier_for(column, stored.type, limits).kept
+            if kept is not None:
+                chunks = [kept(chunk) for chunk in source.column(place).chunks]
+                source = source.set_column(place, source.schema.field(place), pa.chunked_array(chunks, column.arrow_type))
+        return source
+
     def _layout(self, schema: TableSchema) -> Layout:
         return resolve(self._scope, [schema])[schema.name]
 

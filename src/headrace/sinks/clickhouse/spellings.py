@@ -114,7 +114,7 @@ def spell_bits(array: Any, bits: int) -> Any:
 
 def read_bits(array: Any) -> Any:
     padded = pc.utf8_lpad(array, 64, "0")
-    digits = _places(padded, 64) - np.uint8(ord("0"))
+    digits = np.where(_validity(array)[:, None], _places(padded, 64) - np.uint8(ord("0")), np.uint8(0))
     if (digits > 1).any():
         raise pa.ArrowInvalid("text that is not made of 0 and 1")
     return _with_nulls_of(array, pa.array(np.packbits(digits, axis=1).view(">u8").reshape(-1).astype(np.uint64)))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.carrier import Carrier, Check, Recode, chain, to_type
+from headrace.sinks.clickhouse.documents import kept_documents, stored_documents
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.spellings import read_uuids, spelling
 from headrace.sinks.clickhouse.typenames import StoredType, unwrap
@@ -23,7 +24,7 @@ _WITHOUT_ZEROS: Final = "trim(TRAILING '\\0' FROM {})"
 _SET_ARRAYS: Final = ("String", "LowCardinality(String)")
 _STRINGS: Final = pa.list_(pa.field("item", pa.string(), nullable=False))
 _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
-_JSON_LOSES: Final = "the order of keys, keys whose value is null or {}, and how numbers are written; numbers beyond 64 bits become text"
+_JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
 
 
 def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
@@ -43,9 +44,16 @@ def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
             )
         case "JSON":
             checks = (Check("is not a JSON object, which is all that the type JSON holds", _not_object),)
-            caution = "documents that are no objects, or that have a key twice"
             return Carrier(
-                pa.string(), checks=checks, read="toString({})", canonical=None, comparable=False, caution=caution, loses=_JSON_LOSES
+                pa.string(),
+                restore=stored_documents,
+                checks=checks,
+                read="toString({})",
+                canonical=None,
+                comparable=False,
+                caution="documents that are no objects, or that have a path twice",
+                loses=_JSON_LOSES,
+                kept=kept_documents,
             )
     return None
 

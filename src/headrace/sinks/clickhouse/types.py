@@ -6,8 +6,31 @@ DateTime64 have grown with its versions) the limits are asked from it, and the w
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from dataclasses import replace
+from typing import Final
+
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.carriers import misfit
+from headrace.sinks.clickhouse.choices import (
+    BitAs,
+    DatetimeAs,
+    DecimalAs,
+    EnumAs,
+    GeometryAs,
+    JsonAs,
+    SetAs,
+    TableChoices,
+    TimeAs,
+    TinyintAs,
+    UnsignedAs,
+    YearAs,
+)
+from headrace.sinks.clickhouse.names import quote_text
+from headrace.sinks.clickhouse.number_carriers import decimal_arrow
+from headrace.sinks.clickhouse.typenames import StoredType, TypeName, parse_type, unwrap
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
 OCCURRENCE, ROW = "_occurrence", "_row"
@@ -35,41 +58,132 @@ _PLAIN = {
     Kind.INET4: "IPv4",
     Kind.INET6: "IPv6",
 }
-_NAMED = (Kind.ENUM, Kind.SET)
-_MOST_DIGITS, _MOST_SCALE, _MOST_FRACTION = 65, 30, 6
+_GEO: Final = {
+    "point": "Point",
+    "linestring": "LineString",
+    "polygon": "Polygon",
+    "multipoint": "MultiPoint",
+    "multilinestring": "MultiLineString",
+    "multipolygon": "MultiPolygon",
+}
+_UNSIGNED: Final = {UnsignedAs.INT64: "Int64", UnsignedAs.DECIMAL: "Decimal(20, 0)", UnsignedAs.STRING: "String"}
+_SETS: Final = {SetAs.LOW_CARDINALITY: "LowCardinality(String)", SetAs.ARRAY: "Array(LowCardinality(String))", SetAs.STRING: "String"}
+_MOST_DIGITS, _MOST_FRACTION = 76, 6
+_MOST_ENUM8 = 127
+_TINYINT1 = re.compile(r"tinyint\(1\)|bool(?:ean)?", re.IGNORECASE)
+_NOT_NULL = re.compile(r"\s+NOT\s+NULL\s*$", re.IGNORECASE)
+_NEVER_NULLABLE: Final = frozenset(
+    {"Array", "Map", "Tuple", "Geometry", "LineString", "Ring", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
+)
+_DEFAULTS = TableChoices()
 
 
-def storage_type(schema: TableSchema, column: Column) -> str:
-    """The column's type in the target table, spelled as the server spells it."""
-    nullable = is_stored_nullable(schema, column)
-    if column.kind in _NAMED:
-        return "LowCardinality(Nullable(String))" if nullable else "LowCardinality(String)"
-    plain = _plain_type(schema, column)
-    return f"Nullable({plain})" if nullable else plain
+def storage_type(schema: TableSchema, column: Column, choices: TableChoices = _DEFAULTS) -> str:
+    """The column's type in a target table that is made, spelled as the server spells it."""
+    explicit = _given(column, choices)
+    if explicit:
+        return _explicit_type(schema, column, explicit)
+    kind = _wrapped(schema, column, unwrap(_chosen_type(schema, column, choices)))
+    low = kind.plain.name == "String" and any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.low_cardinality)
+    return StoredType(kind.plain, kind.nullable, low or kind.low_cardinality).spelled
 
 
-def is_stored_nullable(schema: TableSchema, column: Column) -> bool:
-    """A sort key has no NULLs, in the source as in the target; an Array cannot be Nullable (see `carriers`)."""
-    return column.nullable and column.kind is not Kind.VECTOR and column.name not in schema.row_key
+def enum_type(members: tuple[str, ...], grown_from: str = "") -> str:
+    """An Enum of a source's members with the source's numbers, and 0 for the empty text, which stands for a value that was none.
+
+    Members that a stored Enum has already keep their numbers, as ClickHouse demands of an ALTER, and stay even if the source dropped them.
+    """
+    numbers = parse_type(grown_from).members if grown_from else {"": 0}
+    taken = set(numbers.values())
+    for number, name in enumerate(members, 1):
+        if name not in numbers:
+            numbers[name] = number if number not in taken else max(taken) + 1
+            taken.add(numbers[name])
+    family = "Enum8" if max(taken) <= _MOST_ENUM8 else "Enum16"
+    listed = sorted(numbers.items(), key=lambda member: member[1])
+    return f"{family}({', '.join(f'{quote_text(name)} = {number}' for name, number in listed)})"
 
 
-def _plain_type(schema: TableSchema, column: Column) -> str:
+def _given(column: Column, choices: TableChoices) -> str:
+    given = dict(choices.types)
+    return given.get(column.name) or given.get(f"kind:{column.kind.value}") or ""
+
+
+def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
+    """A type that the user named."""
+    bare = _NOT_NULL.sub("", given)
+    try:
+        stored = unwrap(bare)
+        decimal = decimal_arrow(stored.plain)
+        if decimal is not None:
+            # Decimal64(3) and its like are other names of the same.
+            stored = replace(stored, plain=TypeName("Decimal", (decimal.precision, decimal.scale)))
+    except DefiniteError as error:
+        raise _refused(schema, column, error.message, error.hint) from error
+    kind = (stored if bare != given else _wrapped(schema, column, stored)).spelled
+    why = misfit(column, kind)
+    if why:
+        raise _refused(schema, column, why, "choose another type for it in the settings (see docs/types.md)")
+    return kind
+
+
+def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredType:
+    """Nullable where the source's column is. A sort key has no NULLs, in the source as in the target; an Array cannot be Nullable."""
+    nullable = column.nullable and column.name not in schema.row_key and kind.plain.name not in _NEVER_NULLABLE
+    return StoredType(kind.plain, kind.nullable or nullable, kind.low_cardinality)
+
+
+def _chosen_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
     match column.kind:
         case Kind.DECIMAL:
             _check_decimal(schema, column)
-            return f"Decimal({column.precision}, {column.scale})"
+            return "String" if choices.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
         case Kind.DATETIME | Kind.TIMESTAMP:
-            _check_fraction(schema, column)
-            return f"DateTime64({column.precision}, 'UTC')"
+            return _instant_type(schema, column, choices)
         case Kind.TIME:
             _check_fraction(schema, column)
-            return f"Time64({column.precision})"
-    return _PLAIN[column.kind]
+            times = {TimeAs.INT64: "Int64", TimeAs.STRING: "String"}
+            return times.get(choices.time, f"Time64({column.precision})")
+        case Kind.ENUM:
+            enums = {EnumAs.LOW_CARDINALITY: "LowCardinality(String)", EnumAs.STRING: "String"}
+            return enums.get(choices.enum) or enum_type(column.members)
+        case Kind.SET:
+            return _SETS[choices.set]
+        case Kind.GEOMETRY if choices.geometry is GeometryAs.GEO:
+            return _GEO.get(column.source_type.lower().partition(" ")[0], "String")
+    return _number_type(column, choices) or _PLAIN[column.kind]
+
+
+def _instant_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
+    _check_fraction(schema, column)
+    if choices.datetime is DatetimeAs.STRING:
+        return "String"
+    digits = 6 if choices.datetime is DatetimeAs.MICRO else column.precision
+    zone = choices.zone if column.kind is Kind.TIMESTAMP else "UTC"
+    return TypeName("DateTime64", (digits, zone)).spelled
+
+
+def _number_type(column: Column, choices: TableChoices) -> str:
+    """What was chosen instead of the plain type; empty: nothing."""
+    match column.kind:
+        case Kind.JSON if choices.json is JsonAs.JSON:
+            return "JSON"
+        case Kind.BIT if choices.bit is BitAs.STRING:
+            return "String"
+        case Kind.BIT if choices.bit is BitAs.BOOL and column.precision == 1:
+            return "Bool"
+        case Kind.INT8 if choices.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
+            return "Bool"
+        case Kind.UINT64:
+            return _UNSIGNED.get(choices.uint64, "")
+        case Kind.YEAR if choices.year is YearAs.STRING:
+            return "String"
+    return ""
 
 
 def _check_decimal(schema: TableSchema, column: Column) -> None:
-    if not (1 <= column.precision <= _MOST_DIGITS and 0 <= column.scale <= min(column.precision, _MOST_SCALE)):
-        raise _refused(schema, column, f"decimal({column.precision},{column.scale}) is outside decimal({_MOST_DIGITS},{_MOST_SCALE})")
+    if not (1 <= column.precision <= _MOST_DIGITS and 0 <= column.scale <= column.precision):
+        raise _refused(schema, column, f"decimal({column.precision},{column.scale}) is outside decimal({_MOST_DIGITS},{_MOST_DIGITS})")
 
 
 def _check_fraction(schema: TableSchema, column: Column) -> None:
@@ -77,9 +191,9 @@ def _check_fraction(schema: TableSchema, column: Column) -> None:
         raise _refused(schema, column, f"{column.precision} fractional digits are outside 0..{_MOST_FRACTION}")
 
 
-def _refused(schema: TableSchema, column: Column, why: str) -> DefiniteError:
+def _refused(schema: TableSchema, column: Column, why: str, hint: str = "") -> DefiniteError:
     return DefiniteError(
         f"column {column.name} cannot be stored in ClickHouse: {why}",
         place=f"table {schema.name}, column {column.name} {column.source_type}".rstrip(),
-        hint="change the column's type, or leave the table out with --exclude",
+        hint=hint or "change the column's type, or leave the table out with --exclude",
     )

@@ -1,0 +1,78 @@
+"""What ClickHouse's type JSON keeps of a document, so that a source's text and the stored one can be compared.
+
+The type keeps values by their paths (keys joined by dots) and prints them as a document of its own. Gone are the order of keys, keys whose
+value is null or an empty object, the difference between `{"a.b": 1}` and `{"a": {"b": 1}}`, and how a number was written; an integer
+beyond 64 bits becomes text, and integers beside fractions in an array become fractions. Two texts that are equal here are one document
+to the type. Row by row, in Python: this is for comparing, never for writing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+
+
+def kept_documents(array: Any) -> Any:
+    """The source's documents as the type keeps them."""
+    return _canonical(array, _source_integer)
+
+
+def stored_documents(array: Any) -> Any:
+    """The type's own text of documents, in the same form."""
+    return _canonical(array.cast(pa.string()), _stored_integer)
+
+
+def _canonical(array: Any, integer: Any) -> Any:
+    texts = [None if text is None else _canonical_text(text, integer) for text in array.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _canonical_text(text: str, integer: Any) -> str:
+    return json.dumps(_kept(json.loads(text, parse_int=integer)), sort_keys=True, ensure_ascii=False)
+
+
+def _source_integer(digits: str) -> int | float | str:
+    number = int(digits)
+    if digits == "-0":
+        return -0.0
+    return number if _LEAST <= number <= _MOST else digits
+
+
+def _stored_integer(digits: str) -> int | float:
+    """A whole number that the type prints: an integer, or a fraction that happens to be whole."""
+    number = int(digits)
+    return number if _LEAST <= number <= _MOST and digits != "-0" else float(digits)
+
+
+def _kept(value: Any) -> Any:
+    match value:
+        case dict():
+            return dict(_paths(value))
+        case list():
+            return [_kept(one) for one in (_as_fractions(value) if _has_fraction(value) else value)]
+        case float() if value.is_integer() and _LEAST <= value <= _MOST and str(value) != "-0.0":
+            return int(value)
+    return value
+
+
+def _paths(document: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _paths(value, f"{before}{key}.")
+        elif value is not None:
+            yield before + key, _kept(value)
+
+
+def _has_fraction(value: Any) -> bool:
+    return any(_has_fraction(one) for one in value) if isinstance(value, list) else isinstance(value, float)
+
+
+def _as_fractions(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_fractions(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
