@@ -96,7 +96,7 @@ def test_no_settings_are_the_defaults() -> None:
         ),
         ("[sink]\ntables = 3", "f.toml, line 2, sink.tables", "need a glob over database.table"),
         ("[sink.tables.'a.b']\ncluster = 'x'", "f.toml, line 2, sink.tables.a.b.cluster", "cluster is for all tables"),
-        ("[sink]\nxyzzy = 1", "f.toml, line 2, sink.xyzzy", "known: cleanup_hours, cluster, codecs,"),
+        ("[sink]\nxyzzy = 1", "f.toml, line 2, sink.xyzzy", "known: bit, cleanup_hours, cluster, codecs,"),
         ("[sink\nview = 1", "f.toml", "the settings are not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
         ("[sink]\na = 1\na = 2\n", "f.toml", "the settings are not TOML: Cannot overwrite a value (at line 3"),
         ("[sink]\nreplacingmergetree.delete.column = 'd'", "f.toml, line 2, sink.replacingmergetree", 'write delete_column = "NAME"'),

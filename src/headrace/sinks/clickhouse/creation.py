@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices, TableChoices
 from headrace.sinks.clickhouse.keys import (
     check_expression,
