@@ -83,8 +83,7 @@ class Run:
 
     def processes(self) -> list[int]:
         """The ids of the run's living processes."""
-        mark = f"{_MARK}={self.token}".encode()
-        return [pid for pid in _all_processes() if mark in _environment(pid) and not _is_zombie(pid)]
+        return marked_processes(self.token)
 
     def signal_all(self, number: int, *, spare: Sequence[int] = ()) -> None:
         for pid in self.processes():
@@ -198,6 +197,12 @@ def run_command(*arguments: str, timeout_s: float = PATIENCE_S, environment: dic
         timeout=timeout_s,
     )
     return Finished(done.returncode, done.stdout.decode(errors="replace"))
+
+
+def marked_processes(token: str) -> list[int]:
+    """The ids of the living processes that have a run's mark in their environment."""
+    mark = f"{_MARK}={token}".encode()
+    return [pid for pid in _all_processes() if mark in _environment(pid) and not _is_zombie(pid)]
 
 
 def command_lines(pids: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import signal
 import sys
@@ -49,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
+    from headrace.pipes.lifeline import held_line
     from headrace.pipes.offline import OfflinePipe
     from headrace.pipes.pipe import Pipe
     from headrace.pipes.progress import choose_view
@@ -73,15 +73,15 @@ def replicate(arguments: argparse.Namespace) -> int:
         relay_bytes=arguments.relay_bytes,
         chunk_rows=arguments.chunk_rows,
         zero_dates_as_null=arguments.zero_dates == "null",
-        patience_s=arguments.patience or math.inf,
         master=arguments.master,
         spark_log=arguments.spark_log,
         schema_changes=chosen.schema_changes,
         choices=chosen.plain,
     )
-    with open_sink(arguments.sink, choices=chosen.sink) as named:
+    with held_line(arguments.keeper_fd) as line, open_sink(arguments.sink, choices=chosen.sink) as named:
         parts = (named.sink, named.name, settings, choose_view())
         pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
+        pipe.on_begun = line.begun
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK
@@ -149,8 +149,14 @@ def resync(arguments: argparse.Namespace) -> int:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table."""
-    with open_sink(arguments.sink) as named:
-        names, rows = named.sink.reader().query(arguments.query)
+    from headrace.pipes.materialized.answers import answer
+
+    query = sys.stdin.read() if arguments.query == "-" else arguments.query
+    answered = answer(arguments.sink, query)
+    if answered is None:
+        with open_sink(arguments.sink) as named:
+            answered = named.sink.reader().query(query)
+    names, rows = answered
     if not names:
         return OK
     table = Table(*names)
@@ -235,15 +241,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
     command.add_argument("--relay-bytes", type=_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
     command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
-    command.add_argument(
-        "--patience",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="how long a sink that is away or busy is waited for; 0: for ever (%(default)s)",
-    )
     command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
     command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
+    command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
     command = _command(verbs, "verify", verify, "compare every table with its copy; exit 1 if any row differs")
     _add_source(command)
@@ -262,7 +262,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command = _command(verbs, "sql", sql, "run a query on a sink and print the result")
     _add_sink(command)
-    command.add_argument("query", help="the query, in ClickHouse's SQL")
+    text = "the query, in ClickHouse's SQL (- reads it from standard input); CREATE DATABASE … ENGINE = MaterializeMySQL(…) starts a pipe"
+    command.add_argument("query", help=text)
 
     command = _command(verbs, "settings", settings, "list all settings of a settings file")
     command.add_argument("--markdown", action="store_true", help="as tables for a document")
@@ -401,7 +402,7 @@ def _hide_passwords() -> None:
     for argument in sys.argv[1:]:
         password, without = _without_password(argument)
         if password is not None:
-            variable = SOURCE_PASSWORD if argument.startswith(("mysql", "mariadb")) else SINK_PASSWORD
+            variable = SINK_PASSWORD if argument.startswith("clickhouse") else SOURCE_PASSWORD
             environment[variable] = password
         cleaned.append(without)
     if cleaned != sys.argv[1:]:
@@ -410,7 +411,12 @@ def _hide_passwords() -> None:
 
 def _without_password(argument: str) -> tuple[str | None, str]:
     if not argument.startswith(("mysql://", "mariadb://", "clickhouse://", "clickhouses://")):
-        return None, argument
+        if "MYSQL" not in argument.upper():
+            return None, argument
+        from headrace.pipes.materialized.statement import hide_password
+
+        hidden, secret = hide_password(argument)
+        return secret, hidden
     parts = urlsplit(argument)
     user, found, password = parts.netloc.rpartition("@")[0].partition(":")
     if not found:

@@ -21,6 +21,9 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes.materialized.plan import plan_pipe
+from headrace.pipes.materialized.statement import CreateMirror, parse_statement
+from headrace.pipes.settings_file import parse_set
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.reader import orders_by_bytes
@@ -329,3 +332,46 @@ def test_a_server_killed_while_blocks_arrive_loses_none_that_was_acknowledged(tm
         assert blocks in (Counter(dict.fromkeys(range(n), 2000)) for n in (acknowledged, acknowledged + 1))
         assert acknowledged > 0
         disconnect(sink.target)
+
+
+def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
+    """TABLE OVERRIDE as the original has it: columns, codecs, indexes, keys and what expires, on the real engine."""
+    override = """ TABLE OVERRIDE t (
+        COLUMNS (
+            n CODEC(Delta, ZSTD(3)) TTL toDate('2000-01-01') + toIntervalDay(length(id)),
+            twice Nullable(Int64) ALIAS n * 2,
+            `the hash` UInt64 MATERIALIZED cityHash64(id) CODEC(NONE),
+            INDEX by_n n TYPE minmax GRANULARITY 4
+        )
+        ORDER BY (cityHash64(id), id) PRIMARY KEY cityHash64(id) PARTITION BY substring(id, 1, 1) SAMPLE BY cityHash64(id)
+        TTL toDate('2000-01-01') + toIntervalDay(length(id)) DELETE WHERE id = 'gone'
+    )"""
+    name = f"o_{secrets.token_hex(6)}"
+    statement = parse_statement(f"CREATE DATABASE {name} ENGINE = MaterializeMySQL('h', 'shop', 'u', 'p') {override}")
+    assert isinstance(statement, CreateMirror)
+    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", server.port), plan_pipe(statement).chosen.sink)
+    schema = schema_of()
+    sink.prepare([schema])
+    sink = sink.renewed()
+    # The table that was made is one that is known again.
+    sink.prepare([schema])
+    with contextlib.closing(sink.writer()) as writer:
+        writer.write(block_of(schema, "a", "gone", "b"))
+    reader = sink.reader()
+    reader.query(f"OPTIMIZE TABLE {name}.t FINAL")
+    shown = reader.query(f"SELECT id, n, twice, `the hash` = cityHash64(id) FROM {name}.t FINAL ORDER BY id")[1]
+    assert shown == [["a", None, None, 1], ["b", None, None, 1]]
+    [[query]] = reader.query(f"SELECT create_table_query FROM system.tables WHERE database = '{name}' AND name = 't'")[1]
+    for part in (
+        "`n` Nullable(Int32) CODEC(Delta(4), ZSTD(3)) TTL toDate('2000-01-01') + toIntervalDay(length(id))",
+        "INDEX by_n n TYPE minmax GRANULARITY 4",
+        "PARTITION BY substring(id, 1, 1) PRIMARY KEY cityHash64(id) ORDER BY (cityHash64(id), id) SAMPLE BY cityHash64(id)",
+    ):
+        assert part in query
+
+
+def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -> None:
+    choices = parse_set("extra_columns.n=Int64 ALIAS 1").sink
+    with pytest.raises(DefiniteError) as caught:
+        replace(sink, choices=choices).prepare([schema_of()])
+    assert "the extra column n has the name of a column of the source" in caught.value.message

@@ -25,7 +25,6 @@ from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.mapped import schema_of
@@ -59,7 +58,7 @@ class OfflinePipe(RunnablePipe):
         streaming = self._streaming(directory, state, history)
         streaming.reporter.begin(streaming.reached, is_new=is_new)
         directory.clear_scratch()
-        self._view.note(f"replicating log files in {self._path} up to {log.end}")
+        self._begin(directory, state, f"replicating log files in {self._path} up to {log.end}")
 
         def ended() -> bool:
             return self._stop.is_set() or (self._settings.once and streaming.reached >= log.end)
@@ -79,7 +78,7 @@ class OfflinePipe(RunnablePipe):
         )
 
     def _check(self, state: PipeState, log: OfflineLog) -> None:
-        if state.identity != log.identity or not same_sink(state.sink, self._sink_name):
+        if state.identity != log.identity or state.sink != self._sink_name:
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )

@@ -57,7 +57,8 @@ class Pipe(RunnablePipe):
             parts.streaming.reporter.begin(parts.streaming.reached, is_new=opened.is_new)
         finally:
             connection.close()
-        self._view.note(f"replicating {len(opened.state.tables)} tables from {self._address} ({server.flavour} {server.version})")
+        tables = len(opened.state.tables)
+        self._begin(directory, opened.state, f"replicating {tables} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()
         if parts.is_finished(opened.target):
             self._view.note(f"nothing new since {parts.streaming.reached}")

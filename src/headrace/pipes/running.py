@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.registry import entry_of, register
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import StateDirectory
+from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets
-from headrace.retry import waits
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.spark.session import java_pid, start_session, warm_workers
 
@@ -25,15 +26,15 @@ class RunnablePipe(ABC):
     def __init__(self, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         self._targets, self._sink_name, self._settings, self._view = Targets(sink), sink_name, settings, view
         self._stop = threading.Event()
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when the pipe is past its checks, its tables are there and its state is saved."""
 
     def stop(self) -> None:
         """Ask the pipe to end after what it is doing; safe in a signal handler."""
         self._stop.set()
-        waits.ending = True
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
-        waits.ending = self._stop.is_set()
         directory = StateDirectory(self._settings.state).acquire()
         try:
             self._run(directory)
@@ -42,6 +43,13 @@ class RunnablePipe(ABC):
 
     @abstractmethod
     def _run(self, directory: StateDirectory) -> None: ...
+
+    def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
+        """Tell the sink and whoever waits for it that the pipe begins."""
+        entry = entry_of(self._settings.pipe_name, state, directory.path)
+        retrying(lambda: register(self._targets.sink.own_tables(), entry))
+        self._view.note(message)
+        self.on_begun()
 
     @contextmanager
     def _spark(self, directory: StateDirectory) -> Iterator[Any]:

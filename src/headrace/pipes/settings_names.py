@@ -58,7 +58,6 @@ ELSEWHERE: Final[dict[str, str]] = {
     "materialized_mysql_tables_list": "use --tables",
     # Words that are ours, in another place
     "order_by": "write sort_key",
-    "primary_key": "write sort_key",
     "is_deleted": 'write delete_column = "is_deleted"',
     "sign": "write sign_column",
     "ver": "write version_column",

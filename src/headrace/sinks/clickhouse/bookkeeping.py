@@ -22,7 +22,7 @@ from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 BOOKS = "headrace"
-OWN_NAMES = ("positions", "lag", "errors", "schema_changes")
+OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON_SETTINGS = {"output_format_json_quote_64bit_integers": "0"}
 _OLD_PARTS_LIFETIME_S = 30
@@ -90,6 +90,20 @@ class OwnTables:
     def exists(self, table: OwnTable) -> bool:
         sql = f"SELECT 1 FROM system.tables WHERE database = {quote_text(BOOKS)} AND name = {quote_text(table.name)}"
         return bool(self._query(sql))
+
+    def forget(self, pipe: str) -> None:
+        """Take away every row about a pipe; the row that says that there is such a pipe goes last, so that this can be repeated."""
+        found = self._query(
+            f"SELECT table FROM system.columns WHERE database = {quote_text(BOOKS)} AND name = 'pipe' AND default_kind = ''"
+        )
+        views = {
+            name for (name,) in self._query(f"SELECT name FROM system.tables WHERE database = {quote_text(BOOKS)} AND engine LIKE '%View'")
+        }
+        connection = connect(self._target)
+        for table in sorted({name for (name,) in found} - views, key=lambda name: name == "pipes"):
+            with translated(self._target, f"forgetting pipe {pipe}"):
+                statement = f"DELETE FROM {quote_name(BOOKS)}.{quote_name(table)} WHERE pipe = {quote_text(pipe)}"
+                connection.client.command(statement, settings=connection.known({"lightweight_deletes_sync": "2"}))
 
     def _query(self, sql: str) -> list[list[Any]]:
         connection = connect(self._target)

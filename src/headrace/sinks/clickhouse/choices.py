@@ -160,6 +160,18 @@ class TableChoices:
     """For a cluster: the expression that says where a row goes; empty: a hash of its key."""
     settings: tuple[tuple[str, str], ...] = ()
     """ClickHouse's settings of tables that are made, such as `index_granularity`."""
+    primary_key: str = ""
+    """The part of the sort key that is indexed in tables that are made, such as `(tenant)`; empty: all of it."""
+    ttl: str = ""
+    """When ClickHouse lets rows of tables that are made expire, such as `created + INTERVAL 90 DAY`."""
+    sample_by: str = ""
+    """The sampling expression of tables that are made."""
+    extra_columns: tuple[tuple[str, str], ...] = ()
+    """Columns of tables that are made beyond the source's, each with its declaration, such as `UInt16 ALIAS toYear(created)`."""
+    column_ttls: tuple[tuple[str, str], ...] = ()
+    """Source column to when its values expire."""
+    indexes: tuple[tuple[str, str], ...] = ()
+    """Skipping indexes of tables that are made, each with its declaration, such as `total TYPE minmax GRANULARITY 4`."""
     missing_columns: MissingColumns = MissingColumns.ERROR
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to target column."""

@@ -90,6 +90,8 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoi
         choices.cluster,
         (choices.replica_path, choices.replica_name) if choices.cluster and choices.replica_path else (),
         shard_by,
+        _additions(schema, columns, chosen),
+        tuple(pair for pair in _clauses(chosen) if pair[1]),
     )
     _check_sort_key(schema, family, columns, storage)
     depends = sources_of((*sort_key, partition_by, shard_by), columns, {})
@@ -109,6 +111,7 @@ def plan_columns(schema: TableSchema, choices: TableChoices) -> tuple[StoredColu
             storage_type(schema, column, choices),
             next((codec for glob, codec in choices.codecs if fnmatch.fnmatchcase(column.name, glob)), ""),
             column.comment,
+            dict(choices.column_ttls).get(column.name, ""),
         )
         for column in schema.columns
     )
@@ -215,6 +218,25 @@ def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: 
     return expressions([choices.partition_by], columns)[0]
 
 
+def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+    """Columns and indexes that a user wants besides the source's columns."""
+    taken = {column.name for column in columns} & {name for name, _ in choices.extra_columns}
+    if taken:
+        name = min(taken)
+        raise DefiniteError(
+            f"the extra column {name} has the name of a column of the source",
+            place=f"table {schema.name}, column {name}",
+            hint="give the extra column another name, or the source's column another one in the target by `rename`",
+        )
+    columns_sql = [f"{quote_name(name)} {text}" for name, text in choices.extra_columns]
+    return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in choices.indexes))
+
+
+def _clauses(choices: TableChoices) -> tuple[tuple[str, str], ...]:
+    """In the order in which ClickHouse takes them, between ORDER BY and SETTINGS."""
+    return ("PRIMARY KEY", choices.primary_key), ("SAMPLE BY", choices.sample_by), ("TTL", choices.ttl)
+
+
 def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: TableChoices) -> str:
     if choices.shard_by:
         return expressions([choices.shard_by], columns)[0]
@@ -260,10 +282,12 @@ def create_sql(layout: Layout) -> str:
     defined = [define_column(column) for column in layout.columns]
     defined += [_define_mark(mark) for mark in layout.marks]
     defined += [f"{quote_name(one.name)} {one.type} MATERIALIZED {one.expression}" for one in storage.computed]
+    defined += storage.additions
     clauses = [f"ENGINE = {engine_sql(storage)}"]
     if storage.partition_by:
         clauses.append(f"PARTITION BY {storage.partition_by}")
     clauses.append(f"ORDER BY ({', '.join(storage.sort_key)})" if storage.sort_key else "ORDER BY tuple()")
+    clauses += [f"{word} {text}" for word, text in storage.clauses]
     if storage.settings:
         clauses.append("SETTINGS " + ", ".join(f"{name} = {_setting(value)}" for name, value in storage.settings))
     if layout.schema.comment:
@@ -275,7 +299,8 @@ def define_column(column: StoredColumn) -> str:
     """A column as CREATE TABLE and ADD COLUMN define it."""
     comment = f" COMMENT {quote_text(column.comment)}" if column.comment else ""
     codec = f" CODEC({column.codec})" if column.codec else ""
-    return f"{quote_name(column.name)} {column.type}{comment}{codec}"
+    ttl = f" TTL {column.ttl}" if column.ttl else ""
+    return f"{quote_name(column.name)} {column.type}{comment}{codec}{ttl}"
 
 
 def _define_mark(mark: Mark) -> str:

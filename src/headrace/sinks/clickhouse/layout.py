@@ -66,6 +66,8 @@ class StoredColumn:
     """As the server spells it."""
     codec: str = ""
     comment: str = ""
+    ttl: str = ""
+    """When values expire, if they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ class Storage:
     replica: tuple[str, ...] = ()
     """Path and replica's name for Keeper; empty: the servers' own."""
     shard_by: str = ""
+    additions: tuple[str, ...] = ()
+    """SQL of columns and indexes beyond the source's and ours."""
+    clauses: tuple[tuple[str, str], ...] = ()
+    """More clauses by choice: PRIMARY KEY, SAMPLE BY, TTL."""
 
 
 @dataclass(frozen=True, slots=True)

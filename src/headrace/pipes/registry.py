@@ -1,0 +1,129 @@
+"""Which pipes fill a sink: `headrace.pipes`, one row per pipe, written when it begins.
+
+Whoever has the sink finds here from where its tables come, with which settings, and where the pipe keeps its state. Invariant: a row tells
+how the pipe was last begun; it never holds a password.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.pipes.settings_file import Chosen, restored
+from headrace.pipes.state import PipeState
+from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables, instant_text
+from headrace.sinks.clickhouse.names import quote_text
+from headrace.sources.mysql.selection import Selection
+
+PIPES = OwnTable(
+    "pipes",
+    (
+        ("pipe", "String"),
+        ("source", "String"),
+        ("selection", "String"),
+        ("options", "String"),
+        ("state", "String"),
+        ("host", "String"),
+        ("statement", "String"),
+        ("created", "DateTime64(6, 'UTC')"),
+    ),
+    ("pipe",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PipeEntry:
+    """What a sink knows of a pipe."""
+
+    name: str
+    source: str
+    """The source's address, without password."""
+    selection: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the state says was chosen."""
+    state: str = ""
+    """The state directory, on `host`."""
+    host: str = field(default_factory=socket.gethostname)
+    statement: str = ""
+    """The CREATE DATABASE that made it, if one did, its password hidden."""
+    created: str = field(default_factory=lambda: instant_text(time.time_ns() // 1000))
+
+    @property
+    def chosen(self) -> Chosen:
+        """The settings of its tables."""
+        return restored(self.options.get("settings", {}), f"pipe {self.name}")
+
+    @property
+    def tables(self) -> Selection:
+        return Selection.from_json(self.selection)
+
+    @property
+    def projection(self) -> Projection:
+        columns = self.options.get("columns", {})
+        return Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ())))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its state directory is on this machine."""
+        return self.host == socket.gethostname()
+
+
+def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
+    """What a pipe that begins says of itself."""
+    return PipeEntry(name, state.source, state.selection, state.options, str(directory))
+
+
+def register(own: OwnTables, entry: PipeEntry) -> None:
+    """Write a pipe's row; what an earlier row of the same pipe says of its making stays."""
+    own.ensure(PIPES)
+    before = find_pipe(own, entry.name)
+    if before is not None and (before.state, before.host) == (entry.state, entry.host):
+        entry = replace(entry, created=before.created, statement=entry.statement or before.statement)
+    row = {
+        "pipe": entry.name,
+        "source": entry.source,
+        "selection": json.dumps(entry.selection),
+        "options": json.dumps(entry.options),
+        "state": entry.state,
+        "host": entry.host,
+        "statement": entry.statement,
+        "created": entry.created,
+    }
+    own.insert(PIPES, [row])
+
+
+def find_pipe(own: OwnTables, name: str) -> PipeEntry | None:
+    """The pipe of a name; None if the sink knows none."""
+    return next(iter(_read(own, f"pipe = {quote_text(name)}")), None)
+
+
+def all_pipes(own: OwnTables) -> list[PipeEntry]:
+    """All pipes that a sink knows, by name."""
+    return _read(own, "1")
+
+
+def pipe_from(own: OwnTables, source: str, name: str = "") -> PipeEntry | None:
+    """The pipe of a name, or the only one that comes from a source's address; None if there is none, an error if there are several."""
+    if name:
+        return find_pipe(own, name)
+    found = [entry for entry in all_pipes(own) if entry.source == source]
+    if len(found) > 1:
+        names = ", ".join(entry.name for entry in found)
+        raise DefiniteError(f"several pipes come from {source}: {names}", place="headrace.pipes", hint="say which with --pipe NAME")
+    return found[0] if found else None
+
+
+def _read(own: OwnTables, condition: str) -> list[PipeEntry]:
+    if not own.exists(PIPES):
+        return []
+    rows = own.select(PIPES, [name for name, _ in PIPES.columns], condition, "pipe")
+    return [
+        PipeEntry(name, source, json.loads(selection), json.loads(options), state, host, statement, created)
+        for name, source, selection, options, state, host, statement, created in rows
+    ]

@@ -1,0 +1,171 @@
+"""`headrace sql SINK "CREATE DATABASE … ENGINE = MaterializeMySQL(…)"`: one statement makes a live copy, another takes it away.
+
+What is looked at is what a user sees: results, processes, files. One server is enough here: what a pipe does is tested on both.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.server import PrivateServer
+from headrace.embedded.claim import read_holder
+from headrace.errors import DefiniteError
+from headrace.pipes.materialized.answers import answer
+from headrace.pipes.materialized.background import Background
+from testkit.accounts import Account, create_replica_account
+from testkit.pipeline import command_lines, marked_processes, run_command
+from testkit.witness import sink_client
+
+MARK = "HEADRACE_TEST_RUN"
+PATIENCE_S = 90.0
+ROWS = "SELECT arrayStringConcat(groupArray(concat(toString(id), '/', toString(customer), '/', toString(total))), ' ') FROM "
+CURRENT = ROWS + "(SELECT * FROM shop.orders FINAL ORDER BY id)"
+
+
+class Sink:
+    """An embedded sink, the processes that came of statements on it, and what they write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.token = path, secrets.token_hex(8)
+        self.address = f"chdb:{path}"
+        self.pipe = Background(path / "headrace" / "pipes" / "shop")
+
+    def command(self, query: str) -> str:
+        """What `headrace sql` prints."""
+        done = run_command("sql", self.address, query, environment={MARK: self.token}, timeout_s=200)
+        return f"{done.code}: {done.output}"
+
+    def answer(self, query: str) -> str:
+        """The same, without the time that a process takes to start."""
+        found = answer(self.address, query)
+        assert found is not None, f"{query} is for the server"
+        return str(found[1][0][0])
+
+    def refusal(self, query: str) -> str:
+        with pytest.raises(DefiniteError) as caught:
+            answer(self.address, query)
+        return str(caught.value)
+
+    def until(self, query: str, expected: str) -> None:
+        """Wait until whoever serves the directory answers so."""
+        deadline, found = time.monotonic() + PATIENCE_S, ""
+        while found != expected:
+            assert time.monotonic() < deadline, f"{query}: {found}, not {expected}\n{self.pipe.log.read_text()}"
+            time.sleep(0.1)
+            holder = read_holder(self.path)
+            if holder is not None and holder.port:
+                with closing(sink_client(f"http://{holder.host}:{holder.port}")) as client:
+                    found = str(client.query(query).result_rows[0][0])
+
+    def processes(self) -> list[int]:
+        return marked_processes(self.token)
+
+    def kill(self) -> None:
+        while left := self.processes():
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.05)
+
+    def files_with(self, text: str) -> list[Path]:
+        return [file for file in self.path.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    opened = Sink(tmp_path / "ch")
+    monkeypatch.setenv(MARK, opened.token)
+    try:
+        yield opened
+    finally:
+        monkeypatch.undo()
+        opened.kill()
+
+
+@pytest.fixture
+def account(mysql_server: PrivateServer) -> Iterator[Account]:
+    account = create_replica_account(mysql_server, "mirror")
+    yield account
+    with closing(mysql_server.root_connection()) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP USER 'mirror'@'%'")
+
+
+@pytest.fixture
+def execute(mysql_server: PrivateServer) -> Iterator[Callable[[str], None]]:
+    with closing(mysql_server.root_connection()) as connection, connection.cursor() as cursor:
+
+        def run(statement: str) -> None:
+            cursor.execute(statement)
+
+        run("CREATE DATABASE mirrored")
+        yield run
+        run("DROP DATABASE mirrored")
+
+
+@pytest.mark.timeout(600)
+def test_a_database_is_created_followed_shown_and_dropped(
+    mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink
+) -> None:
+    execute("CREATE TABLE mirrored.orders (id INT PRIMARY KEY AUTO_INCREMENT, customer INT NOT NULL, total DECIMAL(10,2), KEY (customer))")
+    execute("INSERT INTO mirrored.orders VALUES (1, 7, 1.50), (2, 7, 2.50), (3, 9, 3.50)")
+    engine = f"MaterializeMySQL('127.0.0.1:{mysql_server.port}', 'mirrored', '{account.user}', '{account.password}')"
+    create = f"CREATE DATABASE shop ENGINE = {engine} SETTINGS max_rows_in_buffer = 1000"
+    if_not_exists = create.replace("DATABASE", "DATABASE IF NOT EXISTS")
+    hidden = create.replace(account.password, "[HIDDEN]")
+
+    # What cannot work fails at once and leaves nothing.
+    assert "denied" in sink.refusal(create.replace(account.password, "wrong"))
+    assert (sink.processes(), sink.pipe.directory.exists()) == ([], False)
+
+    made = sink.command(create)
+    assert made.startswith("0: "), made
+    assert sink.pipe.is_running
+    sink.until(CURRENT, "1/7/1.5 2/7/2.5 3/9/3.5")
+    made_by = "SELECT create_table_query FROM system.tables WHERE database = 'shop' AND name = 'orders'"
+    shown = sink.command(made_by)
+    assert "_sign" in shown
+    assert "_version" in shown
+    assert "PARTITION BY intDiv(id, 4294967) ORDER BY (customer, id)" in shown, shown
+
+    execute("INSERT INTO mirrored.orders VALUES (4, 9, 4.50)")
+    execute("UPDATE mirrored.orders SET total = 100, customer = 8 WHERE id = 1")
+    execute("DELETE FROM mirrored.orders WHERE id = 2")
+    sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
+
+    assert sink.answer("SHOW CREATE DATABASE shop") == hidden
+    sink.until("SELECT source FROM headrace.pipes FINAL", f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored")
+    assert "IF NOT EXISTS" in sink.refusal(create)
+    assert "is running" in sink.answer(if_not_exists)
+    assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
+    assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
+
+    # The password is nowhere but in the file that only its owner reads.
+    assert account.password not in command_lines(sink.processes())
+    [holding] = sink.files_with(account.password)
+    assert (holding.name, holding.stat().st_mode & 0o777) == ("secret", 0o600)
+
+    # Everything is killed; the statement, as SHOW CREATE shows it, goes on.
+    sink.kill()
+    while sink.pipe.is_running:
+        # The kernel lets go of a dead process's files a moment later.
+        time.sleep(0.05)
+    execute("INSERT INTO mirrored.orders VALUES (5, 5, 5.50)")
+    sink.answer(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
+    sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5 5/5/5.5")
+
+    dropped = sink.command("DROP DATABASE shop")
+    assert dropped.startswith("0: "), dropped
+    assert (sink.processes(), (sink.path / "headrace").exists()) == ([], False)
+    assert sink.files_with(account.password) == []
+    left = sink.command("SELECT count() FROM system.databases WHERE name = 'shop' UNION ALL SELECT count() FROM headrace.positions")
+    assert [line.strip("│ ") for line in left.splitlines() if line.startswith("│")] == ["0", "0"]
