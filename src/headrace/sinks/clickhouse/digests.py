@@ -1,81 +1,90 @@
 """Digests of rows, computed by ClickHouse's own functions (see `headrace.model.digest` for what they are of).
 
-Invariant: a column has a canonical text here only if its stored type keeps the source's values as they are; a table with another column
-has no digests, and is compared by reading it.
+Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (`Carrier.canonical`);
+digits that the source's column does not have stay in the text, so a value that nobody but another writer can have stored is found. A table
+with a column that has no such text has no digests, and is compared by reading it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.model.digest import Digest, is_hashed
-from headrace.model.schema import Kind, TableSchema
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.carrier import Carrier
+from headrace.sinks.clickhouse.carriers import carrier_for
+from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.number_carriers import decimal_arrow
 from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.typenames import TypeName, unwrap
 from headrace.sinks.clickhouse.views import shown_from
 
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.BIT, Kind.YEAR}
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
-_WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)")
-_INTEGER_TYPE = re.compile(r"U?Int(?:8|16|32|64|128|256)")
-_ENUM_TYPE = re.compile(r"Enum(?:8|16)\(.*\)", re.DOTALL)
-_FIXED: Final = {Kind.DATE: "Date32", Kind.UUID: "UUID", Kind.INET4: "IPv4", Kind.INET6: "IPv6", Kind.VECTOR: "Array(Float32)"}
+_INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 
 
 class ClickHouseDigests:
-    """Sums up rows of one server."""
+    """Sums up rows of one server. The columns to sum up are those of a layout unless fewer are named."""
 
     def __init__(self, scope: LayoutScope) -> None:
         self._scope, self._reader = scope, ClickHouseReader(scope)
 
-    def undigested(self, schema: TableSchema) -> tuple[str, ...]:
-        """The columns that are stored in a way that cannot be summed up; with one of these, the table has no digests."""
-        return tuple(column.source.name for column in self._layout(schema).columns if canonical(column) is None)
+    def lossy(self, schema: TableSchema) -> Mapping[str, str]:
+        """The columns that are stored in a type that by nature keeps less than the source has, and what it loses."""
+        found = {column.source.name: self._carrier(column).loses for column in self._layout(schema).columns}
+        return {name: loses for name, loses in found.items() if loses}
 
-    def digest(self, schema: TableSchema, condition: str = "1") -> Digest:
+    def undigested(self, schema: TableSchema) -> tuple[str, ...]:
+        """Other columns that have no canonical text: with one of these, a table is compared by reading it."""
+        stored = [column for column in self._layout(schema).columns if not self._carrier(column).loses]
+        return tuple(column.source.name for column in stored if self._canonical(column) is None)
+
+    def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
         """The digest of the rows that satisfy a condition."""
-        [row] = self._query(schema, condition, "", "")
+        [row] = self._query(schema, condition, "", "", columns)
         return Digest(int(row[0]), int(row[1]))
 
-    def buckets(self, schema: TableSchema, condition: str, buckets: int) -> Mapping[int, Digest]:
+    def buckets(self, schema: TableSchema, condition: str, buckets: int, columns: Sequence[str] = ()) -> Mapping[int, Digest]:
         """The digests of the same rows in parts; parts without rows are not there."""
-        rows = self._query(schema, condition, f"{self.bucket_of(schema, buckets)} AS bucket, ", " GROUP BY bucket")
+        rows = self._query(schema, condition, f"{self.bucket_of(schema, buckets, columns)} AS bucket, ", " GROUP BY bucket", columns)
         return {int(bucket): Digest(int(count), int(total)) for bucket, count, total in rows}
 
-    def bucket_of(self, schema: TableSchema, buckets: int) -> str:
+    def bucket_of(self, schema: TableSchema, buckets: int, columns: Sequence[str] = ()) -> str:
         """The number of the part that a row belongs to, by its key; without a key by all of it."""
-        return f"CRC32({self._key_text(schema)}) % {buckets}"
+        return f"CRC32({self._joined(schema, schema.row_key or columns)}) % {buckets}"
 
-    def in_buckets(self, schema: TableSchema, buckets: int, chosen: Sequence[int]) -> str:
+    def in_buckets(self, schema: TableSchema, buckets: int, chosen: Sequence[int], columns: Sequence[str] = ()) -> str:
         """The condition of belonging to one of the chosen parts."""
-        return f"{self.bucket_of(schema, buckets)} IN ({', '.join(map(str, chosen))})"
+        return f"{self.bucket_of(schema, buckets, columns)} IN ({', '.join(map(str, chosen))})"
 
-    def sampled(self, schema: TableSchema, seed: int, share: float) -> str:
+    def sampled(self, schema: TableSchema, seed: int, share: float, columns: Sequence[str] = ()) -> str:
         """The condition of belonging to a sample of the rows."""
-        return f"CRC32(concat('{seed},', {self._key_text(schema)})) % 1000000 < {round(share * 1_000_000)}"
+        return f"CRC32(concat('{seed},', {self._joined(schema, schema.row_key or columns)})) % 1000000 < {round(share * 1_000_000)}"
 
-    def _key_text(self, schema: TableSchema) -> str:
-        layout = self._layout(schema)
-        return _joined([layout.stored(name) for name in schema.row_key] or layout.columns)
-
-    def _query(self, schema: TableSchema, condition: str, first: str, last: str) -> list[list[Any]]:
-        layout = self._layout(schema)
-        number = f"reinterpretAsUInt64(reverse(substring(SHA256({_joined(layout.columns)}), 1, 8)))"
-        sql = f"SELECT {first}count(), sum({number}) FROM {shown_from(layout)} WHERE {condition}{last}"
+    def _query(self, schema: TableSchema, condition: str, first: str, last: str, columns: Sequence[str]) -> list[list[Any]]:
+        number = f"reinterpretAsUInt64(reverse(substring(SHA256({self._joined(schema, columns)}), 1, 8)))"
+        sql = f"SELECT {first}count(), sum({number}) FROM {shown_from(self._layout(schema))} WHERE {condition}{last}"
         return self._reader.query(sql)[1]
+
+    def _joined(self, schema: TableSchema, columns: Sequence[str]) -> str:
+        layout = self._layout(schema)
+        names = columns or [column.name for column in schema.columns]
+        texts = [self._canonical(layout.stored(name)) or "''" for name in names]
+        # concat is no function of one argument.
+        return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
+
+    def _canonical(self, column: StoredColumn) -> str | None:
+        return canonical(column, self._carrier(column))
+
+    def _carrier(self, column: StoredColumn) -> Carrier:
+        return carrier_for(column.source, column.type, connect(self._scope.target).limits)
 
     def _layout(self, schema: TableSchema) -> Layout:
         return resolve(self._scope, [schema])[schema.name]
-
-
-def _joined(columns: Iterable[StoredColumn]) -> str:
-    texts = [canonical(column) or "''" for column in columns]
-    # A function of one argument, concat is none.
-    return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
 
 
 def _separated(texts: Sequence[str]) -> Iterable[str]:
@@ -85,46 +94,70 @@ def _separated(texts: Sequence[str]) -> Iterable[str]:
         yield text
 
 
-def canonical(stored: StoredColumn) -> str | None:
-    """The canonical text of a column, never NULL; None where its stored type is another than the source's values have by themselves."""
-    bare = _bare(stored.type)
-    text = _text(stored, bare, quote_name(stored.name))
-    if text is None or "Nullable(" not in stored.type:
+def canonical(stored: StoredColumn, carrier: Carrier) -> str | None:
+    """The canonical text of a column, never NULL; None where SQL has none."""
+    value = carrier.canonical_expression(quote_name(stored.name))
+    if value is None or carrier.loses:
+        return None
+    kept = unwrap(stored.type)
+    text = _text(stored.source, kept.plain, value, quote_name(stored.name))
+    if not kept.nullable:
         return text
     length_first = stored.source.kind in _TEXT and not is_hashed(stored.source)
     return f"ifNull({text}, '{'N,' if length_first else 'N'}')"
 
 
-def _bare(kind: str) -> str:
-    found = _WRAPPED.fullmatch(kind)
-    return _bare(found.group(1)) if found else kind
-
-
-def _text(stored: StoredColumn, bare: str, name: str) -> str | None:
-    column = stored.source
-    if column.kind in _INTEGERS:
-        return f"toString({name})" if _INTEGER_TYPE.fullmatch(bare) else None
-    if column.kind in _TEXT or is_hashed(column):
-        value = f"CAST({name} AS String)" if column.kind is Kind.ENUM and _ENUM_TYPE.fullmatch(bare) else name
-        if bare != "String" and value == name:
-            return None
-        return f"lower(hex(SHA256({name})))" if is_hashed(column) else f"concat(toString(length({value})), ',', {value})"
+def _text(column: Column, plain: TypeName, value: str, name: str) -> str:
+    if is_hashed(column):
+        return f"lower(hex(SHA256({value})))"
+    if column.kind in _TEXT:
+        return f"concat(toString(length({value})), ',', {value})"
+    if column.kind in _INSTANTS:
+        return _instant(column, plain, value)
     match column.kind:
         case Kind.FLOAT32 | Kind.FLOAT64:
-            return f"hex(toFloat64({name}))" if bare in ("Float32", "Float64") else None
+            return f"hex(toFloat64({value}))"
         case Kind.DECIMAL:
-            return f"toDecimalString({name}, {column.scale})" if bare == f"Decimal({column.precision}, {column.scale})" else None
-        case Kind.DATETIME | Kind.TIMESTAMP:
-            return f"toString({name})" if bare == f"DateTime64({column.precision}, 'UTC')" else None
+            return _decimal(column, plain, value)
         case Kind.TIME:
-            return f"toString({name})" if bare == f"Time64({column.precision})" else None
-    if bare != _FIXED[column.kind]:
-        return None
-    match column.kind:
+            return f"toString({name})" if plain.name == "Time64" and plain.number(0, 3) == column.precision else _time(column, value)
         case Kind.VECTOR:
-            text = f"arrayStringConcat(arrayMap(x -> hex(x), {name}))"
             # An Array cannot be NULL: the empty one, which no vector is, stands for it.
-            return f"if(empty({name}), 'N', {text})" if column.nullable else text
+            text = f"arrayStringConcat(arrayMap(x -> hex(x), {value}))"
+            return f"if(empty({value}), 'N', {text})" if column.nullable else text
         case Kind.INET6:
-            return f"hex({name})"
-    return f"toString({name})"
+            return f"hex({value})"
+    return f"toString({value})"
+
+
+def _decimal(column: Column, plain: TypeName, value: str) -> str:
+    decimal = decimal_arrow(plain)
+    scale = column.scale if decimal is None else int(decimal.scale)
+    if scale <= column.scale:
+        return f"toDecimalString({value}, {column.scale})"
+    return _without_zeros(f"toDecimalString({value}, {scale})", scale, column.scale)
+
+
+def _instant(column: Column, plain: TypeName, value: str) -> str:
+    scale = plain.number(0, 3) if plain.name == "DateTime64" else column.precision
+    if scale < column.precision:
+        return f"toString(toDateTime64({value}, {column.precision}, 'UTC'))"
+    return _without_zeros(f"toString({value})", scale, column.precision)
+
+
+def _without_zeros(text: str, digits: int, wanted: int) -> str:
+    """The text with fewer digits after the point, where those are zeros."""
+    if digits == wanted:
+        return text
+    tail = "0" * (digits - wanted) if wanted else "." + "0" * digits
+    return f"if(endsWith({text}, '{tail}'), substring({text}, 1, length({text}) - {len(tail)}), {text})"
+
+
+def _time(column: Column, value: str) -> str:
+    """From microseconds."""
+    size = f"abs({value})"
+    hours, rest = f"toString(intDiv({size}, 3600000000))", f"intDiv({size}, 1000000)"
+    parts = [f"if({value} < 0, '-', '')", f"leftPad({hours}, greatest(length({hours}), 2), '0')"]
+    parts += [f"':', leftPad(toString(intDiv({rest}, 60) % 60), 2, '0')", f"':', leftPad(toString({rest} % 60), 2, '0')"]
+    whole = f"concat({', '.join(parts)}, '.', leftPad(toString({size} % 1000000), 6, '0'))"
+    return _without_zeros(whole, 6, column.precision)
