@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -26,12 +27,13 @@ from headrace.sources.mysql.selection import Selection
 
 if TYPE_CHECKING:
     from headrace.pipes.settings_file import Chosen
+    from headrace.pipes.verification import Sample
 
-OK, DIFFERENT, FAILED = 0, 1, 2
+OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 well, 1 differences found, 2 an error that is explained."""
+    """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
     if argv is None:
         _hide_passwords()
     parser = _parser()
@@ -88,24 +90,58 @@ def replicate(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compare every table, by chunk and by value."""
-    from headrace.pipes.verification import verify_tables
+    """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    from headrace.pipes.settings_file import read_settings
+    from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
+    from headrace.pipes.verifying.pipes import find_watermark, known_pipe
+    from headrace.pipes.verifying.result import TableResult, Verdict
+    from headrace.pipes.verifying.view import choose_view, overall, result_lines, results_json
 
     address = parse_mysql_url(arguments.source)
-    selection = _selection(arguments, address.database)
-    projection = Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))
-    different = rows = tables = 0
-    with open_sink(arguments.sink) as named:
-        for result in verify_tables(address, named.sink.reader(), selection, projection):
-            found = result.comparison
-            tables, rows, different = tables + 1, rows + found.rows, different + found.total
-            print(f"{result.schema.name}: {found.rows} rows, {found.total} differences", flush=True)
-            for difference in found.differences:
-                print(f"  {difference}")
-            if found.total > len(found.differences):
-                print(f"  … and {found.total - len(found.differences)} more")
-    print(f"verify: {tables} tables, {rows} rows, {different} differences")
-    return DIFFERENT if different else OK
+    known = known_pipe(arguments.state)
+    given = Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))
+    options = VerifyOptions(
+        projection=given if given != Projection() or known.projection is None else known.projection,
+        zero_dates_as_null=arguments.zero_dates == "null" or known.zero_dates_as_null,
+        chunk_rows=arguments.chunk_rows,
+        sample=_sample(arguments.sample, arguments.seed),
+        repair=arguments.repair,
+        spark=SparkUse(arguments.spark),
+        master=arguments.master,
+    )
+    chosen = known.selection if known.selection is not None and not arguments.tables else _selection(arguments, address.database)
+    choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
+    results: list[TableResult] = []
+    with open_sink(arguments.sink, choices=choices) as named:
+        watermark = find_watermark(named.sink, address, arguments.pipe, known, arguments.wait)
+        for result in verify_tables(address, named.sink, chosen, options, watermark=watermark, view=choose_view()):
+            results.append(result)
+            if not arguments.json:
+                print("\n".join(result_lines(result)), flush=True)
+    if arguments.json:
+        print(results_json(results, seed=options.sample.seed if options.sample is not None else None))
+    else:
+        if options.sample is not None:
+            print(f"verify: a sample of {arguments.sample}, --seed {options.sample.seed}")
+        rows, different = sum(one.comparison.rows for one in results), sum(one.comparison.total for one in results)
+        print(f"verify: {len(results)} tables, {rows} rows, {different} differences")
+    return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
+
+
+def _sample(text: str, seed: int | None) -> Sample | None:
+    """`1%`, `0.5%` or a number of rows."""
+    from headrace.pipes.verification import Sample
+
+    if not text:
+        return None
+    drawn = secrets.randbelow(1 << 31) if seed is None else seed
+    try:
+        share, rows = (float(text[:-1]) / 100, 0) if text.endswith("%") else (0.0, int(text))
+    except ValueError:
+        share = rows = 0
+    if not (0 < share <= 1 or rows > 0):
+        raise DefiniteError(f"{text!r} is no sample", hint="write --sample 1% or --sample 100000")
+    return Sample(drawn, share, rows)
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -245,11 +281,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
-    command = _command(verbs, "verify", verify, "compare every table with its copy; exit 1 if any row differs")
+    command = _command(verbs, "verify", verify, "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
     _add_source(command)
     _add_sink(command)
     _add_tables(command)
     _add_columns(command)
+    _add_comparison(command)
 
     command = _command(verbs, "resync", resync, "read tables again, without stopping the others")
     command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
@@ -326,6 +363,23 @@ def _add_columns(command: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
     )
+
+
+def _add_comparison(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state", default="", metavar="DIR", help="the pipe's state directory: its tables, columns and settings are taken"
+    )
+    command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
+    command.add_argument("--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (from --state)")
+    command.add_argument("--zero-dates", choices=("halt", "null"), default="halt", help="as the pipe was started (from --state)")
+    command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
+    command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
+    command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")
+    command.add_argument("--wait", type=float, default=60.0, metavar="S", help="how long to wait for the pipe to catch up (%(default)s)")
+    command.add_argument("--chunk-rows", type=int, default=250_000, metavar="N", help="rows per region (%(default)s)")
+    command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare as Spark tasks (if rows are many)")
+    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _add_choices(command: argparse.ArgumentParser) -> None:

@@ -265,17 +265,15 @@ def test_vectors_that_come_and_go_in_clickhouse(mysql_server: PrivateServer, sin
 
 
 @pytest.mark.parametrize("kind", ["VARCHAR(20) CHARACTER SET latin1", "VARCHAR(20) CHARACTER SET utf16", "VARBINARY(20)"])
-def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(
-    book: Logbook, sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr(verification, "_CHUNK_ROWS", 10)
+def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logbook, sink: ClickHouseSink, kind: str) -> None:
     book.run(f"CREATE TABLE t (k {kind} PRIMARY KEY, v INT)")
     start = book.place()
     book.insert("t", [(f"é{n}", n) for n in range(100)])
     book.run("ANALYZE TABLE t")
     assert differences(book, sink, book.read(start, "t")) == 0
-    reader = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database)).reader()
-    [result] = verification.verify_tables(book.address, reader, Selection((f"{book.database}.t",)), settle=False)
+    target = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database))
+    options = verification.VerifyOptions(chunk_rows=10, settle=False)
+    [result] = verification.verify_tables(book.address, target, Selection((f"{book.database}.t",)), options)
     assert (result.comparison.rows, result.comparison.total) == (100, 0)
 
 

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from pymysql.connections import Connection
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import ChangeBlock, Op
-from headrace.model.digest import Digest
-from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.verify import compare
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url, query
+from headrace.model.schema import TableSchema
+from headrace.sources.mysql.connection import connect, parse_mysql_url
 from headrace.sources.mysql.digests import read_buckets, read_digest
-from headrace.sources.mysql.tablescan import scan_table
+from testkit.pairs import Pair, open_pair
 
 NINES = "9" * 65
 MOMENTS = ["0000-01-01 00:00:00", "1969-12-31 23:59:59", "1970-01-01 00:00:00", "9999-12-31 23:59:59", "2024-02-29 12:34:56"]
@@ -93,53 +83,6 @@ MARIADB = {
 MYSQL = {"vec": ("VECTOR(3)", ["TO_VECTOR('[1,2,3]')", "TO_VECTOR('[1,2,3.5]')", "TO_VECTOR('[0,0,0]')", "TO_VECTOR('[-0.0,0,0]')"])}
 
 
-class Pair:
-    """One source and one sink."""
-
-    def __init__(self, connection: Connection[Any], address: MySQLAddress, sink: ClickHouseSink) -> None:
-        self.connection, self.address, self.sink = connection, address, sink
-
-    def run(self, *statements: str) -> None:
-        for statement in statements:
-            query(self.connection, self.address, statement)
-
-    def schema(self, table: str) -> TableSchema:
-        [found] = capture_schemas(self.connection, self.address, lambda name: name == TableName(self.address.database, table))
-        return found.with_nullable_dates
-
-    def rows(self, schema: TableSchema) -> pa.Table:
-        batches = list(scan_table(self.connection, self.address, schema, zero_dates_as_null=True))
-        return pa.Table.from_batches(batches, schema=schema.arrow_schema)
-
-    def copy(self, schema: TableSchema) -> None:
-        self.sink.prepare([schema])
-        writer = self.sink.writer()
-        for number, batch in enumerate(self.rows(schema).combine_chunks().to_batches(), 1):
-            rows = batch.num_rows
-            plain = pa.array([number] * rows, pa.uint64())
-            writer.write(
-                ChangeBlock(
-                    schema,
-                    batch,
-                    pa.array([Op.SNAPSHOT] * rows, pa.uint8()),
-                    plain,
-                    pa.array([0] * rows, pa.int64()),
-                    order=pa.array(range(rows), pa.uint64()),
-                )
-            )
-        writer.close()
-
-    def source(self, schema: TableSchema, where: str = "") -> Digest:
-        return read_digest(self.connection, self.address, schema, where)
-
-    def target(self, schema: TableSchema, condition: str = "1") -> Digest:
-        return self.sink.digests().digest(schema, condition)
-
-    def is_equal(self, schema: TableSchema) -> bool:
-        """What comparing whole rows says."""
-        return compare(schema, self.rows(schema), self.sink.reader().read_range(schema)).total == 0
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as running:
@@ -148,12 +91,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 def pair(server: PrivateServer, database: str, engine: EmbeddedServer) -> Iterator[Pair]:
-    address = parse_mysql_url(server.url(database))
-    target = ClickHouseTarget("127.0.0.1", engine.port)
-    with closing(connect(address)) as connection:
-        query(connection, address, f"USE {database}")
-        yield Pair(connection, address, ClickHouseSink(target))
-    disconnect(target)
+    with open_pair(parse_mysql_url(server.url(database)), engine) as opened:
+        yield opened
 
 
 def types_of(server: PrivateServer) -> dict[str, tuple[str, list[str]]]:

@@ -84,7 +84,7 @@ def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subpr
         _end(pipe)
         _say(f"workload: {kinds}; the last change was there {waited_s:.2f} s after we looked for it")
         differences = 0
-        for result in verify_tables(parse_mysql_url(source.url(DATABASE)), reader, Selection((f"{DATABASE}.*",))):
+        for result in verify_tables(parse_mysql_url(source.url(DATABASE)), named.sink, Selection((f"{DATABASE}.*",))):
             differences += result.comparison.total
             _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {result.comparison.total} differences")
             for difference in result.comparison.differences:

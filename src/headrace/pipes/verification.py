@@ -1,116 +1,278 @@
-"""Comparing every table of a source with its copy, by chunk and by value.
+"""Comparing every table of a source with its copy, on a live pipe: by digests, then by rows where those differ.
 
-Each chunk is read from the source by the server's own SELECT and from the sink by `SELECT … FINAL`, and compared key by key. A running
-pipe is a little behind, so a chunk that differs is read again a few times; only what stays different counts.
+In this order: wait until the pipe has reached where the source's log ends; sum up every region on both sides; in regions that differ find
+the rows that do (`looking`); look at those rows until it is sure that they differ and are not only behind (`settling`); if asked for, set
+them right (`repairing`). The first two passes are pieces of work for threads or Spark tasks (`looks`), the rest is about few rows.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
-from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.digest import Digest
 from headrace.model.projection import Projection
-from headrace.model.schema import Kind, TableSchema
-from headrace.pipes.verify import Comparison, compare
-from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.model.schema import TableSchema
+from headrace.pipes.verify import Comparison
+from headrace.pipes.verifying.compared import ComparedTable, describe
+from headrace.pipes.verifying.looking import Findings, Looker, Sides
+from headrace.pipes.verifying.looks import Answer, Look, Lookers, LookKind, SparkLookers, ThreadLookers
+from headrace.pipes.verifying.regions import CHUNK_ROWS, Region, Sample, plan_regions
+from headrace.pipes.verifying.repairing import Repairer, refusal
+from headrace.pipes.verifying.result import TableResult, Verdict
+from headrace.pipes.verifying.settling import Settled, Settler
+from headrace.pipes.verifying.view import LineView, VerifyView
+from headrace.pipes.verifying.watermark import Standing, Watermark, has_reached
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect, query, quote_name
+from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.snapshot import estimate_rows
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.sources.mysql.watermark import log_end
 
-_CHUNK_ROWS: Final = 200_000
-_SETTLE_S: Final = (0.5, 1.5, 3.0)
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
-_TEXT: Final = frozenset({Kind.STRING, Kind.BYTES})
+_SPARK_ROWS: Final = 5_000_000
+_PRELOAD: Final = ("headrace.pipes.verifying.looks",)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The same rows on both sides: a condition for the source, a read of the sink."""
+class SparkUse(StrEnum):
+    """Where regions are compared."""
 
-    where: str
-    read: Callable[[ClickHouseReader], pa.Table]
+    AUTO = "auto"
+    """As Spark tasks if there are many rows; starting Spark takes longer than comparing few."""
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
-class TableResult:
-    """What comparing one table found."""
+class VerifyOptions:
+    """How to compare."""
 
-    schema: TableSchema
-    comparison: Comparison
+    projection: Projection = field(default_factory=Projection)
+    zero_dates_as_null: bool = False
+    chunk_rows: int = CHUNK_ROWS
+    sample: Sample | None = None
+    repair: bool = False
+    settle: bool = True
+    """Whether rows that differ are looked at again after a while when no pipe is watched."""
+    spark: SparkUse = SparkUse.AUTO
+    master: str = "local[2]"
+    slots: int = min(os.cpu_count() or 2, 4)
+
+    def shown(self, schema: TableSchema) -> TableSchema:
+        """A source's table as the sink gets to see it."""
+        return self.projection.project(schema.with_nullable_dates if self.zero_dates_as_null else schema)
 
 
 def verify_tables(
-    address: MySQLAddress, reader: ClickHouseReader, selection: Selection, projection: Projection | None = None, *, settle: bool = True
+    address: MySQLAddress,
+    sink: ClickHouseSink,
+    selection: Selection,
+    options: VerifyOptions | None = None,
+    *,
+    watermark: Watermark | None = None,
+    view: VerifyView | None = None,
 ) -> Iterator[TableResult]:
-    """Compare the selected tables, one after the other."""
-    connection = connect(address)
-    try:
-        schemas = [(projection or Projection()).project(schema) for schema in capture_schemas(connection, address, selection)]
-        if not schemas:
-            raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
+    """Compare the selected tables; each result as soon as it is sure."""
+    chosen = options or VerifyOptions()
+    with closing(connect(address)) as connection:
+        schemas = [chosen.shown(schema) for schema in capture_schemas(connection, address, selection)]
+    if not schemas:
+        raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
+    yield from _Verification(Sides(address, sink), chosen, watermark, view or LineView()).run(schemas)
+
+
+class _Verification:
+    """One comparison under way."""
+
+    def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark | None, view: VerifyView) -> None:
+        self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
+        self._standing: Standing | None = None
+        self._source_end: BinlogPosition | None = None
+        self._started = time.monotonic()
+
+    def run(self, schemas: Sequence[TableSchema]) -> Iterator[TableResult]:
+        self._await_pipe()
+        present: list[TableSchema] = []
         for schema in schemas:
-            total = Comparison(0, 0, ())
-            for part in _parts(connection, address, schema):
-                total = total + _compare_part(connection, address, reader, schema, part, settle)
-            yield TableResult(schema, total)
-    finally:
-        connection.close()
+            missing = self._unready(schema)
+            if missing is None:
+                present.append(schema)
+            else:
+                yield missing
+        tables = [describe(schema, self._sides.sink) for schema in present]
+        with closing(connect(self._sides.address)) as connection:
+            regions = [
+                plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)
+                for table in tables
+            ]
+        with ExitStack() as stack:
+            lookers = self._lookers(stack, tables, sum(region.estimate for found in regions for region in found))
+            first = self._first_pass(lookers, tables, regions)
+            looker = stack.enter_context(Looker(self._sides))
+            for number, table in enumerate(tables):
+                yield self._conclude(lookers, looker, number, table, regions[number], first[number])
+
+    def _await_pipe(self) -> None:
+        if self._watermark is None:
+            return
+        self._source_end = self._log_end()
+        self._standing = self._watermark.await_position(self._source_end)
+        if not has_reached(self._standing, self._source_end):
+            self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
+
+    def _lag(self) -> str:
+        assert self._watermark is not None
+        standing = self._watermark.ask()
+        running = "" if standing.is_running else " and does not run now"
+        return f"the pipe {self._watermark.pipe} stands at {standing.position}{running}, the source's log ends at {self._log_end()}"
+
+    def _unready(self, schema: TableSchema) -> TableResult | None:
+        """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
+        behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
+        if self._standing is not None and str(schema.name) in self._standing.incomplete:
+            return TableResult(schema, Comparison(), is_behind=True, notes=("its rows are still being read; verify it when that is done",))
+        if self._sides.sink.digests().is_there(schema):
+            return None
+        note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
+        if behind:
+            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()))
+        with Looker(self._sides) as looker:
+            rows = looker.source_digest(ComparedTable(schema), ("",)).rows
+        return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
+
+    def _lookers(self, stack: ExitStack, tables: Sequence[ComparedTable], rows: int) -> Lookers:
+        options = self._options
+        if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
+            return ThreadLookers(self._sides, tables, options.slots)
+        from headrace.spark.session import start_session
+
+        self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-verify-")))
+        session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD)
+        stack.callback(session.stop)
+        return SparkLookers(session, self._sides, tables, options.slots)
+
+    def _first_pass(self, lookers: Lookers, tables: Sequence[ComparedTable], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
+        """Both digests of every region, or what reading it found."""
+        looks = [
+            look for t, table in enumerate(tables) for r, region in enumerate(regions[t]) for look in _first_looks(table, t, r, region)
+        ]
+        answers = [[Answer() for _ in found] for found in regions]
+        names = [str(table.schema.name) for table in tables]
+        self._view.begins({name: sum(region.estimate for region in found) for name, found in zip(names, regions, strict=True)})
+
+        def on_answer(look: Look, answer: Answer) -> None:
+            answers[look.table][look.region] = _added(answers[look.table][look.region], answer)
+            if look.kind is not LookKind.SINK:
+                self._view.advanced(names[look.table], look.where.estimate)
+
+        try:
+            lookers.run(looks, on_answer)
+        finally:
+            self._view.ends()
+        return answers
+
+    def _conclude(
+        self, lookers: Lookers, looker: Looker, number: int, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer]
+    ) -> TableResult:
+        findings: dict[int, Findings] = {r: answer.findings for r, answer in enumerate(first) if answer.findings is not None}
+        rows = [_rows(answer) for answer in first]
+        unlike = [r for r, answer in enumerate(first) if answer.findings is None and answer.source != answer.sink]
+
+        def on_answer(look: Look, answer: Answer) -> None:
+            assert answer.findings is not None
+            findings[look.region] = answer.findings
+
+        if unlike:
+            lookers.run([Look(LookKind.NARROW, number, r, regions[r], rows[r]) for r in unlike], on_answer)
+        settled = self._settle(looker, table, regions, rows, findings)
+        settled, repaired, notes = self._repair(looker, table, settled)
+        behind = (self._lag(),) if settled.behind else ()
+        unread = sum(found.unread for found in findings.values())
+        return TableResult(
+            table.schema,
+            Comparison(sum(rows), settled.comparison.total, settled.comparison.differences),
+            settled.behind,
+            settled.changing,
+            unread,
+            repaired,
+            notes=(*table.notes, *notes, *behind),
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _settle(
+        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], rows: Sequence[int], findings: dict[int, Findings]
+    ) -> Settled:
+        nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
+        differing = {r: found for r, found in findings.items() if found.comparison.total}
+        settler = self._settler(looker)
+        if table.schema.row_key:
+            keys = pa.concat_tables([nothing, *(found.keys for found in differing.values())])
+            return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
+        parts = [settler.settle_whole(table, regions[r], rows[r]) for r in differing]
+        return Settled(
+            sum((part.comparison for part in parts), Comparison()),
+            nothing,
+            sum(part.changing for part in parts),
+            sum(part.behind for part in parts),
+        )
+
+    def _settler(self, looker: Looker) -> Settler:
+        return Settler(looker, self._watermark, self._log_end, patient=self._options.settle)
+
+    def _repair(self, looker: Looker, table: ComparedTable, settled: Settled) -> tuple[Settled, int, tuple[str, ...]]:
+        """What is different after repairing, how many rows were repaired, and what there is to say."""
+        if not self._options.repair or not settled.comparison.total:
+            return settled, 0, ()
+        refused = refusal(table, self._sides, self._watermark)
+        if refused or self._watermark is None:
+            return settled, 0, (f"not repaired: {refused}",)
+        repairer = Repairer(self._sides, table, self._watermark)
+        version = repairer.rewrite(settled.keys)
+        after = self._settler(looker).settle(table, settled.keys)
+        repaired = settled.keys.num_rows - after.keys.num_rows
+        again = replace(after, changing=settled.changing + after.changing, behind=settled.behind + after.behind)
+        return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
+
+    def _log_end(self) -> BinlogPosition:
+        assert self._watermark is not None
+        with closing(connect(self._sides.address)) as connection:
+            return log_end(connection, self._sides.address, self._watermark.ask().position.epoch)
 
 
-def _compare_part(
-    connection: Connection[Any], address: MySQLAddress, reader: ClickHouseReader, schema: TableSchema, part: _Part, settle: bool
-) -> Comparison:
-    for pause_s in (*_SETTLE_S, None) if settle else (None,):
-        batches = list(scan_table(connection, address, schema, part.where, zero_dates_as_null=True))
-        source = pa.Table.from_batches(batches, schema=schema.arrow_schema)
-        result = compare(schema, source, part.read(reader))
-        if not result.total or pause_s is None:
-            break
-        time.sleep(pause_s)
-    return result
+def _first_looks(table: ComparedTable, number: int, place: int, region: Region) -> list[Look]:
+    if not table.by_digest:
+        return [Look(LookKind.READ, number, place, region)]
+    if len(region.wheres) == 1:
+        return [Look(LookKind.BOTH, number, place, region)]
+    # The sink sums up the whole at once, with threads of its own; the source part by part.
+    share = max(region.estimate // len(region.wheres), 1)
+    parts = [Look(LookKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
+    return [Look(LookKind.SINK, number, place, region), *parts]
 
 
-def _parts(connection: Connection[Any], address: MySQLAddress, schema: TableSchema) -> list[_Part]:
-    rows = estimate_rows(connection, address, schema.name)
-    count = -(-rows // _CHUNK_ROWS)
-    column = schema.column(schema.row_key[0]) if schema.row_key else None
-    if count > 1 and column is not None and column.kind in _INTEGERS:
-        return _ranges(connection, address, schema, column.name, count)
-    if count > 1 and column is not None and column.kind in _TEXT:
-        # Collations order text differently on the two sides; a checksum of its bytes is the same on both.
-        return [_bucket(schema, column.name, i, count) for i in range(count)]
-    return [_Part("", lambda reader: reader.read_range(schema))]
+def _added(one: Answer, other: Answer) -> Answer:
+    return Answer(_sum(one.source, other.source), _sum(one.sink, other.sink), other.findings or one.findings)
 
 
-def _ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, column: str, count: int) -> list[_Part]:
-    table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
-    name = quote_name(column)
-    low, high = query(connection, address, f"SELECT MIN({name}), MAX({name}) FROM {table}")[0]
-    cuts = sorted({low + (high - low) * i // count for i in range(1, count)}) if low is not None else []
-    bounds = [None, *cuts, None]
-    return [_range(schema, name, lower, upper) for lower, upper in pairwise(bounds)]
+def _sum(one: Digest | None, other: Digest | None) -> Digest | None:
+    return other if one is None else one if other is None else one + other
 
 
-def _range(schema: TableSchema, name: str, lower: int | None, upper: int | None) -> _Part:
-    conditions = [f"{name} > {lower}"] if lower is not None else []
-    conditions += [f"{name} <= {upper}"] if upper is not None else []
-    below = None if lower is None else (lower,)
-    above = None if upper is None else (upper,)
-    return _Part(" AND ".join(conditions), lambda reader: reader.read_range(schema, below, above))
+def _rows(answer: Answer) -> int:
+    if answer.findings is not None:
+        return answer.findings.comparison.rows
+    return answer.source.rows if answer.source is not None else 0
 
 
-def _bucket(schema: TableSchema, column: str, bucket: int, buckets: int) -> _Part:
-    name = quote_name(column)
-    # The source's checksum is of the bytes it keeps, the sink's of UTF-8.
-    text = f"CONVERT({name} USING utf8mb4)" if schema.column(column).kind is Kind.STRING else name
-    where = f"CRC32({text}) % {buckets} = {bucket}"
-    return _Part(where, lambda reader: reader.read_bucket(schema, column, bucket, buckets))
+__all__ = ["Sample", "SparkUse", "TableResult", "Verdict", "VerifyOptions", "verify_tables"]

@@ -50,8 +50,8 @@ class Comparison:
         return Comparison(self.rows + other.rows, self.total + other.total, kept)
 
 
-def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int = MOST_REPORTED) -> Comparison:
-    """Compare two tables of `schema`, their rows in any order."""
+def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int = MOST_REPORTED, count_extra: bool = True) -> Comparison:
+    """Compare two tables of `schema`, their rows in any order; without `count_extra`, rows that only the target has are no difference."""
     _check_shape(schema, source, "source")
     _check_shape(schema, target, "target")
     left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
@@ -60,13 +60,37 @@ def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: in
     found = _Found(schema, source, target, most)
     for row in found.take(missing):
         found.add(Difference(found.key(source, row), "missing"))
-    for row in found.take(extra):
+    for row in found.take(extra if count_extra else extra[:0]):
         found.add(Difference(found.key(target, row), "extra"))
     for column in schema.columns:
         unequal = np.flatnonzero(_unequal(left[column.name].take(in_source), right[column.name].take(in_target)))
         for pair in found.take(unequal):
             found.add_value(column.name, in_source[pair], in_target[pair])
     return Comparison(source.num_rows, found.total, tuple(found.differences))
+
+
+def different_keys(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int, extra: bool = True) -> pa.Table:
+    """The keys, each once, of at most so many rows that differ; without `extra` not of those that only the target has."""
+    left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
+    right = {c.name: _comparable(target.column(c.name)) for c in schema.columns}
+    missing, only_target, in_source, in_target = _match(schema, left, right)
+    unequal = np.zeros(len(in_source), dtype=bool)
+    for column in schema.columns:
+        unequal |= _unequal(left[column.name].take(in_source), right[column.name].take(in_target))
+    names = list(_key(schema))
+    lost = source.select(names).take(np.concatenate((missing, in_source[unequal]))[:most])
+    found = pa.concat_tables([lost, target.select(names).take(only_target[:most])]) if extra else lost
+    return distinct(found).slice(0, most)
+
+
+def distinct(keys: pa.Table) -> pa.Table:
+    """The table without rows that stood before."""
+    if keys.num_rows < 2:
+        return keys
+    plain = {name: _comparable(keys.column(name)) for name in keys.column_names}
+    order = pc.sort_indices(pa.table(plain), [(name, "ascending") for name in plain])
+    first = np.concatenate(([True], ~_equal_to_next(plain, order)))
+    return keys.take(np.sort(order.to_numpy()[first]))
 
 
 class _Found:

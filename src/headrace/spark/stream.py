@@ -25,7 +25,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.sources.base import Source, Work
 from headrace.spark.faults import decode
 from headrace.spark.source import FORMAT, address_format
-from headrace.spark.tasks import REPORT_SCHEMA, Report, Task
+from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
 
 
 class _StopRequested(Exception):
@@ -97,7 +97,7 @@ class ChangeStream:
 
 
 def run_works(
-    session: SparkSession, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
+    session: SparkSession, task: Job, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
 ) -> None:
     """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
     group = f"headrace-{secrets.token_hex(4)}"
@@ -120,7 +120,7 @@ def run_works(
             raise
 
 
-def _run(addresses: DataFrame, task: Task) -> list[Report]:
+def _run(addresses: DataFrame, task: Job) -> list[Report]:
     try:
         rows = addresses.mapInArrow(task, REPORT_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +30,8 @@ _ARROW = pa.schema(
     ]
 )
 
+Job = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What Spark runs in a task: pieces of work in, reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
 
@@ -59,7 +60,7 @@ class Task:
         mark_log()
         with carried():
             reports = [report for batch in batches for work in batch.column(0).to_pylist() for report in self._run(json.loads(work))]
-        yield pa.RecordBatch.from_pylist([_as_row(report) for report in reports], schema=_ARROW)
+        yield report_batch(reports)
 
     def _run(self, work: Work) -> list[Report]:
         if work["kind"] == "statement":
@@ -98,5 +99,6 @@ def _newest(block: ChangeBlock) -> int:
     return int(pc.max(block.commit_ts).as_py() or 0)
 
 
-def _as_row(report: Report) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in _ARROW.names}
+def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:
+    """Reports as a task hands them to Spark."""
+    return pa.RecordBatch.from_pylist([{name: getattr(report, name) for name in _ARROW.names} for report in reports], schema=_ARROW)

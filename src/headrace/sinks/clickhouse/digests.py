@@ -1,8 +1,8 @@
 """Digests of rows, computed by ClickHouse's own functions (see `headrace.model.digest` for what they are of).
 
-Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (`Carrier.canonical`);
-digits that the source's column does not have stay in the text, so a value that nobody but another writer can have stored is found. A table
-with a column that has no such text has no digests, and is compared by reading it.
+Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (see
+`Carrier.canonical`). Digits that the source's column does not have stay in the text, so that a value that only another writer can have
+stored is found. A table with a column that has no such text has no digests, and is compared by reading it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.names import parse_names, quote_name, quote_text
 from headrace.sinks.clickhouse.number_carriers import decimal_arrow
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.typenames import TypeName, unwrap
@@ -42,6 +42,23 @@ class ClickHouseDigests:
         """Other columns that have no canonical text: with one of these, a table is compared by reading it."""
         stored = [column for column in self._layout(schema).columns if not self._carrier(column).loses]
         return tuple(column.source.name for column in stored if self._canonical(column) is None)
+
+    def is_there(self, schema: TableSchema) -> bool:
+        """Whether the sink has the table."""
+        layout = self._layout(schema)
+        where = f"database = {quote_text(layout.database)} AND name = {quote_text(layout.table)}"
+        return bool(self._reader.query(f"SELECT 1 FROM system.tables WHERE {where}")[1])
+
+    def is_sorted_by(self, schema: TableSchema) -> bool:
+        """Whether the sort key begins with the first column of the row's key, so that ranges of it are found by the index."""
+        if not schema.row_key:
+            return False
+        layout = self._layout(schema)
+        database, table = layout.holder or (layout.database, layout.table)
+        where = f"database = {quote_text(database)} AND name = {quote_text(table)}"
+        rows = self._reader.query(f"SELECT sorting_key FROM system.tables WHERE {where}")[1]
+        first = parse_names(str(rows[0][0]).strip("()").split(",")[0]) if rows else None
+        return first == (layout.stored(schema.row_key[0]).name,)
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
         """The digest of the rows that satisfy a condition."""

@@ -51,9 +51,27 @@ class ClickHouseReader:
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
         """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
+        return self._read(self._layout(schema), self.range_condition(schema, lower, upper))
+
+    def read_where(self, schema: TableSchema, condition: str) -> pa.Table:
+        """The rows that satisfy a condition in ClickHouse's SQL, in no order."""
+        return self._read(self._layout(schema), condition)
+
+    def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
+        """The condition of `read_range`."""
         layout = self._layout(schema)
         keys = [(schema.column(name), self._comparable(layout, name)) for name in schema.row_key]
-        return self._read(layout, _range_condition(schema, keys, lower, upper))
+        return _range_condition(schema, keys, lower, upper)
+
+    def key_condition(self, schema: TableSchema, keys: pa.Table) -> str:
+        """The condition of having one of these keys, given as a table of the key's columns."""
+        layout = self._layout(schema)
+        names = [self._comparable(layout, name) for name in schema.row_key]
+        spelled = [[literal(schema.column(name), value) for value in keys.column(name)] for name in schema.row_key]
+        if len(names) == 1:
+            return f"{names[0]} IN ({', '.join(spelled[0])})"
+        rows = ", ".join(f"({', '.join(row)})" for row in zip(*spelled, strict=True))
+        return f"({', '.join(names)}) IN ({rows})"
 
     def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
         """The rows with CRC32 of the column % buckets = bucket: a cut of text and binary keys on which every collation agrees."""

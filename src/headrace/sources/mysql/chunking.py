@@ -38,16 +38,40 @@ class KeyRange:
     estimate: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where a table is cut: the keys up to which each chunk but the last goes, and about how many rows each chunk has."""
+
+    columns: tuple[KeyColumn, ...]
+    bounds: tuple[Key, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def ranges(self) -> list[KeyRange]:
+        """The conditions of the chunks."""
+        lower = ["", *(compare_key(self.columns, bound, ">", ">") for bound in self.bounds)]
+        upper = [*(compare_key(self.columns, bound, "<", "<=") for bound in self.bounds), ""]
+        return [
+            KeyRange(" AND ".join(side for side in sides if side), max(size, 1))
+            for *sides, size in zip(lower, upper, self.sizes, strict=True)
+        ]
+
+
 def plan_ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> list[KeyRange]:
     """Conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no key to cut by."""
-    whole = [KeyRange("", max(rows, 1))]
+    return plan_cuts(connection, address, schema, rows, chunk_rows).ranges
+
+
+def plan_cuts(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> Cuts:
+    """Where to cut the table into chunks of about `chunk_rows` rows; nowhere if it has no key to cut by."""
+    whole = Cuts((), (), (max(rows, 1),))
     if rows <= chunk_rows:
         return whole
     index = find_index(connection, address, schema)
     if index is None:
         return whole
     parts = _Splitter(connection, address, schema, index).parts(rows, chunk_rows)
-    return _join(index.columns, parts, chunk_rows) or whole
+    return _join(index.columns, parts, chunk_rows) if parts else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +220,8 @@ def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) 
     return terms[0] if len(terms) == 1 else "(" + " OR ".join(f"({term})" for term in terms) + ")"
 
 
-def _join(columns: Sequence[KeyColumn], parts: list[_Part], chunk_rows: int) -> list[KeyRange]:
-    """Neighbours put together until they make a chunk; conditions from the last key of each."""
+def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> Cuts:
+    """Neighbours put together until they make a chunk, cut at the last key of each."""
     groups: list[tuple[Key, int]] = []
     held = 0
     for i, part in enumerate(parts):
@@ -207,8 +231,4 @@ def _join(columns: Sequence[KeyColumn], parts: list[_Part], chunk_rows: int) -> 
         if following and abs(chunk_rows - held) <= abs(held + following - chunk_rows):
             groups.append((part.high, held))
             held = 0
-    bounds = [high for high, _ in groups]
-    lower = ["", *(compare_key(columns, bound, ">", ">") for bound in bounds)]
-    upper = [*(compare_key(columns, bound, "<", "<=") for bound in bounds), ""]
-    sizes = [*(size for _, size in groups), held]
-    return [KeyRange(" AND ".join(side for side in sides if side), max(size, 1)) for *sides, size in zip(lower, upper, sizes, strict=True)]
+    return Cuts(columns, tuple(high for high, _ in groups), (*(size for _, size in groups), held))

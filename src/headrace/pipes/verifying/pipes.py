@@ -1,0 +1,92 @@
+"""Which pipe a comparison watches: the one that is named, or the only one that the sink knows of for this source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.pipes.remembered import settings_of
+from headrace.pipes.state import PipeState, StateDirectory
+from headrace.pipes.verifying.watermark import Standing, Watermark, standing_of
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.positions import POSITIONS, read_progress
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPipe:
+    """What a state directory says of a pipe: what it was started with."""
+
+    directory: StateDirectory | None = None
+    selection: Selection | None = None
+    projection: Projection | None = None
+    zero_dates_as_null: bool = False
+    choices: SinkChoices = field(default_factory=SinkChoices)
+
+
+def known_pipe(path: str) -> KnownPipe:
+    """The pipe of a state directory; nothing is known without one."""
+    if not path:
+        return KnownPipe()
+    directory = StateDirectory(Path(path), make=False)
+    state = directory.load()
+    if state is None:
+        raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")
+    return _told_by(directory, state)
+
+
+def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
+    columns = state.options.get("columns", {})
+    return KnownPipe(
+        directory,
+        Selection.from_json(state.selection),
+        Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ()))),
+        bool(state.options.get("zero_dates_as_null")),
+        settings_of(state, str(directory.path / "pipe.json")).sink,
+    )
+
+
+def find_watermark(sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float) -> Watermark | None:
+    """The pipe to watch, by its name in the sink or by its state; else the only one that reads this source; None if that says nothing."""
+    own = sink.own_tables()
+    told = _pipes(own)
+    if pipe and pipe not in told:
+        known_ones = ", ".join(sorted(told)) or "none"
+        raise DefiniteError(f"the sink knows no pipe {pipe!r}", place="headrace.positions", hint=f"pipes that it knows: {known_ones}")
+    if not pipe and known.directory is not None and known.directory.path.name in told:
+        pipe = known.directory.path.name
+    if not pipe:
+        same = [name for name, source in told.items() if _server(source) == _server(str(address))]
+        if len(same) != 1:
+            return None
+        [pipe] = same
+    return Watermark(pipe, _asking(own, pipe, known.directory), wait_s)
+
+
+def _asking(own: OwnTables, pipe: str, directory: StateDirectory | None) -> Callable[[], Standing]:
+    def ask() -> Standing:
+        progress: Progress | None = read_progress(own, pipe)
+        if progress is None:
+            raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
+        found = standing_of(progress)
+        # A lock tells at once that a pipe has ended; its last word in the sink only after a while.
+        return found if directory is None else replace(found, is_running=directory.is_owned)
+
+    return ask
+
+
+def _pipes(own: OwnTables) -> dict[str, str]:
+    return {str(name): str(source) for name, source in own.select(POSITIONS, ["pipe", "source"])} if own.exists(POSITIONS) else {}
+
+
+def _server(source: str) -> str:
+    parts = urlsplit(source)
+    return f"{parts.netloc.rpartition('@')[2]}?{parts.query}"

@@ -1,0 +1,123 @@
+"""Telling what is different from what is behind, row by row.
+
+Rows that differed are looked at again: (1) read them from the source, (2) see where its log ends, (3) wait until the pipe has reached that,
+(4) read them from the sink, (5) read them from the source once more. A row that is the same in (1) and (5) did not change in between (or
+changed back), and the sink had all that (1) saw: if (4) shows another row, it is different. If the row changed, nothing is known yet, and
+it is looked at again; rows that keep changing are told as such, never as different. If the pipe did not get that far, rows are behind.
+
+Without a pipe to watch there is no (3) but time: only what stays different for some seconds counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.pipes.verify import Comparison, compare, different_keys
+from headrace.pipes.verifying.compared import ComparedTable
+from headrace.pipes.verifying.keys import chosen, key_list
+from headrace.pipes.verifying.looking import Looker
+from headrace.pipes.verifying.regions import Region
+from headrace.pipes.verifying.watermark import Watermark, has_reached
+from headrace.sources.mysql.position import BinlogPosition
+
+_ROUNDS: Final = 8
+_PAUSES_S: Final = (0.5, 1.5, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of rows that differed once."""
+
+    comparison: Comparison
+    """Of the rows that are different."""
+    keys: pa.Table
+    """Theirs."""
+    changing: int = 0
+    """Rows that changed each time they were looked at."""
+    behind: int = 0
+    """Rows that differ, in a sink that has not reached what the source shows."""
+
+
+class Settler:
+    """Looks at rows until it is sure of them."""
+
+    def __init__(self, looker: Looker, watermark: Watermark | None, log_end: Callable[[], BinlogPosition], *, patient: bool = True) -> None:
+        self._looker, self._watermark, self._log_end = looker, watermark, log_end
+        self._pauses_s = _PAUSES_S if patient else ()
+
+    def settle(self, table: ComparedTable, keys: pa.Table) -> Settled:
+        """Look at the rows with these keys until each is equal, different, behind, or known to keep changing."""
+        schema, extra = table.shown, not table.keeps_deleted
+        sure: list[pa.Table] = []
+        total = Comparison()
+        behind = 0
+        pauses_s = iter(self._pauses_s)
+        for _ in range(_ROUNDS):
+            if not keys.num_rows:
+                break
+            wanted = set(key_list(keys))
+            first = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            reached = self._await()
+            target = chosen(self._looker.sink_by_key(table, keys), wanted, schema.row_key)
+            last = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            most = 2 * keys.num_rows
+            unlike = set(key_list(different_keys(schema, last, target, most=most, extra=extra)))
+            moved = set(key_list(different_keys(schema, first, last, most=most)))
+            if reached is None and _pause(pauses_s):
+                # Nothing tells when the sink is there: only what stays different counts, and the last look decides.
+                keys = chosen(keys, unlike)
+                continue
+            stable = unlike - moved
+            if reached is False:
+                behind += len(unlike)
+                keys = keys.slice(0, 0)
+                break
+            if stable:
+                sure.append(chosen(keys, stable))
+                total = total + _counted(table, chosen(last, stable, schema.row_key), chosen(target, stable, schema.row_key), extra)
+            keys = chosen(keys, unlike & moved)
+        found = pa.concat_tables([keys.slice(0, 0), *sure])
+        return Settled(total, found, changing=keys.num_rows, behind=behind)
+
+    def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
+        """The same for a region of a table whose rows have no key: it is looked at as a whole."""
+        pauses_s = iter(self._pauses_s)
+        total = Comparison()
+        nothing = table.shown.arrow_schema.empty_table()
+        for _ in range(_ROUNDS):
+            first = self._looker.source_digest(table, region.wheres)
+            reached = self._await()
+            found = self._looker.narrow(table, region, rows)
+            total = Comparison(0, found.comparison.total, found.comparison.differences)
+            if not total.total or reached is False:
+                return Settled(Comparison(), nothing, behind=total.total)
+            if reached is None and _pause(pauses_s):
+                continue
+            if self._looker.source_digest(table, region.wheres) == first:
+                return Settled(total, found.keys)
+        return Settled(Comparison(), nothing, changing=total.total)
+
+    def _await(self) -> bool | None:
+        """Whether the sink has all that the source showed; None if nobody can say."""
+        if self._watermark is None:
+            return None
+        wanted = self._log_end()
+        return has_reached(self._watermark.await_position(wanted), wanted)
+
+
+def _pause(pauses_s: Iterator[float]) -> bool:
+    pause_s = next(pauses_s, None)
+    if pause_s is None:
+        return False
+    time.sleep(pause_s)
+    return True
+
+
+def _counted(table: ComparedTable, source: pa.Table, target: pa.Table, extra: bool) -> Comparison:
+    found = compare(table.shown, source, target, count_extra=extra)
+    return Comparison(0, found.total, found.differences)

@@ -1,0 +1,61 @@
+"""How far the sink is, and waiting for it.
+
+A pipe tells the sink after every batch up to which position of the source's log the tables are complete (`headrace.positions`). What was
+read from the source lies before where its log ends afterwards; so once the pipe has reached that end, the sink has all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.model.version import unpack_version
+from headrace.sinks.base import Progress
+from headrace.sources.mysql.position import BinlogPosition
+
+_POLL_S: Final = 0.1
+SILENT_S: Final = 30.0
+"""A pipe that has not said so long that it runs, does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a pipe stands."""
+
+    position: BinlogPosition
+    is_running: bool
+    incomplete: frozenset[str] = frozenset()
+    """Tables whose rows are still being read."""
+
+
+def standing_of(progress: Progress) -> Standing:
+    """Where a pipe stands, by what it told the sink."""
+    file, _, offset = progress.position.rpartition(":")
+    epoch, _, address = unpack_version(progress.version)
+    position = BinlogPosition(file, int(offset), progress.gtid, epoch, shift=max(address - int(offset), 0))
+    silent_s = time.time() - progress.seen_us / 1e6
+    return Standing(position, silent_s < SILENT_S, frozenset(progress.incomplete))
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A pipe that is watched."""
+
+    pipe: str
+    ask: Callable[[], Standing]
+    wait_s: float
+
+    def await_position(self, wanted: BinlogPosition) -> Standing:
+        """Wait until the pipe has reached a position; give up when it does not run, or after a while. Where it stands then."""
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            found = self.ask()
+            if has_reached(found, wanted) or not found.is_running or time.monotonic() > deadline:
+                return found
+            time.sleep(_POLL_S)
+
+
+def has_reached(standing: Standing, wanted: BinlogPosition) -> bool:
+    return standing.position >= wanted

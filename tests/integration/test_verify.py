@@ -1,0 +1,271 @@
+"""`headrace verify` on real ends: every difference and nothing else, what is only behind, and what repairing does.
+
+The witness is the comparison of all rows read from both sides (`Pair.compare`). There is no pipe: a test says how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from headrace import cli
+from headrace.demo.server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from headrace.model.schema import TableSchema
+from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
+from headrace.pipes.verifying import looking, settling
+from headrace.pipes.verifying.compared import describe
+from headrace.pipes.verifying.looking import Looker, Sides
+from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
+from headrace.pipes.verifying.settling import Settler
+from headrace.pipes.verifying.watermark import Standing, Watermark
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.selection import Selection
+from testkit.pairs import Pair, open_pair
+
+ROWS = 2000
+NUMBERS = f"WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS - 1})"
+# Keys that both sides order alike, and keys that they do not: definition, key of row i, three keys to spoil in ClickHouse's words.
+KEYS: dict[str, tuple[str, str, tuple[str, str, str]]] = {
+    "number": ("id BIGINT PRIMARY KEY", "i * 7 - 3000", ("-2993", "4", "id = -2986")),
+    "pair": ("id INT, sub SMALLINT UNSIGNED, PRIMARY KEY (id, sub)", "i DIV 10, i % 10", ("7, 3", "7, 4", "id = 100 AND sub = 9")),
+    "mixed": ("id INT, word VARCHAR(9), PRIMARY KEY (id, word)", "i DIV 10, CONCAT('W', i % 10)",
+        ("7, 'W3'", "7, 'W4'", "id = 9 AND word = 'W1'")),
+    "text": ("word VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY", "CONCAT('é', i)", ("'é17'", "'é1000'", "word = 'é3'")),
+    "bytes": ("b VARBINARY(8) PRIMARY KEY", "UNHEX(LPAD(HEX(i * 5), 6, '0'))",
+        ("unhex('000005')", "unhex('00000A')", "b = unhex('00000F')")),
+    "money": ("d DECIMAL(12,2) PRIMARY KEY", "i / 4", ("0.25", "0.5", "d = 0.75")),
+    "moment": ("t DATETIME(3) PRIMARY KEY", "'1969-12-31 23:50:00' + INTERVAL i * 500000 MICROSECOND",
+        ("'1969-12-31 23:50:00.500'", "'1969-12-31 23:50:01'", "t = '1969-12-31 23:50:02.500'")),
+    "span": ("t TIME(1) PRIMARY KEY", "SEC_TO_TIME(i - 100.5)", ("'-00:01:40.5'", "'-00:01:39.5'", "t = '00:00:00.5'")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def pair(server: PrivateServer, database: str, engine: EmbeddedServer) -> Iterator[Pair]:
+    with open_pair(parse_mysql_url(server.url(database)), engine) as opened:
+        yield opened
+        opened.spoil("DROP DATABASE IF EXISTS headrace")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a few rows, so that a table of two thousand has all that one of ten million has."""
+    monkeypatch.setattr(looking, "_READ_ROWS", 40)
+    monkeypatch.setattr(looking, "_BUCKET_ROWS", 10)
+
+
+def make(pair: Pair, table: str, definition: str, key: str) -> TableSchema:
+    pair.run(
+        f"CREATE TABLE `{table}` ({definition.replace('PRIMARY KEY (', 'v VARCHAR(20), n INT, PRIMARY KEY (')}"
+        + ("" if "PRIMARY KEY (" in definition else ", v VARCHAR(20), n INT")
+        + ")",
+        "SET SESSION max_recursive_iterations = 100000" if pair.is_mariadb else "SET SESSION cte_max_recursion_depth = 100000",
+        f"INSERT INTO `{table}` {NUMBERS} SELECT {key}, CONCAT('value ', i), IF(i % 3, i, NULL) FROM n",
+        f"ANALYZE TABLE `{table}`",
+    )
+    return pair.schema(table)
+
+
+def verify(
+    pair: Pair, *schemas: TableSchema, options: VerifyOptions | None = None, watermark: Watermark | None = None
+) -> list[TableResult]:
+    chosen = options or VerifyOptions(chunk_rows=250, settle=False)
+    selection = Selection(tuple(str(schema.name) for schema in schemas))
+    return list(verify_tables(pair.address, pair.sink, selection, replace(chosen, zero_dates_as_null=True), watermark=watermark))
+
+
+def watch(pair: Pair, wait_s: float = 0.5) -> Watermark:
+    found = find_watermark(pair.sink, pair.address, "", KnownPipe(), wait_s)
+    assert found is not None
+    return found
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_every_difference_is_found_whatever_the_key(pair: Pair) -> None:
+    schemas = {name: make(pair, name, definition, key) for name, (definition, key, _) in KEYS.items()}
+    pair.run(
+        "CREATE TABLE keyless (a INT, b VARCHAR(20))", f"INSERT INTO keyless {NUMBERS} SELECT i DIV 2, 'x' FROM n", "ANALYZE TABLE keyless"
+    )
+    schemas["keyless"] = pair.schema("keyless")
+    for schema in schemas.values():
+        pair.copy(schema)
+    equal = verify(pair, *schemas.values())
+    assert [(result.comparison.rows, result.verdict, result.notes) for result in equal] == [(ROWS, Verdict.EQUAL, ())] * len(schemas)
+
+    for name, (_, _, (changed, other, gone)) in KEYS.items():
+        place = f"`{pair.address.database}`.`{name}`"
+        version = 1 << 60
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({changed}, 'spoilt', NULL, 1, {version})")
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({other}, NULL, 5, 1, {version})")
+        columns = ", ".join(f"`{column.name}`" for column in schemas[name].columns)
+        pair.spoil(f"INSERT INTO {place} ({columns}, _sign, _version) SELECT {columns}, -1, {version} FROM {place} FINAL WHERE {gone}")
+    pair.spoil(f"ALTER TABLE `{pair.address.database}`.keyless DELETE WHERE a = 7 SETTINGS mutations_sync = 2")
+    for result in verify(pair, *schemas.values()):
+        witness = pair.compare(result.schema)
+        assert result.verdict is Verdict.DIFFERENT
+        assert result.comparison.total == witness.total >= 2, result.schema.name
+        assert set(result.comparison.differences) == set(witness.differences), result.schema.name
+        assert result.comparison.rows == ROWS
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_repairing_sets_missing_extra_and_different_rows_right(pair: Pair) -> None:
+    schemas = [make(pair, name, *KEYS[name][:2]) for name in ("number", "text", "mixed", "moment")]
+    for schema in schemas:
+        pair.copy(schema)
+    for name in ("number", "text", "mixed", "moment"):
+        place, key = f"`{pair.address.database}`.`{name}`", KEYS[name][2]
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({key[0]}, 'spoilt', NULL, 1, {pair.log_end().version})")
+        pair.spoil(f"ALTER TABLE {place} DELETE WHERE {key[2]} SETTINGS mutations_sync = 2")
+    pair.run("DELETE FROM number WHERE id = 10", "DELETE FROM text WHERE word = 'é5'", "UPDATE mixed SET v = 'new' WHERE id = 3")
+    pair.tell("pipe", pair.log_end())
+    options = VerifyOptions(chunk_rows=250, repair=True)
+    results = verify(pair, *schemas, options=options, watermark=watch(pair))
+    assert [(result.verdict, result.comparison.total, result.notes) for result in results] == [(Verdict.EQUAL, 0, ())] * 4
+    assert {result.schema.name.table: result.repaired for result in results} == {"number": 3, "text": 3, "mixed": 12, "moment": 2}
+    assert all(pair.is_equal(schema) for schema in schemas)
+    # A repaired row is no younger than it was: the next change wins.
+    pair.run("UPDATE number SET v = 'later' WHERE id = -2993")
+    pair.copy(schemas[0])
+    assert pair.is_equal(schemas[0])
+    assert [result.repaired for result in verify(pair, *schemas, options=options, watermark=watch(pair))] == [0] * 4
+
+
+def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.run("CREATE TABLE keyless (a INT)", "INSERT INTO keyless VALUES (1), (1)")
+    keyless, place = pair.schema("keyless"), f"`{pair.address.database}`.number"
+    pair.copy(schema)
+    pair.copy(keyless)
+    pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES (4, 'garbage', NULL, 1, {1 << 62})")
+    pair.run("INSERT INTO keyless VALUES (2)")
+    options = VerifyOptions(repair=True, settle=False)
+    [_, unknown] = verify(pair, schema, keyless, options=options)
+    assert "name it with --state or --pipe" in unknown.notes[0]
+    pair.tell("pipe", pair.log_end())
+    [without, garbage] = verify(pair, schema, keyless, options=options, watermark=watch(pair))
+    assert (without.verdict, without.repaired) == (Verdict.DIFFERENT, 0)
+    assert f"headrace resync {keyless.name}" in without.notes[0]
+    assert (garbage.verdict, garbage.comparison.total, garbage.repaired) == (Verdict.DIFFERENT, 1, 0)
+    assert f"({1 << 62}) above the position" in garbage.notes[0]
+    # The way out that it names is one.
+    pair.spoil(garbage.notes[0].partition("take it away (")[2].partition(") and repair")[0] + " SETTINGS mutations_sync = 2")
+    assert [result.verdict for result in verify(pair, schema, options=options, watermark=watch(pair))] == [Verdict.EQUAL]
+
+
+def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.copy(schema)
+    copied = pair.log_end()
+    pair.run("UPDATE number SET v = 'changed' WHERE id < 0", "DELETE FROM number WHERE id = 10", "CREATE TABLE later (id INT PRIMARY KEY)")
+    later = pair.schema("later")
+    for silent_s in (0.0, 100.0):
+        pair.tell("pipe", copied, silent_s=silent_s)
+        [missing, behind] = verify(pair, schema, later, watermark=watch(pair))
+        assert (missing.verdict, behind.verdict, behind.comparison.total) == (Verdict.BEHIND, Verdict.BEHIND, 0)
+        assert behind.behind == 430
+        assert ("does not run now" in behind.notes[-1]) == bool(silent_s)
+        assert str(copied) in behind.notes[-1]
+        assert str(pair.log_end()) in behind.notes[-1]
+    # The pipe says that it is there; what differs now is different.
+    pair.tell("pipe", pair.log_end())
+    [missing, different] = verify(pair, schema, later, watermark=watch(pair))
+    assert (missing.verdict, different.verdict, different.comparison.total) == (Verdict.DIFFERENT, Verdict.DIFFERENT, 430)
+    assert "there is no table" in missing.notes[0]
+    pair.tell("pipe", pair.log_end(), incomplete=(str(schema.name),))
+    [reading] = verify(pair, schema, watermark=watch(pair))
+    assert (reading.verdict, reading.comparison.total) == (Verdict.BEHIND, 0)
+
+
+def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.copy(schema)
+    pair.run("UPDATE number SET v = 'on its way' WHERE id < -2900", "UPDATE number SET n = 0 WHERE id = 10")
+    asked = 0
+
+    def ask() -> Standing:
+        """A pipe that brings all changes whenever it is asked how far it is, while one row is changed again and again."""
+        nonlocal asked
+        asked += 1
+        pair.copy(schema)
+        reached = pair.log_end()
+        pair.run(f"UPDATE number SET n = {asked} WHERE id = 10")
+        return Standing(reached, is_running=True)
+
+    [result] = verify(pair, schema, watermark=Watermark("pipe", ask, 5.0))
+    assert (result.verdict, result.comparison.total, result.changing) == (Verdict.CHANGING, 0, 1)
+    # A row that is wrong is found among those that change.
+    pair.run("DELETE FROM number WHERE id = 17")
+    with Looker(Sides(pair.address, pair.sink)) as looker:
+        monkeypatch.setattr(settling, "_ROUNDS", 2)
+        settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end)
+        table = describe(schema, pair.sink)
+        keys = pair.rows(schema).select(["id"]).slice(0, 500)
+        found = settler.settle(table, pa.concat_tables([keys, pa.table({"id": pa.array([17], pa.int64())}, schema=keys.schema)]))
+    assert (found.comparison.total, found.changing, found.keys.to_pylist()) == (1, 1, [{"id": 17}])
+
+
+def test_a_sample_is_the_same_for_the_same_seed(pair: Pair) -> None:
+    schemas = [make(pair, name, *KEYS[name][:2]) for name in ("number", "text")]
+    for schema in schemas:
+        pair.copy(schema)
+    monkey = VerifyOptions(settle=False, sample=Sample(1, share=0.25))
+    first = [result.comparison.rows for result in verify(pair, *schemas, options=monkey)]
+    again = [result.comparison.rows for result in verify(pair, *schemas, options=monkey)]
+    other = [result.comparison.rows for result in verify(pair, *schemas, options=replace(monkey, sample=Sample(2, rows=500)))]
+    assert first == again != other
+    assert all(300 < rows < 700 for rows in first + other)
+    pair.spoil(f"TRUNCATE TABLE `{pair.address.database}`.number")
+    [result] = verify(pair, schemas[0], options=monkey)
+    assert result.comparison.total == first[0]
+
+
+def test_the_command(server: PrivateServer, pair: Pair, engine: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(*options: str) -> tuple[int, list[str]]:
+        code = cli.main(["verify", server.url(pair.address.database), f"clickhouse://default@127.0.0.1:{engine.port}", *options])
+        printed = capsys.readouterr()
+        assert server.password not in printed.out + printed.err
+        return code, (printed.out or printed.err).splitlines()
+
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.copy(schema)
+    pair.tell("pipe", pair.log_end())
+    code, lines = command("--sample", "50%", "--seed", "7")
+    assert (code, lines[-2]) == (0, "verify: a sample of 50%, --seed 7")
+    pair.spoil(f"INSERT INTO `{pair.address.database}`.number (* EXCEPT (_deleted)) VALUES (11, 'spoilt', 7, 1, {pair.log_end().version})")
+    code, lines = command("--pipe", "pipe")
+    assert (code, lines) == (
+        1,
+        [
+            f"{schema.name}: {ROWS} rows, 1 differences (different)",
+            "  id=11: only in the sink",
+            f"verify: 1 tables, {ROWS} rows, 1 differences",
+        ],
+    )
+    code, lines = command("--json")
+    told = json.loads("".join(lines))
+    assert (code, told["verdict"], told["tables"][0]["first"]) == (
+        1,
+        "different",
+        [{"key": [11], "kind": "extra", "column": "", "source": None, "target": None}],
+    )
+    pair.run("INSERT INTO number VALUES (11, 'more', 1)")
+    pair.tell("pipe", BinlogPosition.from_json({**pair.log_end().to_json(), "pos": 4}), silent_s=100)
+    code, lines = command("--repair")
+    assert (code, lines[-1]) == (3, f"verify: 1 tables, {ROWS + 1} rows, 0 differences")
+    code, lines = command("--pipe", "nobody")
+    assert (code, "pipes that it knows: pipe" in lines[-1]) == (2, True)
+    code, lines = command("--sample", "none")
+    assert (code, "--sample 1%" in lines[-1]) == (2, True)
