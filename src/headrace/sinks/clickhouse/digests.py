@@ -17,7 +17,7 @@ from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
-from headrace.sinks.clickhouse.names import parse_names, quote_name, quote_text
+from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.number_carriers import decimal_arrow
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.typenames import TypeName, unwrap
@@ -54,11 +54,8 @@ class ClickHouseDigests:
         if not schema.row_key:
             return False
         layout = self._layout(schema)
-        database, table = layout.holder or (layout.database, layout.table)
-        where = f"database = {quote_text(database)} AND name = {quote_text(table)}"
-        rows = self._reader.query(f"SELECT sorting_key FROM system.tables WHERE {where}")[1]
-        first = parse_names(str(rows[0][0]).strip("()").split(",")[0]) if rows else None
-        return first == (layout.stored(schema.row_key[0]).name,)
+        first = layout.stored(schema.row_key[0]).name
+        return layout.storage.sort_key[:1] in ((first,), (quote_name(first),))
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
         """The digest of the rows that satisfy a condition."""
