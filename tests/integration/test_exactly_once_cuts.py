@@ -167,7 +167,7 @@ def test_the_numbers_that_cut_a_log_stay_what_they_are(server: PrivateServer, da
         decoder._MAX_DATA_BYTES,
         expand._PIECE_BYTES,
     )
-    assert numbers == (64 << 20, 65_536, 65_536, 8 << 20, 8 << 20)
+    assert numbers == (64 << 20, 262_144, 65_536, 8 << 20, 8 << 20)
     numbered = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT {} FROM n"
     with open_logbook(server, database) as book:
         raise_limit = "cte_max_recursion_depth" if server.flavour == "mysql" else "max_recursive_iterations"

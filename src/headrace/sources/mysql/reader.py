@@ -27,9 +27,11 @@ from headrace.sources.mysql.labels import Labels, Opened
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
-_WINDOW_EVENTS: Final = 65_536
+_WINDOW_EVENTS: Final = 262_144
+"""Most segments are one window: every table of a window makes a block of its own, and small blocks cost a sink most."""
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
+_UNWANTED: Final = _MAX_MAPS
 _NEVER: Final = 1 << 62
 _ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
 """Fields of a segment that are always written down."""
@@ -151,13 +153,19 @@ class _Walk:
         late = events[:, scan.PLACE] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
         if not late.all():
             events = events[late]
-        tables: dict[TableName, dict[int, RowDecoder]] = {}
+        tables: dict[TableName, tuple[int, dict[int, RowDecoder]]] = {}
+        # Events sorted by table once, not searched once per table: a window may hold hundreds of tables.
+        places = np.full(_MAX_MAPS, _UNWANTED, dtype=np.uint16)
         for m in np.unique(events[:, scan.MAP]).tolist():
             decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder(m))
             if decoder is not None:
-                tables.setdefault(decoder.schema.name, {})[m] = decoder
-        for decoders in tables.values():
-            chosen = np.ascontiguousarray(events[np.isin(events[:, scan.MAP], list(decoders))])
+                places[m], decoders = tables.setdefault(decoder.schema.name, (len(tables), {}))
+                decoders[m] = decoder
+        owners = places[events[:, scan.MAP]]
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(len(tables) + 1))
+        for table, decoders in tables.values():
+            chosen = events[order[bounds[table] : bounds[table + 1]]]
             for decoder, run in _runs(chosen, decoders):
                 yield from decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
 
