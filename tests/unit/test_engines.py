@@ -144,7 +144,8 @@ def test_keys_are_cut_at_their_own_commas() -> None:
     assert split_key("id") == ("id",)
     assert split_key("(`id`)") == ("`id`",)
     assert split_key("tuple(id, f(a, b))") == ("id", "f(a, b)")
-    assert split_key("(a).1, (b, c)") == ("(a).1", "(b, c)")
+    assert split_key("(id), _content") == ("id", "_content")
+    assert split_key("(a).1, (b, c)") == ("(a).1", "b", "c")
     assert [plain_name(one) for one in ("id", "`a b`", "f(id)", "id + 1", "1", "'id'", "NULL")] == [
         "id",
         "a b",

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from headrace.embedded.claim import DirectoryInUse, Holder, in_use, make_directory, read_holder
 from headrace.errors import DefiniteError, TransientError
@@ -29,6 +29,9 @@ _PACKAGES: Final = Path(__file__).resolve().parents[2]
 
 class EmbeddedServer:
     """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`)."""
+
+    _program: ClassVar = ("-m", "headrace.embedded")
+    """What the interpreter runs in the child."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class EmbeddedServer:
 
     def _spawn(self, lifeline: int, ready: int) -> None:
         # -P: a module of the working directory must not take the place of one of ours.
-        command = [sys.executable, "-P", "-m", "headrace.embedded", str(self.path), "--host", self.host, "--port", str(self.port)]
+        command = [sys.executable, "-P", *self._program, str(self.path), "--host", self.host, "--port", str(self.port)]
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(lifeline), "--ready-fd", str(ready)]
         # The child finds this very package, however this process came to it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))

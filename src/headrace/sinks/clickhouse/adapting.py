@@ -77,7 +77,7 @@ def adapt(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundT
 
 def missing_parts(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None = None) -> Missing:
     """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
-    if choices.missing_columns is not MissingColumns.ADD:
+    if choices.missing_columns != MissingColumns.ADD:
         return Missing()
     return _Adapter(plan, found, choices, holder).missing()
 
@@ -130,9 +130,10 @@ class _Adapter:
             moving,
             False,
             self._held_place() if self.distributes else None,
-            self.choices.deletes is Deletes.IGNORE,
+            self.choices.deletes == Deletes.IGNORE,
             self._storage(),
             self._hides_deleted(),
+            any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
             was_made(self.table),
         )
         return replace(found, ours=self._is_planned(found))
@@ -251,7 +252,7 @@ class _Adapter:
             case Family.COALESCING:
                 self._check_coalescing()
                 marks = self._optional(self.choices.version_column, Meaning.VERSION)
-        if self.choices.deletes is Deletes.IGNORE and self.family in (Family.COLLAPSING, Family.VERSIONED):
+        if self.choices.deletes == Deletes.IGNORE and self.family in (Family.COLLAPSING, Family.VERSIONED):
             raise self._refused(
                 f"its engine {self.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
                 "choose deletes = apply for it",
@@ -299,7 +300,7 @@ class _Adapter:
                     f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {self._held_name()} ADD COLUMN"
                     f" {quote_name(name)} UInt8",
                 )
-        if self.choices.deletes is Deletes.IGNORE:
+        if self.choices.deletes == Deletes.IGNORE:
             return ()
         raise self._refused(
             f"nothing in it can say that a row was deleted: its engine is ReplacingMergeTree({self._argument(0)}) without is_deleted,"
@@ -373,7 +374,7 @@ class _Adapter:
         why = ""
         if not self.plan.has_key:
             why = "nothing tells the source's rows apart"
-        elif self.choices.deletes is not Deletes.IGNORE:
+        elif self.choices.deletes != Deletes.IGNORE:
             why = "it cannot take away a row"
         elif nullable is not None:
             why = f"a NULL in {nullable.name} would not cover the value before it"
@@ -388,7 +389,7 @@ class _Adapter:
     def _missing_marks(self) -> list[FoundColumn]:
         chosen = self.choices
         wanted: list[FoundColumn] = []
-        if self.family is Family.REPLACING and self._argument(1) is None and chosen.deletes is Deletes.APPLY:
+        if self.family is Family.REPLACING and self._argument(1) is None and chosen.deletes == Deletes.APPLY:
             if chosen.delete_column:
                 wanted.append(FoundColumn(chosen.delete_column, "UInt8"))
             elif self.table.column(chosen.sign_column) is None:
@@ -454,7 +455,9 @@ class _Adapter:
         """The source columns whose change moves a row, checked to find every image of a row at one place."""
         row_key, table = self.plan.schema.row_key, self.table
         sort_key = split_key(table.sort_key)
-        keyed = [column for column in table.columns if column.in_sort_key or column.in_partition_key]
+        # The version by which images cancel each other is the last column of their sort key, and moves nothing by itself.
+        version = self._argument(1) if self.family is Family.VERSIONED else None
+        keyed = [column for column in table.columns if (column.in_sort_key or column.in_partition_key) and column.name != version]
         if self.family is not Family.HISTORY:
             self._check_key_marks(keyed, marks)
             plain = plain_columns(sort_key)
@@ -518,7 +521,7 @@ class _Adapter:
     def _is_planned(self, found: Layout) -> bool:
         plan = self.plan
         same = (found.family, found.columns, found.marks) == (plan.family, tuple(replace(c) for c in plan.columns), plan.marks)
-        keys = found.storage.arguments == plan.storage.arguments and found.moving == plan.moving and found.holder == plan.holder
+        keys = found.storage.arguments == plan.storage.arguments and set(found.moving) == set(plan.moving) and found.holder == plan.holder
         others = len(self.table.columns) == len(plan.columns) + len(plan.marks) + len(plan.storage.computed)
         sorted_alike = tuple(split_key(", ".join(plan.storage.sort_key))) and _bare(found.storage.sort_key) == _bare(plan.storage.sort_key)
         return same and keys and others and bool(sorted_alike or not plan.storage.sort_key)

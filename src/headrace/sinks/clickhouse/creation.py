@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.choices import Deletes, EngineChoice, SinkChoices, TableChoices
 from headrace.sinks.clickhouse.keys import (
     check_expression,
     expressions,
@@ -77,6 +77,10 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoi
     _check_names(schema, columns, (*(mark.name for mark in marks), *(one.name for one in computed)))
     sort_key = _sort_key(schema, family, columns, chosen)
     partition_by = _partition(schema, columns, chosen)
+    if family is Family.COLLAPSING:
+        # FINAL collapses across partitions, in no order of writing: rows of different partitions must not have one sort key.
+        apart = [quote_name(column.name) for column in columns if column.source.name in sources_of([partition_by], columns, {})]
+        sort_key = tuple(dict.fromkeys((*sort_key, *apart)))
     shard_by = _shard_key(columns, schema, chosen) if choices.cluster else ""
     for what, expression in [("sort key", one) for one in sort_key] + [("partition key", partition_by), ("shard key", shard_by)]:
         check_expression(schema.name, what, expression)
@@ -97,7 +101,7 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoi
     depends = sources_of((*sort_key, partition_by, shard_by), columns, {})
     holder = (database, table + LOCAL_SUFFIX) if choices.cluster else None
     moving = tuple(dict.fromkeys((*schema.row_key, *depends))) if schema.row_key else ()
-    ignores = chosen.deletes == "ignore"
+    ignores = chosen.deletes == Deletes.IGNORE
     return Layout(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
 
 

@@ -133,19 +133,19 @@ def parse_distribution(engine: Engine) -> Distribution:
 
 
 def split_key(listed: str) -> tuple[str, ...]:
-    """The expressions of a key, as `system.tables.sorting_key` lists them, with or without parentheses around."""
-    tokens = list(tokenize(listed))
-    if (
-        tokens
-        and tokens[0].value == "tuple"
-        and len(tokens) > 1
-        and tokens[1].value == "("
-        and _closing(tokens, 1, listed) == len(tokens) - 1
-    ):
-        tokens = tokens[2:-1]
-    elif tokens and tokens[0].value == "(" and tokens[0].kind == "mark" and _closing(tokens, 0, listed) == len(tokens) - 1:
-        tokens = tokens[1:-1]
-    return tuple(listed[part[0].start : part[-1].end] for part in _split(tokens))
+    """The expressions of a key, as `system.tables.sorting_key` lists them; a tuple of some is as good as these one by one."""
+    return tuple(listed[part[0].start : part[-1].end] for part in _flattened(list(tokenize(listed)), listed))
+
+
+def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
+    found = []
+    for part in _split(tokens):
+        opens = 1 if part[0].value == "tuple" and len(part) > 1 else 0
+        if part[opens].kind == "mark" and part[opens].value == "(" and _closing(part, opens, sql) == len(part) - 1:
+            found += _flattened(part[opens + 1 : -1], sql)
+        else:
+            found.append(part)
+    return found
 
 
 def plain_name(expression: str) -> str | None:

@@ -125,6 +125,8 @@ class Layout:
     storage: Storage = Storage()
     hides_deleted: bool = True
     """Whether `FINAL` itself leaves out what is marked as deleted."""
+    scattered: bool = False
+    """Whether images of one sort key may lie in several partitions: then these are collapsed one by one."""
     made: bool = True
     """Whether Headrace made the table: only such a table may be dropped to be made anew."""
 

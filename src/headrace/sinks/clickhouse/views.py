@@ -35,7 +35,9 @@ def current_sql(layout: Layout, *, versions: bool = False) -> str:
         case Family.REPLACING if not layout.has_key:
             return _summed(layout, listed, f"{layout.qualified} FINAL")
     condition = "" if _is_final_enough(layout) else f" WHERE {live_condition(layout)}"
-    return f"SELECT {listed} FROM {layout.qualified} FINAL{condition}"
+    # What was put and taken away cancels in the order of writing, which partitions do not share; a row that moves is whole in each.
+    apart = " SETTINGS do_not_merge_across_partitions_select_final = 1" if layout.scattered and layout.family is Family.COLLAPSING else ""
+    return f"SELECT {listed} FROM {layout.qualified} FINAL{condition}{apart}"
 
 
 def create_view_sql(layout: Layout) -> str:

@@ -1,0 +1,36 @@
+"""The embedded engine as a cluster: `one` has one shard, itself. So tables that distribute rows can be tried with the real thing.
+
+The engine listens nowhere; it only compares the ports to know that the shard is itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from headrace.embedded import __main__ as child
+from headrace.embedded import server
+from headrace.embedded.process import EmbeddedServer
+
+CLUSTER = "one"
+_CONFIGURED = """
+    <tcp_port>9000</tcp_port>
+    <remote_servers><one><shard><replica><host>127.0.0.1</host><port>9000</port></replica></shard></one></remote_servers>
+</clickhouse>"""
+
+
+class ClusteredServer(EmbeddedServer):
+    """An embedded server that knows the cluster."""
+
+    _program: ClassVar = (str(Path(__file__).resolve()),)
+
+
+def main() -> int:
+    plain = server.render_config()
+    server.render_config = lambda: plain.replace("\n</clickhouse>", _CONFIGURED)  # type: ignore[attr-defined]
+    return child.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
