@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import secrets
 import signal
@@ -75,6 +76,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         relay_bytes=arguments.relay_bytes,
         chunk_rows=arguments.chunk_rows,
         zero_dates_as_null=arguments.zero_dates == "null",
+        patience_s=arguments.patience or math.inf,
         master=arguments.master,
         spark_log=arguments.spark_log,
         schema_changes=chosen.schema_changes,
@@ -277,6 +279,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
     command.add_argument("--relay-bytes", type=_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
     command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
+    command.add_argument(
+        "--patience",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="how long a sink that is away or busy is waited for; 0: for ever (%(default)s)",
+    )
     command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
     command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)

@@ -32,6 +32,9 @@ class DefiniteError(HeadraceError):
 class TransientError(HeadraceError):
     """A peer is away or busy: trying again may help."""
 
+    elsewhere = False
+    """Whether trying again goes to another peer, which may be there: no reason to wait first."""
+
 
 def _rebuild(kind: type[HeadraceError], message: str, place: str, hint: str) -> HeadraceError:
     return kind(message, place=place, hint=hint)

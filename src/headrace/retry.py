@@ -1,7 +1,8 @@
 """Trying again, with limits.
 
 Invariant: only a `TransientError` is tried again, and only calls that are safe to repeat may be given here (every write to a sink is: the
-merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once.
+merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once. A process that is asked
+to end waits for nothing any more: the error leaves, and what was not done is done at the next start.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.errors import TransientError
@@ -18,11 +20,59 @@ log = logging.getLogger("headrace")
 
 T = TypeVar("T")
 DEADLINE_S = 600.0
+WAITING = "waiting: "
+"""How the log lines begin that tell of a wait."""
+_MOST_WAIT_S, _SLICE_S = 10.0, 0.1
+# A try may take as long as a connection's timeout; a wait that nothing was heard of for longer is over.
+_HEARD_S = _MOST_WAIT_S + 15.0
+
+
+@dataclass(slots=True)
+class Waits:
+    """What a process, or one that works for it, waits for; and whether it may."""
+
+    ending: bool = False
+    """Whether the process was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
+    _reason: str = ""
+    _since: float = 0.0
+    _heard: float = -_HEARD_S
+
+    def note(self, reason: str) -> None:
+        """Something failed and will be tried again."""
+        now = time.monotonic()
+        if now - self._heard >= _HEARD_S:
+            self._since = now
+        self._reason, self._heard = reason, now
+
+    def over(self) -> None:
+        """Something was done: nothing is waited for."""
+        self._heard = -_HEARD_S
+
+    def current(self) -> tuple[str, float] | None:
+        """What is waited for, and for how many seconds so far."""
+        now = time.monotonic()
+        return (self._reason, now - self._since) if now - self._heard < _HEARD_S else None
+
+
+waits = Waits()
+"""This process's."""
 
 
 def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
-    """Tell the log what is being waited for."""
-    log.warning("%s; try %d, waiting %.1f s", error.message, attempt, wait_s)
+    """Tell the log what is being waited for, and where."""
+    where = f" ({error.place})" if error.place else ""
+    if error.elsewhere:
+        log.warning("%s%s; going on at the next host", error.message, where)
+        return
+    waits.note(error.message)
+    log.warning("%s%s%s; try %d, again in %.1f s", WAITING, error.message, where, attempt, wait_s)
+
+
+def pause(seconds: float) -> None:
+    """Wait, but not beyond the moment at which the process is asked to end."""
+    until = time.monotonic() + seconds
+    while not waits.ending and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _SLICE_S))
 
 
 def retrying(
@@ -31,23 +81,27 @@ def retrying(
     deadline_s: float = DEADLINE_S,
     attempts: int | None = None,
     first_wait_s: float = 0.1,
-    most_wait_s: float = 10.0,
+    most_wait_s: float = _MOST_WAIT_S,
     on_wait: Callable[[TransientError, int, float], None] = log_wait,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = pause,
     clock: Callable[[], float] = time.monotonic,
     jitter: Callable[[], float] = random.random,
 ) -> T:
     """Call until it succeeds, waiting ever longer; `on_wait(error, attempt, wait_s)` hears of every failure that will be tried again."""
     start = clock()
-    attempt = 0
+    attempt = rounds = 0
     while True:
         attempt += 1
         try:
             return call()
         except TransientError as error:
-            # Half of the wait is random, so that tasks that failed together do not come back together.
-            wait_s = min(most_wait_s, first_wait_s * 2 ** min(attempt - 1, 30)) * (0.5 + jitter() / 2)
-            if (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
+            if error.elsewhere:
+                wait_s = 0.0
+            else:
+                # Half of the wait is random, so that tasks that failed together do not come back together.
+                wait_s = min(most_wait_s, first_wait_s * 2 ** min(rounds, 30)) * (0.5 + jitter() / 2)
+                rounds += 1
+            if waits.ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
                 raise
             on_wait(error, attempt, wait_s)
             sleep(wait_s)

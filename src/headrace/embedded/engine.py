@@ -3,7 +3,9 @@
 A handle is a chDB connection: it has its own current database, settings, query parameters and temporary tables, and costs a tenth of a
 millisecond. So each request gets a fresh one and nothing can leak between clients. Results leave the engine through a pipe (`INTO OUTFILE`
 the pipe's writing end): the engine formats and compresses straight into it, blocks when the client is slow, and a result of any size in any
-format passes in constant memory. Rows enter through chDB's inserter, which commits only when told that the data is complete.
+format passes in constant memory. Rows enter as a file without a name (`FROM INFILE`), in memory while they are few: the statement begins
+when all of them have arrived, and says so when it fails. (chDB's own inserter does not: what a table refuses while it is written, a
+constraint, too many partitions or parts, a view that fails, ends there without an error and without the rows.)
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import chdb
 
@@ -25,6 +29,7 @@ from headrace.embedded.statement import Statement
 from headrace.errors import DefiniteError
 
 _PIPE_BYTES: Final = 1 << 20
+_MEMORY_BYTES: Final = 64 << 20
 _CANCEL_SECONDS: Final = 0.2
 # async_insert would make every small insert wait for a flush timer; implicit_select would make typing errors valid queries.
 _HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
@@ -57,7 +62,8 @@ class Stats:
 class Engine:
     """chDB on a directory. Opened once per process, closed when the process ends."""
 
-    def __init__(self, path: Path, config: Path) -> None:
+    def __init__(self, path: Path, config: Path, scratch: Path) -> None:
+        self.scratch = scratch
         self._place = f"{path}?{_HANDLE_SETTINGS}"
         try:
             self._anchor = chdb.connect(f"{self._place}&config-file={config}")
@@ -135,19 +141,12 @@ class Handle:
         return result.bytes(), _stats(result)
 
     def insert(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
-        """Insert the rows in `pieces`; if reading them fails, nothing more is committed."""
-        try:
-            inserter = self._connection.send_insert(statement.head.decode("utf-8", "surrogateescape"), statement.format)
-        except RuntimeError as error:
-            raise engine_failure(error) from error
-        with inserter:
-            try:
-                for piece in pieces:
-                    inserter.append(piece)
-                result = inserter.finish()
-            except RuntimeError as error:
-                raise engine_failure(error) from error
-        return Stats(written_rows=result.rows_written, written_bytes=result.bytes_written, elapsed_ns=int(result.elapsed * 1e9))
+        """Insert the rows in `pieces`; if reading them fails, nothing is inserted."""
+        with spooled(pieces, self._engine.scratch) as path:
+            source = f" FROM INFILE '{path}' ".encode()
+            head, at = statement.head, statement.source_at
+            _, stats = self.execute(head[:at] + source + head[at:] + f" FORMAT {statement.format}".encode())
+        return stats
 
     def output(self, statement: Statement, default_format: str, compression: str = "") -> OutputPipe:
         return OutputPipe(self._engine, self, statement, statement.format or default_format, compression)
@@ -195,6 +194,30 @@ class OutputPipe:
         while self._thread.is_alive():
             self._engine.cancel(self._target)
             self._thread.join(_CANCEL_SECONDS)
+
+
+@contextlib.contextmanager
+def spooled(pieces: Iterable[bytes], scratch: Path) -> Iterator[str]:
+    """The pieces as a file without a name: in memory, or on disk when they are many."""
+    with contextlib.ExitStack() as files:
+        file: IO[bytes] = files.enter_context(os.fdopen(os.memfd_create("rows", os.MFD_CLOEXEC), "w+b", buffering=0))
+        size = 0
+        for piece in pieces:
+            if size <= _MEMORY_BYTES < size + len(piece):
+                larger = files.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=0))
+                file.seek(0)
+                shutil.copyfileobj(file, larger)
+                file.close()
+                file = larger
+            size += len(piece)
+            _write_all(file, piece)
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _write_all(file: IO[bytes], piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[file.write(view) :]
 
 
 def wait_for_directory(path: Path, deadline: float) -> bool:
@@ -248,6 +271,8 @@ def _stats(result: Any) -> Stats:
     return Stats(
         read_rows=result.storage_rows_read(),
         read_bytes=result.storage_bytes_read(),
+        written_rows=result.rows_written(),
+        written_bytes=result.bytes_written(),
         result_rows=result.rows_read(),
         elapsed_ns=int(result.elapsed() * 1e9),
     )

@@ -32,8 +32,9 @@ class ExternalTable:
             raise refuse(BAD_ARGUMENTS, f"Neither structure nor types have not been provided for external table {self.name}")
         name = quote_name(self.name)
         handle.execute(f"CREATE TEMPORARY TABLE {name} ({structure}) ENGINE = Memory".encode("utf-8", "surrogateescape"))
-        insert = Statement(Kind.INSERT_DATA, f"INSERT INTO {name}".encode(), format=fields.get(f"{self.name}_format", "TabSeparated"))
-        handle.insert(insert, [self.rows])
+        head = f"INSERT INTO {name}".encode()
+        rows_format = fields.get(f"{self.name}_format", "TabSeparated")
+        handle.insert(Statement(Kind.INSERT_DATA, head, format=rows_format, source_at=len(head)), [self.rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from headrace.embedded.codecs import choose_coding, decode
-from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
+from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats, spooled
 from headrace.embedded.failures import AUTHENTICATION_FAILED, READONLY, SYNTAX_ERROR, QueryFailure, refuse
 from headrace.embedded.forms import ExternalTable, read_form
 from headrace.embedded.frames import FrameReader, FrameWriter
@@ -123,11 +123,8 @@ class Handler:
         """INSERT ... SELECT FROM input(...): the rows go to an unnamed file that takes the place of input()."""
         assert statement.input_span is not None
         start, end, structure = statement.input_span
-        with tempfile.TemporaryFile(dir=self._scratch) as spool:
-            for piece in rows:
-                spool.write(piece)
-            spool.flush()
-            source = f"file('/proc/self/fd/{spool.fileno()}', {statement.format}, ".encode() + structure + b")"
+        with spooled(rows, self._scratch) as path:
+            source = f"file('{path}', {statement.format}, ".encode() + structure + b")"
             _, stats = handle.execute(statement.head[:start] + source + statement.head[end:])
         return stats
 

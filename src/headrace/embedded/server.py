@@ -70,7 +70,7 @@ def serve(
         # The engine reads a config.xml of the working directory unasked; there is none in ours.
         os.chdir(scratch)
         raise_file_limit()
-        engine = Engine(root, config)
+        engine = Engine(root, config, scratch)
         stack.callback(engine.close)
         handler = Handler(engine, Account(user, password), scratch)
         stack.callback(handler.close)

@@ -76,6 +76,8 @@ class Statement:
     """INSERT_DATA, INSERT_INPUT: where the rows begin in the text."""
     input_span: tuple[int, int, bytes] | None = None
     """INSERT_INPUT: start and end of `input(...)` in the head, and its argument."""
+    source_at: int = -1
+    """INSERT_DATA: where in the head a FROM INFILE clause has its place: before the SETTINGS clause, if there is one."""
 
 
 def leading_word(text: bytes) -> bytes:
@@ -140,7 +142,7 @@ class _InsertWalk:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.stream = _tokens(text)
-        self.settings = b""
+        self.settings_at = -1
 
     def split(self) -> Statement | None:
         first = True
@@ -170,8 +172,12 @@ class _InsertWalk:
             word = token.upper
             if word in (b"SELECT", b"WITH", b"WATCH"):
                 return self._select(begin)
+            if word == b"SETTINGS" and self.settings_at < 0:
+                self.settings_at = token.start
             if word == b"VALUES":
-                return Statement(Kind.INSERT_DATA, self.text[begin : token.start], format="Values", data_start=token.end)
+                head = self.text[begin : token.start]
+                place = self._source_at(begin, head)
+                return Statement(Kind.INSERT_DATA, head, format="Values", data_start=token.end, source_at=place)
             if word == b"FROM":
                 raise refuse(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
             if word == b"FORMAT":
@@ -190,13 +196,17 @@ class _InsertWalk:
         if name is None or name.kind != "word":
             return None
         head, at = self.text[begin : keyword.start], name.end
+        place = self._source_at(begin, head)
         after = next(self.stream, None)
         if after is not None and after.upper == b"SETTINGS":
             at = self._settings_end(after)
             head += self.text[after.start : at]
         lead = _DATA_LEAD.match(self.text, at)
         assert lead is not None
-        return Statement(Kind.INSERT_DATA, head, format=name.value.decode(), data_start=lead.end())
+        return Statement(Kind.INSERT_DATA, head, format=name.value.decode(), data_start=lead.end(), source_at=place)
+
+    def _source_at(self, begin: int, head: bytes) -> int:
+        return len(head) if self.settings_at < 0 else self.settings_at - begin
 
     def _settings_end(self, keyword: Token) -> int:
         """The end of `SETTINGS a = 1, b = 'x'`: after a value that no comma follows."""

@@ -31,7 +31,7 @@ from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
 from headrace.pipes.targets import Targets
-from headrace.retry import retrying
+from headrace.retry import retrying, waits
 from headrace.sinks.base import Needs
 from headrace.sources.base import Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
@@ -205,7 +205,13 @@ class Copier:
         if self.settings.snapshot is SnapshotMode.CONSISTENT:
             self._run_together(session, chunks, parallelism, on_done)
         else:
-            run_works(session, self.task(), [{"kind": "chunk", **chunk.to_json()} for chunk in chunks], parallelism, on_done)
+            works: list[Work] = [{"kind": "chunk", **chunk.to_json()} for chunk in chunks]
+            run_works(session, self.task(), works, parallelism, on_done, self._stop_if_waiting)
+
+    def _stop_if_waiting(self) -> None:
+        """Asked to end while something is away: chunks that are not done are read again."""
+        if self.stopping() and waits.current() is not None:
+            raise Interrupted
 
     def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
         """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
@@ -219,7 +225,7 @@ class Copier:
         tables = sorted({chunk.name for chunk in pending})
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(self._take_moment, rendezvous, tables)
-            run_works(session, self.task(), works, readers, on_done)
+            run_works(session, self.task(), works, readers, on_done, self._stop_if_waiting)
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 

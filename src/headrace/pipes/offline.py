@@ -25,6 +25,7 @@ from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.mapped import schema_of
@@ -78,7 +79,7 @@ class OfflinePipe(RunnablePipe):
         )
 
     def _check(self, state: PipeState, log: OfflineLog) -> None:
-        if state.identity != log.identity or state.sink != self._sink_name:
+        if state.identity != log.identity or not same_sink(state.sink, self._sink_name):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )

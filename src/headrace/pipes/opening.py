@@ -23,6 +23,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSt
 from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
+from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
 from headrace.sources.mysql.connection import MySQLAddress
@@ -138,10 +139,12 @@ class Opening:
 
     def _check(self, state: PipeState) -> None:
         place = str(self.settings.state)
-        if state.sink != self.sink_name:
+        if not same_sink(state.sink, self.sink_name):
             raise DefiniteError(
                 f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
             )
+        # A host of the cluster may have come or gone.
+        state.sink = self.sink_name
         for option, flag in (("zero_dates_as_null", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
             if state.options[option] != self.settings.lasting[option]:
                 raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")

@@ -33,6 +33,9 @@ class ProgressView(Protocol):
 
     def batch(self, changes: int, lag_s: float, position: str) -> None: ...
 
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        """What is waited for, if anything is, and for how many seconds; told often."""
+
     def close(self) -> None: ...
 
 
@@ -84,6 +87,9 @@ class LogView:
             self._last_line = now
             log.info("stream: %d changes, %.0f/s, lag %.1f s, at %s", self._rate.total, rate, lag_s, position)
 
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        """The log has a line of every try already."""
+
     def close(self) -> None:
         log.info("stream: ended after %d changes", self._rate.total)
 
@@ -97,6 +103,7 @@ class TerminalView:
         self._tasks: dict[str, TaskID] = {}
         self._line: Live | None = None
         self._rate = _Rate()
+        self._said, self._waited = "", False
 
     def note(self, message: str) -> None:
         self._console.print(message, highlight=False)
@@ -134,10 +141,20 @@ class TerminalView:
         rate = self._rate.add(changes)
         if self._bars is not None:
             return
+        self._said = f"{self._rate.total:,} changes · {rate:,.0f}/s · lag {lag_s:.1f} s · {position}"
+        self._show(self._said)
+
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        if self._bars is not None or (wait is None and not self._waited):
+            return
+        self._waited = wait is not None
+        self._show(self._said if wait is None else f"{self._said}{' · ' if self._said else ''}waiting for {wait[1]:.0f} s: {wait[0]}")
+
+    def _show(self, line: str) -> None:
         if self._line is None:
             self._line = Live(console=self._console, refresh_per_second=4)
             self._line.start()
-        self._line.update(Text(f"{self._rate.total:,} changes · {rate:,.0f}/s · lag {lag_s:.1f} s · {position}"))
+        self._line.update(Text(line))
 
     def close(self) -> None:
         for part in (self._bars, self._line):

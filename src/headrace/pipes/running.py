@@ -13,7 +13,7 @@ from headrace.pipes.registry import entry_of, register
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets
-from headrace.retry import retrying
+from headrace.retry import retrying, waits
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.spark.session import java_pid, start_session, warm_workers
 
@@ -32,9 +32,11 @@ class RunnablePipe(ABC):
     def stop(self) -> None:
         """Ask the pipe to end after what it is doing; safe in a signal handler."""
         self._stop.set()
+        waits.ending = True
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
+        waits.ending = self._stop.is_set()
         directory = StateDirectory(self._settings.state).acquire()
         try:
             self._run(directory)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.model.projection import Projection
 from headrace.pipes.policy import SchemaPolicy
+from headrace.retry import DEADLINE_S
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import CHUNK_ROWS
@@ -47,6 +48,8 @@ class PipeSettings:
     relay_bytes: int = 1 << 30
     chunk_rows: int = CHUNK_ROWS
     zero_dates_as_null: bool = False
+    patience_s: float = DEADLINE_S
+    """How long a sink that is away or busy is waited for."""
     master: str = "local[2]"
     spark_log: bool = False
     name: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from headrace.pipes.reporting import Reporter
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets
-from headrace.retry import retrying
+from headrace.retry import retrying, waits
 from headrace.sources.base import Source
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.decoder import ReadOptions
@@ -59,6 +60,7 @@ class Streaming:
             with self.reporter.beating():
                 while not stream.wait(0.1) and not ended():
                     meanwhile(stream)
+                    self.view.waiting(waits.current())
         finally:
             stream.stop()
         self.view.note(f"stopped at {self.reached}")
@@ -96,7 +98,7 @@ class Streaming:
             frozenset(name for name, need in needs.items() if need.ordered),
             frozenset(name for name, need in needs.items() if need.exact),
         )
-        return Task(reader, self.targets.sink, retrying)
+        return Task(reader, self.targets.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
 
     def _on_batch(self, reports: list[Report]) -> None:
         for report in reports:
@@ -112,4 +114,5 @@ class Streaming:
             self.reached = max(ends)
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
+        waits.over()
         self.view.batch(changes, lag_s, str(self.reached))

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from headrace.retry import WAITING, waits
+
 _MARK: Final = "headrace-log "
 
 log = logging.getLogger("headrace")
@@ -52,6 +54,8 @@ def _forward(reading: int, show_all: bool) -> None:
         for line in lines:
             if line.startswith(_MARK):
                 level, _, message = line.removeprefix(_MARK).rstrip("\n").partition(" ")
+                if message.startswith(WAITING):
+                    waits.note(message.removeprefix(WAITING))
                 log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
             elif show_all:
                 sys.stderr.write(line)

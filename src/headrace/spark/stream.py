@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -21,11 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.errors import DefiniteError, HeadraceError
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import waits
 from headrace.sources.base import Source, Work
 from headrace.spark.faults import decode
 from headrace.spark.source import FORMAT, address_format
 from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
+
+STOP_PATIENCE_S = 30.0
 
 
 class _StopRequested(Exception):
@@ -40,7 +44,8 @@ class ChangeStream:
     ) -> None:
         self._task, self._on_batch = task, on_batch
         self._working = threading.RLock()
-        self._stopping = False
+        self._stopping = self._cancelled = False
+        self._context = session.sparkContext
         self._failure: HeadraceError | None = None
         session.dataSource.register(address_format(source))
         addresses = session.readStream.format(FORMAT).load()
@@ -64,10 +69,15 @@ class ChangeStream:
         return ended
 
     def stop(self) -> None:
-        """End after the batch under way; raises what made it fail, if it did."""
+        """End after the batch under way, or without it if that waits for something; raises what made it fail, if it did."""
         self._stopping = True
-        with self._working:
-            pass
+        begun = time.monotonic()
+        while not self._working.acquire(timeout=0.2):
+            if waits.current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
+                # A batch that is not done is done again, by the same bytes, at the next start.
+                self._cancelled = True
+                self._context.cancelJobGroup(str(self._query.runId))
+        self._working.release()
         try:
             self._query.stop()
             self._query.awaitTermination(30)
@@ -92,14 +102,24 @@ class ChangeStream:
             try:
                 self._on_batch(_run(addresses, self._task()))
             except HeadraceError as error:
+                if self._cancelled or (self._stopping and isinstance(error, TransientError)):
+                    raise _StopRequested from error
                 self._failure = error
                 raise
 
 
 def run_works(
-    session: SparkSession, task: Job, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]
+    session: SparkSession,
+    task: Job,
+    works: Sequence[Work],
+    parallelism: int,
+    on_done: Callable[[Work, list[Report]], None],
+    on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread."""
+    """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread.
+
+    Meanwhile `on_idle` is called now and then; what it raises ends the works.
+    """
     group = f"headrace-{secrets.token_hex(4)}"
 
     def run(work: Work) -> list[Report]:
@@ -110,8 +130,12 @@ def run_works(
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
         waiting = {pool.submit(run, work): work for work in works}
         try:
-            for future in as_completed(waiting):
-                on_done(waiting[future], future.result())
+            left: set[Future[list[Report]]] = set(waiting)
+            while left:
+                done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in done:
+                    on_done(waiting[future], future.result())
+                on_idle()
         except BaseException:
             for future in waiting:
                 future.cancel()

@@ -84,3 +84,27 @@ def test_an_insert_broken_off_by_the_client_leaves_nothing(server: EmbeddedServe
         sock.sendall(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n3\n".encode())
     time.sleep(0.3)
     assert client.run(f"SELECT count() FROM {table}") == b"0\n"
+
+
+def test_what_a_table_refuses_while_it_is_written_is_an_error(client: Client) -> None:
+    """The engine's own way of streaming rows in loses such rows without a word."""
+    client.run("CREATE TABLE refusing (id Int32, CONSTRAINT small CHECK id < 3) ENGINE = MergeTree ORDER BY id PARTITION BY id")
+    assert client.ask("INSERT INTO refusing FORMAT CSV", body="1\n5\n").code == 469
+    assert client.ask("INSERT INTO refusing VALUES (1), (7)").code == 469
+    assert client.ask("INSERT INTO refusing FORMAT CSV", body="\n".join(map(str, range(-200, 0)))).code == 252
+    client.run("CREATE TABLE crowded (id Int32) ENGINE = MergeTree ORDER BY id SETTINGS parts_to_throw_insert = 1")
+    client.run("SYSTEM STOP MERGES crowded")
+    client.run("INSERT INTO crowded SETTINGS max_threads = 1 VALUES (1)")
+    assert client.ask("INSERT INTO crowded VALUES (2)").code == 252
+    client.run("CREATE TABLE looked_at (id Int32) ENGINE = MergeTree ORDER BY id")
+    client.run("CREATE MATERIALIZED VIEW looking ENGINE = MergeTree ORDER BY id AS SELECT id + throwIf(id > 1, 'no') AS id FROM looked_at")
+    assert client.ask("INSERT INTO looked_at FORMAT JSONEachRow", body='{"id": 2}').code == 395
+    counts = client.run("SELECT (SELECT count() FROM refusing), (SELECT count() FROM crowded), (SELECT count() FROM looking)")
+    assert counts == b"0\t1\t0\n"
+
+
+def test_rows_beyond_the_memory_for_them_go_through_a_file(client: Client) -> None:
+    client.run("CREATE TABLE long_ones (id UInt32, text String) ENGINE = MergeTree ORDER BY id")
+    row = "x" * (1 << 20)
+    client.run("INSERT INTO long_ones FORMAT CSV", body="".join(f"{number},{row}\n" for number in range(80)).encode())
+    assert client.run("SELECT count(), sum(length(text)) FROM long_ones") == b"80\t%d\n" % (80 << 20)

@@ -4,7 +4,8 @@ Invariant: every statement of the sink goes out with the settings here, which tu
 drops a value silently (defaults for NULLs and for missing columns, skipped unknown columns, clipped dates) and make an insert synchronous:
 answered means stored and visible. A retried insert is safe because the tables merge by version; the server's own deduplication is off, for
 it would drop a replay into a table that was emptied in between. Tables whose engines count rows are the exception: their blocks have names
-(see `tokens`), and go out with the settings for those.
+(see `tokens`), and go out with the settings for those. Of a target with several hosts, the one that answers is taken (`hosts`): who
+connects anew for everything it does goes on at the next host when one fails.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httputil import get_pool_manager
 
+from headrace.errors import TransientError
 from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.hosts import choose_host
 from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_limits
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
@@ -70,30 +73,37 @@ _lock = threading.Lock()
 
 
 def connect(target: ClickHouseTarget) -> Connection:
-    """The process's connection to the target: opened once, because opening asks the server several questions."""
-    # The process id is part of the key: a forked worker must not share its parent's sockets.
-    key = (os.getpid(), target)
-    with _lock:
-        found = _connections.get(key)
-        if found is None:
-            found = _connections[key] = _open(target)
-        return found
+    """The process's connection to the target: opened once per host, because opening asks the server several questions."""
+    while True:
+        host = choose_host(target)
+        # The process id is part of the key: a forked worker must not share its parent's sockets.
+        key = (os.getpid(), host)
+        with _lock:
+            found = _connections.get(key)
+            try:
+                if found is None:
+                    found = _connections[key] = _open(target, host)
+                return found
+            except TransientError as error:
+                if not error.elsewhere:
+                    raise
 
 
 def disconnect(target: ClickHouseTarget) -> None:
-    """Close the process's connection to the target, if there is one."""
-    with _lock:
-        found = _connections.pop((os.getpid(), target), None)
-    if found is not None:
-        found.client.close_connections()
-        found.client.close()
+    """Close the process's connections to the target, if there are any."""
+    for index in range(len(target.hosts)):
+        with _lock:
+            found = _connections.pop((os.getpid(), target.at(index)), None)
+        if found is not None:
+            found.client.close_connections()
+            found.client.close()
 
 
-def _open(target: ClickHouseTarget) -> Connection:
+def _open(target: ClickHouseTarget, host: ClickHouseTarget) -> Connection:
     with translated(target, "connecting"):
         client = clickhouse_connect.get_client(
-            host=target.host,
-            port=target.port,
+            host=host.host,
+            port=host.port,
             username=target.user,
             password=target.password,
             interface="https" if target.secure else "http",

@@ -17,6 +17,7 @@ from clickhouse_connect.driver.exceptions import Error as DriverError
 from urllib3.exceptions import HTTPError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sinks.clickhouse.hosts import given_host, note_answer, note_failure
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget
 
 # The server's error codes that say "not now"; numbers are ClickHouse's own and never change.
@@ -39,19 +40,27 @@ TRANSIENT_CODES = {
     244: "UNEXPECTED_ZOOKEEPER_ERROR",
     252: "TOO_MANY_PARTS",
     254: "NO_ACTIVE_REPLICAS",
+    265: "NO_AVAILABLE_REPLICA",
     279: "ALL_CONNECTION_TRIES_FAILED",
     285: "TOO_FEW_LIVE_REPLICAS",
     286: "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE",
+    289: "REPLICA_IS_NOT_IN_QUORUM",
     319: "UNKNOWN_STATUS_OF_INSERT",
     364: "RECEIVED_ERROR_TOO_MANY_REQUESTS",
+    369: "ALL_REPLICAS_ARE_STALE",
     394: "QUERY_WAS_CANCELLED",
     415: "ALL_REPLICAS_LOST",
+    416: "REPLICA_STATUS_CHANGED",
     425: "SYSTEM_ERROR",
     439: "CANNOT_SCHEDULE_TASK",
     473: "DEADLOCK_AVOIDED",
     499: "S3_ERROR",
+    677: "THREAD_WAS_CANCELED",
+    696: "ASYNC_LOAD_CANCELED",
     700: "USER_SESSION_LIMIT_EXCEEDED",
     718: "TOO_SLOW_PARSING",
+    734: "CANNOT_WRITE_AFTER_BUFFER_CANCELED",
+    735: "QUERY_WAS_CANCELLED_BY_CLIENT",
     745: "SERVER_OVERLOADED",
     749: "TCP_CONNECTION_LIMIT_REACHED",
     762: "HTTP_CONNECTION_LIMIT_REACHED",
@@ -71,10 +80,15 @@ _HINTS = {
     193: f"check the password in the sink's URL (or {PASSWORD_VARIABLE})",
     194: f"give a password in the sink's URL or in {PASSWORD_VARIABLE}",
     195: "the user may not connect from this address; allow it on the server",
+    241: "give the server, or the user, more memory (max_memory_usage), or let smaller batches come (--flush-rows, --flush-bytes)",
+    242: "a replica is read-only while it has no Keeper; see the server's log",
+    252: "merges do not keep up: give the server more of them, fewer partitions, or larger batches (--flush-seconds)",
     497: "grant the user CREATE DATABASE, CREATE TABLE, INSERT and SELECT on the target database",
+    774: "the table was made read-only; ALTER TABLE ... MODIFY SETTING table_readonly = 0 ends that",
     516: f"check the user and the password in the sink's URL (or {PASSWORD_VARIABLE})",
 }
 _DEFAULT_HINT = "the text above is ClickHouse's own; correct the data, the table or the settings it names, then start again"
+_TOO_MANY_PARTS, _TOO_MANY_PARTITIONS = 252, "Too many partitions for single INSERT block"
 _BUSY_STATUSES = ("429", "502", "503", "504")
 _STATUS = re.compile(r"HTTP driver received HTTP status (\d+)")
 _NOISE = re.compile(
@@ -86,20 +100,24 @@ _NOISE = re.compile(
 
 @contextmanager
 def translated(target: ClickHouseTarget, doing: str) -> Iterator[None]:
-    """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error."""
+    """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error, about the host that it was."""
     try:
         yield
     except (ClickHouseError, HTTPError, OSError) as error:
-        raise translate(error, target, doing) from error
+        raised = translate(error, given_host(target), doing, has_others=bool(target.others))
+        if isinstance(raised, TransientError):
+            raised.elsewhere = note_failure(target)
+        raise raised from error
+    note_answer(target)
 
 
-def translate(error: BaseException, target: ClickHouseTarget, doing: str) -> HeadraceError:
+def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has_others: bool = False) -> HeadraceError:
     """The definite or transient error that says what `error` means for us."""
     place = f"{target}, {doing}"
     code = error.code if isinstance(error, DriverError) else None
     if code is not None:
         return _from_server(code, str(error), place)
-    network = _network_error(error, target, place)
+    network = _network_error(error, target, place, has_others=has_others)
     if network is not None:
         return network
     status = _STATUS.search(str(error))
@@ -110,15 +128,19 @@ def translate(error: BaseException, target: ClickHouseTarget, doing: str) -> Hea
 
 def _from_server(code: int, text: str, place: str) -> HeadraceError:
     message = f"ClickHouse error {code}: {_shorten(text)}"
+    if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
+        # The same code, but waiting does not make the rows of a block belong together.
+        return DefiniteError(message, place=place, hint="partition the table more coarsely, or raise max_partitions_per_insert_block")
     if code in TRANSIENT_CODES:
         return TransientError(message, place=place, hint=_HINTS.get(code, "the server is busy or short of something; see its log"))
     return DefiniteError(message, place=place, hint=_HINTS.get(code, _DEFAULT_HINT))
 
 
-def _network_error(error: BaseException, target: ClickHouseTarget, place: str) -> HeadraceError | None:
+def _network_error(error: BaseException, target: ClickHouseTarget, place: str, *, has_others: bool) -> HeadraceError | None:
     causes = list(_causes(error))
     for cause in causes:
-        if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
+        # A host that is down may lose its name; while there are others, that is no reason to stop.
+        if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN and not has_others:
             return DefiniteError(f"host {target.host} is unknown: {cause.strerror}", place=place, hint="check the host in the sink's URL")
         if isinstance(cause, ssl.SSLCertVerificationError):
             return DefiniteError(f"the certificate of {target.host} is not trusted: {cause.verify_message}", place=place, hint="check it")

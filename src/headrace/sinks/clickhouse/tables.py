@@ -24,6 +24,7 @@ from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_h
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.replicas import check_replicas
 from headrace.sinks.clickhouse.sweeping import SWEEP_SETTINGS, sweep_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql
@@ -42,6 +43,7 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
     with translated(target, "checking tables"):
         _check_time_type(connection, schemas)
         found, holders = find_with_holders(connection, ((plan.database, plan.table) for plan in plans))
+    check_replicas(connection, scope, plans, found)
     layouts: list[Layout] = []
     lacking: list[tuple[Layout, Missing, FoundTable, FoundTable | None]] = []
     for plan in plans:

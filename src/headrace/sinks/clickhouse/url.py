@@ -1,4 +1,4 @@
-"""Where a ClickHouse server is, from its URL.
+"""Where a ClickHouse server is, or the servers of a cluster, from a URL.
 
 Invariant: the password is in the object and nowhere else; no text form of a target (repr, str, error message) shows it.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from headrace.errors import DefiniteError
 
 PASSWORD_VARIABLE = "HEADRACE_SINK_PASSWORD"
-_EXAMPLE = "write it as clickhouse://user:password@host:8123/database (clickhouses:// for TLS); percent-encode special characters"
+_EXAMPLE = (
+    "write it as clickhouse://user:password@host:8123/database (clickhouses:// for TLS; host1:8123,host2:8123 for a cluster's hosts); "
+    "percent-encode special characters"
+)
 _DEFAULT_PORT = {"clickhouse": 8123, "clickhouses": 8443}
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -28,16 +31,27 @@ class ClickHouseTarget:
     password: str = field(default="", repr=False)
     database: str | None = None
     secure: bool = False
+    others: tuple[tuple[str, int], ...] = ()
+    """More hosts of the same cluster, each with its port."""
 
     def __str__(self) -> str:
         scheme = "clickhouses" if self.secure else "clickhouse"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{self.user}@{host}:{self.port}/{self.database or ''}"
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return f"{scheme}://{self.user}@{hosts}/{self.database or ''}"
+
+    @property
+    def hosts(self) -> tuple[tuple[str, int], ...]:
+        return ((self.host, self.port), *self.others)
+
+    def at(self, index: int) -> ClickHouseTarget:
+        """One of its hosts, as a target of its own."""
+        host, port = self.hosts[index]
+        return replace(self, host=host, port=port, others=())
 
     @property
     def is_loopback(self) -> bool:
         """Bytes to it cost nothing but memory copies, so compressing them only costs CPU."""
-        return self.host in _LOOPBACK
+        return all(host in _LOOPBACK for host, _ in self.hosts)
 
 
 def parse_target(url: str, environment: Mapping[str, str] | None = None) -> ClickHouseTarget:
@@ -48,14 +62,31 @@ def parse_target(url: str, environment: Mapping[str, str] | None = None) -> Clic
     if "/" in path or parts.query or parts.fragment:
         raise DefiniteError("a ClickHouse URL has nothing after the database name", hint=_EXAMPLE)
     password = unquote(parts.password) if parts.password is not None else variables.get(PASSWORD_VARIABLE, "")
+    (host, port), *others = _hosts(parts)
     return ClickHouseTarget(
-        host=unquote(parts.hostname or ""),
-        port=_port(parts),
+        host=host,
+        port=port,
         user=unquote(parts.username or "") or "default",
         password=password,
         database=unquote(path) or None,
         secure=parts.scheme == "clickhouses",
+        others=tuple(others),
     )
+
+
+def same_sink(one: str, other: str) -> bool:
+    """Whether two names of sinks mean the same tables: the same, or the same database on hosts of which they share one."""
+    if one == other:
+        return True
+    prefixes = tuple(f"{scheme}://" for scheme in _DEFAULT_PORT)
+    if not (one.startswith(prefixes) and other.startswith(prefixes)):
+        return False
+    try:
+        first, second = parse_target(one, {}), parse_target(other, {})
+    except DefiniteError:
+        # The name of a database that no URL can have without escapes.
+        return False
+    return first.database == second.database and bool(set(first.hosts) & set(second.hosts))
 
 
 def _split(url: str) -> SplitResult:
@@ -66,14 +97,24 @@ def _split(url: str) -> SplitResult:
         raise DefiniteError("the ClickHouse URL cannot be read", hint=_EXAMPLE) from None
     if parts.scheme not in _DEFAULT_PORT:
         raise DefiniteError(f"a ClickHouse URL starts with clickhouse:// or clickhouses://, not {parts.scheme!r}", hint=_EXAMPLE)
-    if not parts.hostname:
-        raise DefiniteError("the ClickHouse URL names no host", hint=_EXAMPLE)
     return parts
 
 
-def _port(parts: SplitResult) -> int:
+def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
+    """Every host with its port."""
+    found = [_host(one, parts.scheme) for one in parts.netloc.rpartition("@")[2].split(",")]
+    if any(not host for host, _ in found):
+        raise DefiniteError("the ClickHouse URL names no host", hint=_EXAMPLE)
+    repeated = next((host for index, host in enumerate(found) if host in found[:index]), None)
+    if repeated is not None:
+        raise DefiniteError(f"the ClickHouse URL names {repeated[0]}:{repeated[1]} twice", hint=_EXAMPLE)
+    return found
+
+
+def _host(text: str, scheme: str) -> tuple[str, int]:
     try:
+        parts = urlsplit(f"//{text}")
         port = parts.port
     except ValueError:
         raise DefiniteError("the port in the ClickHouse URL is not a number from 1 to 65535", hint=_EXAMPLE) from None
-    return _DEFAULT_PORT[parts.scheme] if port is None else port
+    return unquote(parts.hostname or ""), _DEFAULT_PORT[scheme] if port is None else port

@@ -55,6 +55,7 @@ class ClickHouseWriter:
         self._settings: dict[str, str] = {}
         self._token_settings: dict[str, str] = {}
         self._routes: dict[TableSchema, _Route] = {}
+        self._named: dict[TableSchema, _Named] = {}
         self._closed = False
 
     def write(self, block: ChangeBlock) -> None:
@@ -91,11 +92,14 @@ class ClickHouseWriter:
         self._routes.clear()
 
     def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = connect(self._target)
-            self._settings = self._connection.known(INSERT_SETTINGS)
-            self._token_settings = self._connection.known({**INSERT_SETTINGS, **TOKEN_SETTINGS})
-        return self._connection
+        connection = connect(self._target)
+        if connection is not self._connection:
+            # Another host may know other settings, and hold other dates.
+            self._connection = connection
+            self._settings = connection.known(INSERT_SETTINGS)
+            self._token_settings = connection.known({**INSERT_SETTINGS, **TOKEN_SETTINGS})
+            self._routes.clear()
+        return connection
 
     def _route(self, schema: TableSchema, connection: Connection) -> _Route:
         """The table's INSERT statement and the encoder of its blocks, made once."""
@@ -106,8 +110,8 @@ class ClickHouseWriter:
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
             columns = ", ".join(quote_name(name) for name in encoder.columns)
             statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
-            named = None
-            if layout.is_ordered:
-                named = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
-            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, named)
+            if layout.is_ordered and schema not in self._named:
+                self._named[schema] = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
+            # What was written before a change of hosts counts on.
+            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, self._named.get(schema))
         return route
