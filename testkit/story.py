@@ -14,8 +14,9 @@ from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from testkit.binlogs import Logbook, Row
 
 TABLES = (
-    "CREATE TABLE orders (id INT NOT NULL AUTO_INCREMENT, part INT NOT NULL COMMENT 'what it is of', note VARCHAR(40), at DATETIME(3) NOT NULL,"
-    " stamp BIGINT UNSIGNED NOT NULL, PRIMARY KEY (id), KEY by_part (part, note), UNIQUE KEY by_stamp (stamp, id)) COMMENT = 'it''s of orders'",
+    "CREATE TABLE orders (id INT NOT NULL AUTO_INCREMENT, part INT NOT NULL COMMENT 'what it is of', note VARCHAR(40),"
+    " at DATETIME(3) NOT NULL, stamp BIGINT UNSIGNED NOT NULL, PRIMARY KEY (id), KEY by_part (part, note),"
+    " UNIQUE KEY by_stamp (stamp, id)) COMMENT = 'it''s of orders'",
     "CREATE TABLE loose (a INT, b VARCHAR(20))",
 )
 STEPS: Sequence[tuple[str, Sequence[str]]] = (
