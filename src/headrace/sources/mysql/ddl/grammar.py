@@ -188,13 +188,15 @@ def _options(cursor: Cursor) -> OptionsText:
 
 
 def _alter(cursor: Cursor) -> StatementText:
-    while cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
-        pass
+    ignore = False
+    while (word := cursor.keyword()) in ("ONLINE", "OFFLINE", "IGNORE"):
+        ignore |= word == "IGNORE"
+        cursor.next()
     if cursor.accept("TABLE"):
         if_exists = cursor.if_exists()
         table = cursor.table()
         skip_wait(cursor)
-        return AlterTable(table, parse_clauses(cursor), if_exists)
+        return AlterTable(table, parse_clauses(cursor), if_exists, ignore)
     if cursor.accept_any("DATABASE", "SCHEMA"):
         named = not (cursor.keyword() in ("CHARACTER", "CHARSET", "DEFAULT", "COLLATE", "ENCRYPTION", "READ") and not _is_named(cursor))
         name = cursor.database_name() if named else cursor.database

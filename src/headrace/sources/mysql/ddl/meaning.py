@@ -213,6 +213,8 @@ class _Interpreter:
                     self.take(change)
             except Misfit as misfit:
                 self.lose(table, str(misfit))
+        if found.ignore:
+            self.disturb(renames[-1].table if renames else table)
         if renames and renames[-1].table != table:
             self.rename(table, renames[-1].table)
 

@@ -257,6 +257,8 @@ class AlterTable:
     table: TableName
     clauses: tuple[Clause, ...]
     if_exists: bool = False
+    ignore: bool = False
+    """Whether rows that do not fit are thrown away, or changed until they do."""
 
 
 @dataclass(frozen=True, slots=True)
