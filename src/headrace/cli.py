@@ -56,7 +56,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.pipe import Pipe
     from headrace.pipes.progress import choose_view
     from headrace.pipes.remembered import chosen_for
-    from headrace.pipes.settings import OnSchemaChange, PipeSettings, SnapshotMode
+    from headrace.pipes.settings import PipeSettings, SnapshotMode
     from headrace.sources.mysql.offline import parse_directory
     from headrace.sources.mysql.origin import Limits
 
@@ -71,7 +71,6 @@ def replicate(arguments: argparse.Namespace) -> int:
         once=arguments.once,
         start_at=arguments.start_at,
         snapshot=SnapshotMode.NONE if arguments.start_at else SnapshotMode(arguments.snapshot),
-        on_schema_change=OnSchemaChange(arguments.on_schema_change),
         limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         chunk_rows=arguments.chunk_rows,
@@ -264,12 +263,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--start-at", default="", metavar="WHERE", help="no snapshot: follow the log from now, oldest, FILE:OFFSET or a GTID set on"
     )
-    command.add_argument(
-        "--on-schema-change",
-        choices=("halt", "resync"),
-        default="halt",
-        help="what to do when a table's columns change: halt, or read the table again (%(default)s)",
-    )
     _add_choices(command)
     command.add_argument(
         "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
@@ -403,6 +396,13 @@ def _add_choices(command: argparse.ArgumentParser) -> None:
     group.add_argument("--partition-by", metavar="EXPR", help="primary, or an expression (no partitions)")
     group.add_argument("--delete-column", metavar="NAME", help="mark deletions in this column instead of _sign")
     group.add_argument("--missing-columns", metavar="WHAT", help="add or error, when a table that is there lacks a column (error)")
+    group.add_argument(
+        "--schema-changes",
+        action="append",
+        default=[],
+        metavar="KIND=POLICY",
+        help="apply, ignore, halt, keep or resync for a kind of schema change, such as drop_table=keep or all=halt (apply)",
+    )
     group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
 
 
@@ -412,7 +412,12 @@ def _flags(arguments: argparse.Namespace) -> list[Chosen]:
 
     named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
     given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
-    return [*(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given), *map(parse_set, arguments.set)]
+    policies = [(kind.strip(), word.strip()) for kind, _, word in (pair.partition("=") for pair in arguments.schema_changes)]
+    return [
+        *(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
+        *(choose(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
+        *map(parse_set, arguments.set),
+    ]
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

@@ -26,6 +26,8 @@ class Projection:
     """Of tables that one of these is about, only the columns that match; of other tables, all. A table's key is always in."""
     exclude: tuple[str, ...] = ()
     """Columns that are left out, also if they are included."""
+    hidden: frozenset[tuple[TableName, str]] = frozenset()
+    """Columns that are left out because they came when it was chosen to ignore new ones."""
 
     def __post_init__(self) -> None:
         for pattern in self.include + self.exclude:
@@ -36,14 +38,15 @@ class Projection:
 
     def project(self, schema: TableSchema) -> TableSchema:
         """The table with the columns that are carried, and the indexes that are over these alone."""
-        if not self.include and not self.exclude:
+        hidden = {column for table, column in self.hidden if table == schema.name}
+        if not self.include and not self.exclude and not hidden:
             return schema
         key = schema.row_key
         only = [column for table, column in map(_split, self.include) if _matches(schema.name, table)]
         without = [column for table, column in map(_split, self.exclude) if _matches(schema.name, table)]
         kept = []
         for column in schema.columns:
-            if any(fnmatch.fnmatchcase(column.name, pattern) for pattern in without):
+            if column.name in hidden or any(fnmatch.fnmatchcase(column.name, pattern) for pattern in without):
                 if column.name in key:
                     raise _needed(schema.name, column.name)
             elif not only or column.name in key or any(fnmatch.fnmatchcase(column.name, pattern) for pattern in only):

@@ -81,7 +81,8 @@ class Copier:
 
     def prepare(self) -> None:
         """See to it that every target table is there and fit."""
-        schemas = [self.shown(table.schema) for table in self.state.tables.values()]
+        # What waits to be read again is made fit when that is planned.
+        schemas = [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
         retrying(lambda: self.targets.prepare(schemas), deadline_s=_PATIENCE_S)
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:

@@ -14,7 +14,8 @@ from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
-from headrace.pipes.opening import is_wanted, shown
+from headrace.pipes.intents import Executor
+from headrace.pipes.opening import is_wanted, shown, shown_now
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
@@ -43,6 +44,7 @@ class OfflinePipe(RunnablePipe):
         self._path = path
 
     def _run(self, directory: StateDirectory) -> None:
+        self._resume(directory)
         log = open_directory(self._path, self._settings.start_at or "oldest")
         state = directory.load()
         is_new = state is None
@@ -54,7 +56,7 @@ class OfflinePipe(RunnablePipe):
         history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
         if is_new:
             self._learn(log, state, history)
-        retrying(lambda: self._targets.prepare([shown(table.schema, self._settings) for table in state.tables.values()]))
+        retrying(lambda: self._targets.prepare([shown_now(table.schema, state, self._settings) for table in state.tables.values()]))
         directory.save(state)
         streaming = self._streaming(directory, state, history)
         streaming.reporter.begin(streaming.reached, is_new=is_new)
@@ -101,19 +103,18 @@ class OfflinePipe(RunnablePipe):
                 history.learn([schema], places[name])
                 state.tables[name] = TableState(schema, places[name].to_json())
 
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
+        return Executor(state, directory, snapshots, self._targets, functools.partial(shown, settings=self._settings), None)
+
     def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
         settings = self._settings
         self._targets.write_as(state.id)
         follower = Follower(
             history,
             functools.partial(is_wanted, state, settings.selection),
-            state,
-            directory,
-            SnapshotLog(directory),
-            self._targets,
-            functools.partial(shown, settings=settings),
-            settings.on_schema_change,
-            None,
+            self._executor(directory, state, SnapshotLog(directory)),
+            settings.schema_changes,
+            settings.pipe_name,
             None,
             self._view,
         )

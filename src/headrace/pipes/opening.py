@@ -130,7 +130,7 @@ class Opening:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
                 # It was dropped while it was read; the log will say so.
                 snapshots.plan(name, state.tables[name].snapshot, [])
-        came = [schema for schema in schemas if schema.name not in state.tables]
+        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored]
         history.learn(came, seen)
         for schema in came:
             # Its snapshot sees all that the log says of it up to here.
@@ -158,7 +158,7 @@ class Opening:
         names = set(state.waiting)
         former = [table for table in state.tables.values() if _read_in_epoch(table) < state.epoch]
         if former:
-            needs = retrying(lambda: self.targets.needs([shown(table.schema, self.settings) for table in former]))
+            needs = retrying(lambda: self.targets.needs([shown(table.schema, table.hidden, self.settings) for table in former]))
             names.update(name for name, need in needs.items() if need.exact)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
@@ -187,9 +187,16 @@ def is_wanted(state: PipeState, chosen: Selection, name: TableName) -> bool:
     return selection_of(state, chosen)(name)
 
 
-def shown(schema: TableSchema, settings: PipeSettings) -> TableSchema:
+def shown(schema: TableSchema, hidden: tuple[str, ...], settings: PipeSettings) -> TableSchema:
     """A source's table as the sink gets to see it."""
-    return settings.projection.project(read_as(schema, settings))
+    projection = replace(settings.projection, hidden=frozenset((schema.name, column) for column in hidden))
+    return projection.project(read_as(schema, settings))
+
+
+def shown_now(schema: TableSchema, state: PipeState, settings: PipeSettings) -> TableSchema:
+    """A source's table as the sink gets to see it now."""
+    table = state.tables.get(schema.name)
+    return shown(schema, table.hidden if table is not None else (), settings)
 
 
 def read_as(schema: TableSchema, settings: PipeSettings) -> TableSchema:

@@ -14,7 +14,8 @@ from typing import Any
 
 from headrace.pipes.copying import Copier, Interrupted
 from headrace.pipes.following import Follower
-from headrace.pipes.opening import Opened, Opening, is_wanted, shown
+from headrace.pipes.intents import Executor
+from headrace.pipes.opening import Opened, Opening, is_wanted, shown, shown_now
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.requests import ask_for_resync
@@ -43,6 +44,7 @@ class Pipe(RunnablePipe):
         self._address = address
 
     def _run(self, directory: StateDirectory) -> None:
+        self._resume(directory)
         connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S)
         try:
             server = check_server(connection, self._address)
@@ -67,23 +69,23 @@ class Pipe(RunnablePipe):
             self._copy(session, parts)
             self._follow(session, parts, opened, server)
 
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
+        show = functools.partial(shown, settings=self._settings)
+        return Executor(state, directory, snapshots, self._targets, show, functools.partial(ask_for_resync, directory))
+
     def _opening(self, directory: StateDirectory, connection: Any) -> Opening:
         return Opening(connection, self._address, directory, self._settings, self._sink_name, self._targets)
 
     def _assemble(self, directory: StateDirectory, opened: Opened) -> _Parts:
         state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
         self._targets.write_as(state.id)
-        shows = functools.partial(shown, settings=settings)
+        shows = functools.partial(shown_now, state=state, settings=settings)
         follower = Follower(
             opened.history,
             functools.partial(is_wanted, state, settings.selection),
-            state,
-            directory,
-            snapshots,
-            self._targets,
-            shows,
-            settings.on_schema_change,
-            functools.partial(ask_for_resync, directory),
+            self._executor(directory, state, snapshots),
+            settings.schema_changes,
+            settings.pipe_name,
             functools.partial(self._check_tables, state),
             self._view,
         )

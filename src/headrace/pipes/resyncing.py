@@ -19,6 +19,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.copying import Copier, Interrupted, Pause
 from headrace.pipes.opening import Opening, selection_of
+from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.requests import ResyncRequest, pending_requests
 from headrace.pipes.state import TableState
 from headrace.retry import retrying
@@ -121,8 +122,11 @@ class Resynchroniser:
             state.selection["added"].append(str(name))
         number = max(self.copier.log.next_number(name), 1)
         # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
-        state.tables[name] = TableState(schema, position.to_json(), position.to_json(), number)
+        ignores = self.copier.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
+        hidden = known.hidden if known is not None and ignores else ()
+        state.tables[name] = TableState(schema, position.to_json(), position.to_json(), number, hidden)
         state.waiting.discard(name)
+        state.ignored.discard(name)
         self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
     def _forget(self, name: TableName, position: BinlogPosition) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.pipes.intents import Executor, resume
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
+from headrace.pipes.requests import pending_requests
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import PipeState, StateDirectory
+from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying, waits
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.selection import Selection
 from headrace.spark.session import java_pid, start_session, warm_workers
 
 _PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
@@ -52,6 +55,16 @@ class RunnablePipe(ABC):
         retrying(lambda: register(self._targets.sink.own_tables(), entry))
         self._view.note(message)
         self.on_begun()
+
+    def _resume(self, directory: StateDirectory) -> None:
+        """Finish what an earlier run was doing to the sink's tables, before anybody looks at them."""
+        state = directory.load()
+        if state is not None and state.intent is not None and state.sink == self._sink_name:
+            asked = [Selection(request.tables) for request in pending_requests(directory)]
+            resume(self._executor(directory, state, SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
+
+    @abstractmethod
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor: ...
 
     @contextmanager
     def _spark(self, directory: StateDirectory) -> Iterator[Any]:

@@ -24,13 +24,6 @@ class SnapshotMode(StrEnum):
     CONSISTENT = "consistent"
 
 
-class OnSchemaChange(StrEnum):
-    """What happens when a replicated table's columns change."""
-
-    HALT = "halt"
-    RESYNC = "resync"
-
-
 @dataclass(frozen=True, slots=True)
 class PipeSettings:
     """Everything but the two ends."""
@@ -42,7 +35,6 @@ class PipeSettings:
     start_at: str = ""
     """Where to start, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set."""
     snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
-    on_schema_change: OnSchemaChange = OnSchemaChange.HALT
     schema_changes: SchemaPolicy = field(default_factory=SchemaPolicy)
     limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30

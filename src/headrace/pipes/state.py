@@ -12,11 +12,12 @@ import os
 import secrets
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql.journal import MISSHAPEN
 
@@ -34,6 +35,8 @@ class TableState:
     """Changes before this position are in the table's snapshot, and rows that were gone by then are in the log only: leave them out."""
     snapshot: int = 0
     """Which of the table's snapshots counts; a resynchronisation takes the next."""
+    hidden: tuple[str, ...] = ()
+    """Columns that are not carried: they came when new ones were to be ignored."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,11 +44,13 @@ class TableState:
             "captured_at": self.captured_at,
             "rows_from": self.rows_from,
             "snapshot": self.snapshot,
+            "hidden": list(self.hidden),
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableState:
-        return cls(TableSchema.from_json(raw["schema"]), raw["captured_at"], raw["rows_from"], raw["snapshot"])
+        hidden = tuple(raw.get("hidden", ()))
+        return cls(TableSchema.from_json(raw["schema"]), raw["captured_at"], raw["rows_from"], raw["snapshot"], hidden)
 
 
 @dataclass(slots=True)
@@ -68,6 +73,17 @@ class PipeState:
     """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     """Tells what this pipe writes from what any other does."""
+    gone: dict[TableName, dict[str, Any]] = field(default_factory=dict)
+    """Names that no table has since a statement at this position: changes of theirs before it, which a replay brings, are left out."""
+    ignored: set[TableName] = field(default_factory=set)
+    """Tables that came when new ones were to be ignored."""
+    intent: dict[str, Any] | None = None
+    """What is being done to the sink's tables (see `intents`)."""
+
+    def projection(self, chosen: Projection) -> Projection:
+        """The columns that are carried: what was chosen, without those that are ignored."""
+        hidden = frozenset((name, column) for name, table in self.tables.items() for column in table.hidden)
+        return replace(chosen, hidden=hidden)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +100,9 @@ class PipeState:
             "looked_at": self.looked_at,
             "seen": self.seen,
             "id": self.id,
+            "gone": [[name.database, name.table, position] for name, position in self.gone.items()],
+            "ignored": [[name.database, name.table] for name in sorted(self.ignored)],
+            "intent": self.intent,
         }
 
     @classmethod
@@ -102,6 +121,9 @@ class PipeState:
             raw["looked_at"],
             raw["seen"],
             raw.get("id") or secrets.token_hex(8),
+            {TableName(database, table): position for database, table, position in raw.get("gone", ())},
+            {TableName(*name) for name in raw.get("ignored", ())},
+            raw.get("intent"),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
-from headrace.pipes.opening import read_as, selection_of, shown
+from headrace.pipes.opening import read_as, selection_of, shown_now
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.settings import PipeSettings
@@ -81,19 +81,22 @@ class Streaming:
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
 
     def _task_for(self, schemas: dict[TableName, TableSchema]) -> Task:
-        found = {name: table.rows_from for name, table in self.state.tables.items()}
+        state = self.state
+        # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
+        schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
+        found = state.gone | {name: table.rows_from for name, table in state.tables.items()}
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
-        needs = self.targets.needs(shown(schema, self.settings) for schema in schemas.values())
+        needs = self.targets.needs(shown_now(schema, state, self.settings) for schema in schemas.values())
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
             {name: need.key_columns for name, need in needs.items()},
-            selection_of(self.state, self.settings.selection),
-            ReadOptions(zero_dates_as_null=self.settings.zero_dates_as_null, projection=self.settings.projection),
-            self.state.epoch,
+            selection_of(state, self.settings.selection),
+            ReadOptions(zero_dates_as_null=self.settings.zero_dates_as_null, projection=state.projection(self.settings.projection)),
+            state.epoch,
             # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
-            {name: position for name, position in since.items() if position.epoch == self.state.epoch},
-            frozenset(self.state.waiting),
+            {name: position for name, position in since.items() if position.epoch == state.epoch},
+            frozenset(state.waiting | state.ignored),
             self.written,
             frozenset(name for name, need in needs.items() if need.ordered),
             frozenset(name for name, need in needs.items() if need.exact),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
+from headrace.sinks.clickhouse.alter import Step
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 
@@ -40,3 +41,7 @@ class Targets:
 
     def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
         return self.sink.needs(schemas)
+
+    def run_step(self, step: Step) -> None:
+        self.sink.altering().run_step(step)
+        self.sink = self.sink.renewed()

@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 BOOKS = "headrace"
 OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes")
@@ -154,12 +153,3 @@ def instant_us(text: str) -> int:
 
 def _on_cluster(scope: LayoutScope) -> str:
     return f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""
-
-
-def ensure_book(connection: Connection, target: ClickHouseTarget, table: str, definition: str) -> str:
-    """Make a table of the books unless it is there; its full name, quoted. `definition` is what follows the name in CREATE TABLE."""
-    name = f"{quote_name(BOOKS)}.{quote_name(table)}"
-    with translated(target, f"making table {BOOKS}.{table}"):
-        connection.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_name(BOOKS)}")
-        connection.client.command(f"CREATE TABLE IF NOT EXISTS {name} {definition}")
-    return name

@@ -13,6 +13,7 @@ from typing import Self
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
+from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
@@ -77,6 +78,10 @@ class ClickHouseSink:
 
     def again(self) -> Self:
         return replace(self, repeats=True)
+
+    def altering(self) -> Altering:
+        """What makes the tables follow schema changes."""
+        return Altering(self._scope)
 
     def renewed(self) -> Self:
         return replace(self, generation=self.generation + 1)

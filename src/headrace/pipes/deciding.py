@@ -1,0 +1,356 @@
+"""What one statement leads to in the sink, by what it did to the source and by the user's policy.
+
+Invariant: a decision does nothing; it looks at the state and at the target tables and says what is to be done, all of it or, where one part
+of it must not or cannot be done, nothing: a definite error that names the statement and the way on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from headrace.errors import DefiniteError
+from headrace.model.effects import Alteration, Fate, Kept, alteration
+from headrace.model.evolution import (
+    AddColumn,
+    Catalogue,
+    ChangeIndexes,
+    ChangeOptions,
+    ChangePrimaryKey,
+    CreateTable,
+    DropColumn,
+    ModifyColumn,
+    RenameColumn,
+    tables_of,
+)
+from headrace.model.schema import Column, TableName, TableSchema
+from headrace.pipes.intents import Executor, Intent
+from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+from headrace.pipes.state import TableState
+from headrace.sinks.clickhouse.alter import Translation
+from headrace.sinks.clickhouse.ledger import LedgerEntry
+from headrace.sources.mysql.effects import effect_of, is_strict
+from headrace.sources.mysql.history import Followed
+from headrace.sources.mysql.position import file_number
+
+_ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
+_OTHER = "definition"
+"""What is in the ledger as a kind where a change is of none that knows a policy: comments, the order of columns, lost definitions."""
+APPLIED, IGNORED, KEPT, READ_AGAIN = "applied", "ignored", "kept", "read again"
+
+
+@dataclass(slots=True)
+class Decision:
+    """About one statement."""
+
+    followed: Followed
+    after: Catalogue
+    """All tables as they are after the statement."""
+    wanted: Callable[[TableName], bool]
+    executor: Executor
+    policy: SchemaPolicy
+    pipe: str
+    notes: list[str] = field(default_factory=list)
+    """For people: what becomes of which table."""
+    _intent: Intent = field(init=False)
+    _altered: dict[TableName, TableState] = field(default_factory=dict)
+    """Tables as they are after the statement's alterations, by the name they had before it."""
+    _moved: set[TableName] = field(default_factory=set)
+    """Names whose target goes to another name."""
+    _vacated: set[TableName] = field(default_factory=set)
+    """Names whose target is dropped or renamed."""
+
+    def __post_init__(self) -> None:
+        self._intent = Intent(self.followed.position)
+
+    def intent(self) -> Intent:
+        """What is to be done."""
+        followed = self.followed
+        made = {change.schema.name for change in followed.changes if isinstance(change, CreateTable)}
+        for name in sorted(followed.emptied - made):
+            self._truncate(name)
+        for name in self._alteration_subjects():
+            self._alter(name)
+        self._rename()
+        for name in sorted((followed.gone | (followed.emptied & made)) - self._moved):
+            self._leave(name)
+        for name in sorted(made - followed.arrived - followed.recapture):
+            self._create(name)
+        for name in sorted(followed.arrived | followed.disturbed | followed.recapture):
+            self._read_again(name, "rows of it are not in the log")
+        self._check_reread()
+        return self._intent
+
+    # -- what is known
+
+    @property
+    def _version(self) -> int:
+        return self.followed.position.version
+
+    @property
+    def _tag(self) -> str:
+        position = self.followed.position
+        return f"{file_number(position.file):06d}_{position.offset}"
+
+    def _known(self, name: TableName) -> TableState | None:
+        state = self.executor.state
+        return state.tables.get(name) if self.executor.is_news(name, self.followed.position) else None
+
+    def _is_settled(self, name: TableName) -> bool:
+        """Whether the target holds the table's rows: it is neither being read nor waiting for that."""
+        snapshot = self.executor.snapshots.tables.get(str(name))
+        return name not in self.executor.state.waiting and not (snapshot is not None and snapshot.pending)
+
+    def _renewed(self, table: TableState, **changes: object) -> TableState:
+        """The table as of the statement: all its changes before it are in the sink."""
+        here = self.followed.position.to_json()
+        changed: TableState = replace(table, **{"captured_at": here, "rows_from": here, **changes})  # type: ignore[arg-type]
+        return changed
+
+    # -- whole tables
+
+    def _truncate(self, name: TableName) -> None:
+        table = self._known(name)
+        if table is None or name in self.executor.state.waiting:
+            return
+        kind, schema = ChangeKind.TRUNCATE_TABLE, self.executor.shown(table)
+        policy = self._policy(kind, name)
+        if policy is Policy.IGNORE:
+            self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
+            self._enter(name, [kind], Translation(), IGNORED)
+        elif not self._is_settled(name):
+            self._intent.swept.append(schema)
+            self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
+            self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it is being read")
+        else:
+            keeps = policy is Policy.KEEP
+            sink = self.executor.targets.sink.altering()
+            found = sink.plan_keeping(schema, f"truncated_{self._tag}", again=True) if keeps else sink.plan_emptying(schema)
+            self._intent.tables[name] = self._renewed(table)
+            if keeps:
+                self._intent.prepared.add(name)
+            self._take(name, [kind], found, KEPT if keeps or not found.steps else APPLIED)
+
+    def _leave(self, name: TableName) -> None:
+        """No table of that name, or another one."""
+        table = self._known(name)
+        if table is None:
+            if name in self.executor.state.waiting | self.executor.state.ignored:
+                self._intent.gone.add(name)
+            return
+        kind, schema = ChangeKind.DROP_TABLE, self.executor.shown(table)
+        policy = self._policy(kind, name)
+        self._intent.gone.add(name)
+        sink = self.executor.targets.sink.altering()
+        if policy is Policy.IGNORE:
+            self._enter(name, [kind], Translation(), IGNORED, "the target keeps its rows")
+        elif name in self.executor.state.waiting:
+            self._enter(name, [kind], Translation(), KEPT, "it was to be read again; the target stays as it was")
+        elif not self._is_settled(name):
+            self._intent.swept.append(schema)
+            self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it was being read")
+        elif policy is Policy.KEEP:
+            self._vacated.add(name)
+            self._take(name, [kind], sink.plan_keeping(schema, f"dropped_{self._tag}", again=False), KEPT)
+        else:
+            found = sink.plan_removal(schema)
+            if any(statement.startswith("DROP TABLE") for statement in found.statements):
+                self._vacated.add(name)
+            self._take(name, [kind], found, APPLIED if found.steps else KEPT)
+
+    def _create(self, name: TableName) -> None:
+        schema = self.after.tables.get(name)
+        if schema is None or not self.wanted(name) or not self.executor.is_news(name, self.followed.position):
+            return
+        kind = ChangeKind.CREATE_TABLE
+        if self._policy(kind, name) is Policy.IGNORE:
+            self._intent.ignored.add(name)
+            self._enter(name, [kind], Translation(), IGNORED)
+            return
+        if name in self.executor.state.tables and not self._is_settled(name):
+            self._read_again(name, "it was made anew while it was being read")
+            return
+        shown = self.executor.show(schema, ())
+        here = self.followed.position.to_json()
+        number = self.executor.snapshots.next_number(name)
+        # Where the old target is gone by then, it does not matter what it is now.
+        found = Translation() if name in self._vacated else self.executor.targets.sink.altering().plan_creation(shown)
+        self._intent.gone.discard(name)
+        self._intent.tables[name] = TableState(schema, here, here, number)
+        self._intent.prepared.add(name)
+        if not found.steps and self.policy.of(ChangeKind.DROP_TABLE) is not Policy.IGNORE:
+            # A copy of an earlier table of this name may be there.
+            self._intent.swept.append(shown)
+        self._take(name, [kind], found, APPLIED)
+
+    def _rename(self) -> None:
+        moved = {new: old for new, old in self.followed.moved.items() if self.executor.is_news(new, self.followed.position)}
+        tables = {new: self._altered.get(old) or self._known(old) for new, old in moved.items()}
+        kind = ChangeKind.RENAME_TABLE
+        policies = {self._policy(kind, new) for new in moved}
+        if not moved:
+            return
+        ready = all(table is not None and self._is_settled(moved[new]) for new, table in tables.items())
+        found = Translation((), "it is not in the sink yet") if not ready or Policy.RESYNC in policies else self._plan_moves(moved, tables)
+        if found.reread or self._intent.reread & moved.keys():
+            for new in moved:
+                self._read_again(new, found.reread)
+            return
+        self._intent.steps += found.steps
+        for new, table in tables.items():
+            assert table is not None
+            number = self.executor.snapshots.next_number(new)
+            self._intent.tables[new] = self._renewed(table, schema=self.after.tables[new], snapshot=number)
+            self._intent.prepared.add(new)
+            self._enter(new, [kind], found, APPLIED, f"from {moved[new]}")
+        self._moved |= set(moved.values())
+        self._intent.gone |= set(moved.values()) - self.after.tables.keys()
+        self._intent.gone -= set(moved)
+
+    def _plan_moves(self, moved: dict[TableName, TableName], tables: dict[TableName, TableState | None]) -> Translation:
+        pairs = []
+        for new, table in tables.items():
+            before = self._known(moved[new])
+            assert table is not None
+            assert before is not None
+            pairs.append((self.executor.shown(before), self.executor.show(self.after.tables[new], table.hidden)))
+        return self.executor.targets.sink.altering().plan_moves(pairs)
+
+    # -- one table's definition
+
+    def _alteration_subjects(self) -> list[TableName]:
+        return sorted({change.table for change in self.followed.changes if isinstance(change, _ALTERATIONS)})
+
+    def _alter(self, name: TableName) -> None:
+        final = next((new for new, old in self.followed.moved.items() if old == name), name)
+        table, schema = self._known(name), self.after.tables.get(final)
+        if table is None or schema is None or name in self.executor.state.waiting or not self.wanted(final):
+            return
+        changes = [change for change in self.followed.changes if isinstance(change, _ALTERATIONS) and name in tables_of(change)]
+        strict = is_strict(self.followed.query)
+        told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, strict=strict))
+        hidden = self._hidden(table, told)
+        left = self._left(told)
+        show = self.executor.show
+        seen = replace(told.shown(lambda one: show(one, table.hidden), lambda one: show(one, hidden)), left=left)
+        fresh = {fate.column.name for fate in told.fates if fate.origin is None}
+        kinds = _kinds_of(told.shown(lambda one: show(one, table.hidden), lambda one: show(one, tuple(set(hidden) - fresh))))
+        altered = self._renewed(table, schema=schema, hidden=hidden)
+        self._altered[name] = altered
+        if final == name:
+            self._intent.tables[name] = altered
+        policies = {self._policy(kind, name) for kind in kinds}
+        if not self._is_settled(name):
+            # Its rows are being read by the old definition.
+            if kinds:
+                self._read_again(final, "it was altered while it was being read", kinds)
+            elif final == name:
+                self._intent.tables[name] = replace(table, schema=schema, hidden=hidden)
+            return
+        found = self.executor.targets.sink.altering().plan_alteration(_without_left(seen), self._version)
+        if Policy.RESYNC in policies:
+            found = replace(found, reread=found.reread or "it was chosen to read it again")
+        if not kinds and not found.steps and not found.reread:
+            return
+        self._intent.steps += found.steps
+        if found.reread:
+            self._read_again(final, found.reread, kinds, found)
+        else:
+            outcome = IGNORED if policies == {Policy.IGNORE} else APPLIED
+            self._enter(name, kinds, found, outcome, f"ignored: {', '.join(sorted(left))}" if left and outcome is APPLIED else "")
+
+    def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
+        """The columns that are not carried from now on."""
+        ignores = self.policy.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
+        return tuple(fate.column.name for fate in told.fates if (ignores if fate.origin is None else fate.origin in table.hidden))
+
+    def _left(self, told: Alteration) -> frozenset[str]:
+        """The columns that the target shall leave as they are."""
+        dropped = told.dropped if self.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
+        modified: Iterable[str] = ()
+        if self.policy.of(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
+            modified = (fate.origin for fate in told.fates if fate.origin is not None and _is_modified(told.before, fate))
+        return frozenset((*dropped, *modified))
+
+    # -- what comes out
+
+    def _policy(self, kind: ChangeKind, name: TableName) -> Policy:
+        policy = self.policy.of(kind)
+        if policy is Policy.HALT:
+            hint = f"start again with --schema-changes {kind}=apply to have it done"
+            if self.executor.reread is not None and name in self.after.tables:
+                hint += f"; or to read the table again as it is now: headrace resync {name} --state {self.executor.directory.path}"
+            raise DefiniteError(
+                f"table {name} was changed, and {kind} is set to halt: {self.followed.query.statement}",
+                place=str(self.followed.position),
+                hint=hint,
+            )
+        return policy
+
+    def _take(self, name: TableName, kinds: list[ChangeKind], found: Translation, outcome: str) -> None:
+        self._intent.steps += found.steps
+        self._enter(name, kinds, found, outcome)
+
+    def _read_again(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: Translation | None = None) -> None:
+        if name in self.executor.state.waiting | self._intent.reread or not self.executor.is_news(name, self.followed.position):
+            return
+        self._intent.reread.add(name)
+        self._enter(name, kinds, found or Translation(), READ_AGAIN, why)
+
+    def _enter(self, name: TableName, kinds: Iterable[ChangeKind], found: Translation, outcome: str, detail: str = "") -> None:
+        followed = self.followed
+        position, statement, translation = str(followed.position), followed.query.statement, "\n".join(found.statements)
+        kind = ", ".join(kinds) or _OTHER
+        self._intent.entries = [entry for entry in self._intent.entries if entry.source_table != str(name)] + [
+            LedgerEntry(self.pipe, self._version, position, str(name), kind, statement, translation, outcome, detail)
+        ]
+        self.notes.append(f"{name} {_WORDS[outcome]}")
+
+    def _check_reread(self) -> None:
+        if self._intent.reread and self.executor.reread is None:
+            name = min(self._intent.reread)
+            raise DefiniteError(
+                f"the rows of {name} after this statement are in no log file: {self.followed.query.statement}",
+                place=str(self.followed.position),
+                hint="leave the table out with --exclude, or replicate from the server",
+            )
+
+
+_WORDS = {
+    APPLIED: "follows",
+    IGNORED: "stays as it is in the sink",
+    KEPT: "is kept in the sink",
+    READ_AGAIN: "will be read again",
+}
+
+
+def _kinds_of(seen: Alteration) -> list[ChangeKind]:
+    """The kinds of changes that the sink would notice."""
+    found: set[ChangeKind] = set()
+    if any(fate.origin is None for fate in seen.fates):
+        found.add(ChangeKind.ADD_COLUMN)
+    if seen.dropped:
+        found.add(ChangeKind.DROP_COLUMN)
+    if any(fate.origin not in (None, fate.column.name) for fate in seen.fates):
+        found.add(ChangeKind.RENAME_COLUMN)
+    if any(fate.origin is not None and _is_modified(seen.before, fate) for fate in seen.fates):
+        found.add(ChangeKind.MODIFY_COLUMN)
+    if seen.moves_key:
+        found.add(ChangeKind.CHANGE_KEY)
+    return [kind for kind in ChangeKind if kind in found]
+
+
+def _is_modified(before: TableSchema, fate: Fate) -> bool:
+    """Whether a column holds other values, or other kinds of values, than before."""
+    assert fate.origin is not None
+    return not isinstance(fate.effect, Kept) or _material(before.column(fate.origin)) != _material(fate.column)
+
+
+def _material(column: Column) -> tuple[object, ...]:
+    return column.kind, column.nullable, column.precision, column.scale, column.members
+
+
+def _without_left(seen: Alteration) -> Alteration:
+    """Columns that are left as they are hold what they held."""
+    fates = (replace(fate, effect=Kept()) if fate.origin in seen.left else fate for fate in seen.fates)
+    return replace(seen, fates=tuple(fates))

@@ -1,0 +1,131 @@
+"""Altering target tables: what is asked of the server before a translation is made, and doing its steps.
+
+Invariant: a step that was done is not done again to another effect, whatever happened between doing it and noting that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace.errors import DefiniteError
+from headrace.model.effects import Alteration
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.adapting import adapt
+from headrace.sinks.clickhouse.alter import Step, Subject, Translation, has_view, translate
+from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, place_of, plan_layout
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.found import find_tables
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.ledger import LedgerEntry, record
+from headrace.sinks.clickhouse.names import quote_name, quote_text
+
+_ALTER_SETTINGS = {
+    **CREATE_SETTINGS,
+    # Answered means done, on all replicas that are up.
+    "mutations_sync": "2",
+    "alter_sync": "2",
+    "insert_deduplicate": "0",
+    "optimize_on_insert": "0",
+    # A value that cannot be converted is an error, not another value.
+    "date_time_overflow_behavior": "throw",
+}
+
+
+class Altering:
+    """Alters the tables of one sink."""
+
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope = scope
+
+    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+        """What makes the target of a table follow its alteration; nothing if there is no target."""
+        connection = connect(self._scope.target)
+        usual, wanted = (plan_layout(schema, self._scope.target, self._scope.choices) for schema in (alteration.before, alteration.after))
+        place = (usual.database, usual.table)
+        choices = self._scope.choices.of(usual.source)
+        with translated(self._scope.target, f"looking at table {place[0]}.{place[1]}"):
+            found = find_tables(connection, [place]).get(place)
+            uuids = _identities(connection, [place])
+        if found is None:
+            return Translation()
+        layout = adapt(usual, found, choices)
+        return translate(alteration, Subject(layout, found, usual, wanted, choices, uuids[place], self._scope.choices.cluster), version)
+
+    def plan_removal(self, schema: TableSchema) -> Translation:
+        table = _standing(self._scope, schema)
+        return remove(table) if table is not None else Translation()
+
+    def plan_emptying(self, schema: TableSchema) -> Translation:
+        table = _standing(self._scope, schema)
+        return empty(table) if table is not None else Translation()
+
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+        table = _standing(self._scope, schema)
+        return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else Translation()
+
+    def plan_creation(self, schema: TableSchema) -> Translation:
+        """What makes the target of a table; nothing if it is there and fit."""
+        plan = plan_layout(schema, self._scope.target, self._scope.choices)
+        if _standing(self._scope, schema) is not None:
+            return Translation()
+        views = (create_view_sql(plan),) if has_view(plan, self._scope.choices.of(plan.source)) else ()
+        return Translation((Step((f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}", create_sql(plan), *views)),))
+
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+        """What makes tables go to the places of their new names."""
+        pairs = list(moves)
+        for old, new in pairs:
+            before, after = (replace(self._scope.choices.of(schema.name), target="") for schema in (old, new))
+            if before != after:
+                return Translation((), f"other choices hold for {new.name} than for {old.name}")
+        places = [(_standing(self._scope, old), place_of(new, self._scope.target, self._scope.choices)) for old, new in pairs]
+        moving = [(table, place) for table, place in places if table is not None]
+        with translated(self._scope.target, "looking at tables"):
+            there = _identities(connect(self._scope.target), [one for table, place in moving for one in (table.place, place)])
+        return move(moving, there)
+
+    def run_step(self, step: Step) -> None:
+        """Do a step, unless it was done."""
+        connection = connect(self._scope.target)
+        if step.replaces is not None:
+            *place, uuid = step.replaces
+            with translated(self._scope.target, f"looking at table {'.'.join(place)}"):
+                if _identities(connection, [(place[0], place[1])]).get((place[0], place[1])) != uuid:
+                    return
+        settings = connection.known(_ALTER_SETTINGS)
+        for statement in step.statements:
+            with translated(self._scope.target, f"altering tables: {statement}"):
+                connection.client.command(statement, settings=settings)
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        """Write schema changes to the ledger."""
+        record(OwnTables(self._scope), entries)
+
+
+def _standing(scope: LayoutScope, schema: TableSchema) -> Standing | None:
+    plan = plan_layout(schema, scope.target, scope.choices)
+    place, choices = (plan.database, plan.table), scope.choices.of(plan.source)
+    with translated(scope.target, f"looking at table {place[0]}.{place[1]}"):
+        found = find_tables(connect(scope.target), [place]).get(place)
+    if found is None:
+        return None
+    try:
+        layout = adapt(plan, found, choices)
+    except DefiniteError as error:
+        raise DefiniteError(
+            f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
+        ) from error
+    return Standing(layout, choices, scope.choices.cluster)
+
+
+def _identities(connection: Connection, places: Iterable[Place]) -> Mapping[Place, str]:
+    """What tells each table that is there from another of its name; empty if the database's engine does not say."""
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
+    if not listed:
+        return {}
+    sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE (database, name) IN ({listed})"
+    return {(database, name): uuid for database, name, uuid in connection.client.query(sql).result_rows}

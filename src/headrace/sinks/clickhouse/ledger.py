@@ -1,0 +1,72 @@
+"""The ledger of schema changes in the sink: what the source did, what was done here, and how that ended.
+
+Invariant: a change of a table at a position has one row, however often it is written: what is there is not written again, and two rows
+that a lost answer left become one by their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables
+from headrace.sinks.clickhouse.names import quote_text
+
+LEDGER = OwnTable(
+    "schema_changes",
+    (
+        ("pipe", "String"),
+        ("version", "UInt64"),
+        ("position", "String"),
+        ("source_table", "String"),
+        ("kind", "LowCardinality(String)"),
+        ("statement", "String"),
+        ("translation", "String"),
+        ("outcome", "LowCardinality(String)"),
+        ("detail", "String"),
+        ("time", "DateTime64(3, 'UTC')"),
+    ),
+    ("pipe", "version", "source_table"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One statement and one of the tables it changed."""
+
+    pipe: str
+    version: int
+    """Of the statement's position: every image before it in the log has a lower one."""
+    position: str
+    source_table: str
+    kind: str
+    """The kinds of changes, such as `add_column, drop_column`."""
+    statement: str
+    translation: str
+    """What was done to the target, one statement a line."""
+    outcome: str
+    """applied, ignored, kept, or read again."""
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> LedgerEntry:
+        return cls(**raw)
+
+
+def record(tables: OwnTables, entries: Iterable[LedgerEntry]) -> None:
+    """Write those entries that are not there yet."""
+    wanted = list(entries)
+    if not wanted:
+        return
+    tables.ensure(LEDGER)
+    pipes = ", ".join(sorted({quote_text(entry.pipe) for entry in wanted}))
+    versions = ", ".join(sorted({str(entry.version) for entry in wanted}))
+    there = {tuple(row) for row in tables.select(LEDGER, LEDGER.sort_key, f"pipe IN ({pipes}) AND version IN ({versions})")}
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    fresh = [entry for entry in wanted if (entry.pipe, entry.version, entry.source_table) not in there]
+    tables.insert(LEDGER, [{**entry.to_json(), "time": now} for entry in fresh])
