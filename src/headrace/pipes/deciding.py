@@ -27,7 +27,9 @@ from headrace.model.schema import Column, TableName, TableSchema
 from headrace.pipes.intents import Executor, Intent
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.state import TableState
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.alter import Translation
+from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.ledger import LedgerEntry
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
@@ -50,6 +52,7 @@ class Decision:
     executor: Executor
     policy: SchemaPolicy
     pipe: str
+    altering: Callable[[], Altering]
     notes: list[str] = field(default_factory=list)
     """For people: what becomes of which table."""
     _intent: Intent = field(init=False)
@@ -101,6 +104,10 @@ class Decision:
         snapshot = self.executor.snapshots.tables.get(str(name))
         return name not in self.executor.state.waiting and not (snapshot is not None and snapshot.pending)
 
+    def _ask(self, plan: Callable[[Altering], Translation]) -> Translation:
+        """What the sink says to a plan, when it can be reached."""
+        return retrying(lambda: plan(self.altering()))
+
     def _renewed(self, table: TableState, **changes: object) -> TableState:
         """The table as of the statement: all its changes before it are in the sink."""
         here = self.followed.position.to_json()
@@ -124,8 +131,10 @@ class Decision:
             self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it is being read")
         else:
             keeps = policy is Policy.KEEP
-            sink = self.executor.targets.sink.altering()
-            found = sink.plan_keeping(schema, f"truncated_{self._tag}", again=True) if keeps else sink.plan_emptying(schema)
+            if keeps:
+                found = self._ask(lambda sink: sink.plan_keeping(schema, f"truncated_{self._tag}", again=True))
+            else:
+                found = self._ask(lambda sink: sink.plan_emptying(schema))
             self._intent.tables[name] = self._renewed(table)
             if keeps:
                 self._intent.prepared.add(name)
@@ -141,7 +150,6 @@ class Decision:
         kind, schema = ChangeKind.DROP_TABLE, self.executor.shown(table)
         policy = self._policy(kind, name)
         self._intent.gone.add(name)
-        sink = self.executor.targets.sink.altering()
         if policy is Policy.IGNORE:
             self._enter(name, [kind], Translation(), IGNORED, "the target keeps its rows")
         elif name in self.executor.state.waiting:
@@ -151,9 +159,9 @@ class Decision:
             self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it was being read")
         elif policy is Policy.KEEP:
             self._vacated.add(name)
-            self._take(name, [kind], sink.plan_keeping(schema, f"dropped_{self._tag}", again=False), KEPT)
+            self._take(name, [kind], self._ask(lambda sink: sink.plan_keeping(schema, f"dropped_{self._tag}", again=False)), KEPT)
         else:
-            found = sink.plan_removal(schema)
+            found = self._ask(lambda sink: sink.plan_removal(schema))
             if any(statement.startswith("DROP TABLE") for statement in found.statements):
                 self._vacated.add(name)
             self._take(name, [kind], found, APPLIED if found.steps else KEPT)
@@ -174,7 +182,7 @@ class Decision:
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
         # Where the old target is gone by then, it does not matter what it is now.
-        found = Translation() if name in self._vacated else self.executor.targets.sink.altering().plan_creation(shown)
+        found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
         self._intent.gone.discard(name)
         self._intent.tables[name] = TableState(schema, here, here, number)
         self._intent.prepared.add(name)
@@ -214,7 +222,7 @@ class Decision:
             assert table is not None
             assert before is not None
             pairs.append((self.executor.shown(before), self.executor.show(self.after.tables[new], table.hidden)))
-        return self.executor.targets.sink.altering().plan_moves(pairs)
+        return self._ask(lambda sink: sink.plan_moves(pairs))
 
     # -- one table's definition
 
@@ -247,7 +255,7 @@ class Decision:
             elif final == name:
                 self._intent.tables[name] = replace(table, schema=schema, hidden=hidden)
             return
-        found = self.executor.targets.sink.altering().plan_alteration(_without_left(seen), self._version)
+        found = self._ask(lambda sink: sink.plan_alteration(_without_left(seen), self._version))
         if Policy.RESYNC in policies:
             found = replace(found, reread=found.reread or "it was chosen to read it again")
         if not kinds and not found.steps and not found.reread:

@@ -65,7 +65,8 @@ class Follower:
             return
         followed.check()
         self._check_start(followed)
-        decision = Decision(followed, self.history.as_of(position), self.wanted, self.executor, self.policy, self.pipe)
+        after, altering = self.history.as_of(position), self.executor.targets.sink.altering
+        decision = Decision(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
         intent = decision.intent()
         self.executor.carry_out(intent)
         for note in decision.notes:

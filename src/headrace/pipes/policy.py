@@ -84,6 +84,11 @@ class SchemaPolicy:
     def of(self, kind: ChangeKind) -> Policy:
         return dict(self.chosen).get(kind, Policy.APPLY)
 
+    @staticmethod
+    def knows(kind: ChangeKind, policy: Policy) -> bool:
+        """Whether the policy may be chosen for the kind."""
+        return policy in _ALLOWED[kind]
+
     @classmethod
     def of_words(cls, words: Mapping[str, str]) -> SchemaPolicy:
         """From the words of a settings file; `all` is about every kind that knows the policy, and the other words come after it."""

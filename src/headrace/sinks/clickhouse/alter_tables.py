@@ -91,7 +91,8 @@ def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -
             hint="rename them in ClickHouse, or choose resync for rename_table",
         )
     steps = [Step(tuple(view for old in waiting for view in by_place[old].without_view()))] if waiting else []
-    steps += [Step(tuple(f"CREATE DATABASE IF NOT EXISTS {quote_name(name)}" for name in sorted({new for new, _ in waiting.values()})))]
+    databases = sorted({database for database, _ in waiting.values()} - {database for database, _ in taken})
+    steps += [Step(tuple(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}" for database in databases))]
     while waiting:
         old = next((old for old, new in waiting.items() if new not in taken), None)
         if old is not None:

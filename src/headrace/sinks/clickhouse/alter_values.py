@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
@@ -14,18 +15,10 @@ from headrace.sinks.clickhouse.types import storage_type
 from headrace.sinks.clickhouse.values import literal
 
 _BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_AS_ANY_TYPE: Final = frozenset(
-    {
-        *(kind for kind in Kind if kind.value.startswith(("int", "uint"))),
-        Kind.STRING,
-        Kind.ENUM,
-        Kind.SET,
-        Kind.DECIMAL,
-        Kind.YEAR,
-        Kind.BIT,
-    }
+_PLAIN: Final = frozenset(
+    {*(kind for kind in Kind if kind.value.startswith(("int", "uint"))), Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT}
 )
-"""Kinds whose constants mean the same in whatever type they are cast to."""
+"""Kinds whose constants mean the same in whatever type they are put into."""
 _NUMBER: Final = re.compile(r"(U?)(Int|Float)(\d+)")
 _PRECISE: Final = re.compile(r"(Decimal|DateTime64|Time64)\((\d+)(?:, (\d+))?")
 _MEMBER: Final = re.compile(r"'((?:[^'\\]|\\.)*)' = (-?\d+)")
@@ -35,11 +28,15 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
     """A value of a column as a constant of its stored type; empty where the type shows it by itself; None where it cannot be said."""
     if value is None:
         return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
-    if stored != storage_type(schema, column) and column.kind not in _AS_ANY_TYPE:
+    if stored != storage_type(schema, column) and column.kind not in _PLAIN | {Kind.DECIMAL}:
         return None
     if column.kind in _BY_NUMBER:
         integer = pa.int32() if column.kind is Kind.DATE else pa.int64()
         value = pa.array([value], integer).view(column.arrow_type)[0]
+    if column.kind in _PLAIN:
+        return literal(column, value)
+    if column.kind is Kind.DECIMAL:
+        return f"CAST('{Decimal(str(value)):f}', {quote_text(stored)})"
     return f"CAST({literal(column, value)}, {quote_text(stored)})"
 
 

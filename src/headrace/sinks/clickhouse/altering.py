@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
@@ -15,10 +16,10 @@ from headrace.sinks.clickhouse.adapting import adapt
 from headrace.sinks.clickhouse.alter import Step, Subject, Translation, has_view, translate
 from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, connect
 from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, place_of, plan_layout
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.found import find_tables
+from headrace.sinks.clickhouse.found import FoundTable, find_tables
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.ledger import LedgerEntry, record
 from headrace.sinks.clickhouse.names import quote_name, quote_text
@@ -35,42 +36,69 @@ _ALTER_SETTINGS = {
 }
 
 
+class Tables(Protocol):
+    """The tables of a sink, as far as a translation needs to know them."""
+
+    def find(self, places: Iterable[Place]) -> Mapping[Place, FoundTable]:
+        """Those that are there."""
+
+    def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
+        """What tells each table that is there from another of its name; empty if the database's engine does not say."""
+
+
+class ServerTables:
+    """The tables of a server."""
+
+    def __init__(self, scope: LayoutScope) -> None:
+        self._target = scope.target
+
+    def find(self, places: Iterable[Place]) -> Mapping[Place, FoundTable]:
+        with translated(self._target, "looking at tables"):
+            return find_tables(connect(self._target), places)
+
+    def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
+        listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
+        if not listed:
+            return {}
+        sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE (database, name) IN ({listed})"
+        with translated(self._target, "looking at tables"):
+            return {(database, name): uuid for database, name, uuid in connect(self._target).client.query(sql).result_rows}
+
+
 class Altering:
     """Alters the tables of one sink."""
 
-    def __init__(self, scope: LayoutScope) -> None:
-        self._scope = scope
+    def __init__(self, scope: LayoutScope, tables: Tables | None = None) -> None:
+        self._scope, self._tables = scope, tables or ServerTables(scope)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
         """What makes the target of a table follow its alteration; nothing if there is no target."""
-        connection = connect(self._scope.target)
         usual, wanted = (plan_layout(schema, self._scope.target, self._scope.choices) for schema in (alteration.before, alteration.after))
         place = (usual.database, usual.table)
         choices = self._scope.choices.of(usual.source)
-        with translated(self._scope.target, f"looking at table {place[0]}.{place[1]}"):
-            found = find_tables(connection, [place]).get(place)
-            uuids = _identities(connection, [place])
+        found = self._tables.find([place]).get(place)
         if found is None:
             return Translation()
+        uuid = self._tables.identities([place])[place]
         layout = adapt(usual, found, choices)
-        return translate(alteration, Subject(layout, found, usual, wanted, choices, uuids[place], self._scope.choices.cluster), version)
+        return translate(alteration, Subject(layout, found, usual, wanted, choices, uuid, self._scope.choices.cluster), version)
 
     def plan_removal(self, schema: TableSchema) -> Translation:
-        table = _standing(self._scope, schema)
+        table = self._standing(schema)
         return remove(table) if table is not None else Translation()
 
     def plan_emptying(self, schema: TableSchema) -> Translation:
-        table = _standing(self._scope, schema)
+        table = self._standing(schema)
         return empty(table) if table is not None else Translation()
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
-        table = _standing(self._scope, schema)
+        table = self._standing(schema)
         return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else Translation()
 
     def plan_creation(self, schema: TableSchema) -> Translation:
         """What makes the target of a table; nothing if it is there and fit."""
         plan = plan_layout(schema, self._scope.target, self._scope.choices)
-        if _standing(self._scope, schema) is not None:
+        if self._standing(schema) is not None:
             return Translation()
         views = (create_view_sql(plan),) if has_view(plan, self._scope.choices.of(plan.source)) else ()
         return Translation((Step((f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}", create_sql(plan), *views)),))
@@ -82,20 +110,18 @@ class Altering:
             before, after = (replace(self._scope.choices.of(schema.name), target="") for schema in (old, new))
             if before != after:
                 return Translation((), f"other choices hold for {new.name} than for {old.name}")
-        places = [(_standing(self._scope, old), place_of(new, self._scope.target, self._scope.choices)) for old, new in pairs]
+        places = [(self._standing(old), place_of(new, self._scope.target, self._scope.choices)) for old, new in pairs]
         moving = [(table, place) for table, place in places if table is not None]
-        with translated(self._scope.target, "looking at tables"):
-            there = _identities(connect(self._scope.target), [one for table, place in moving for one in (table.place, place)])
+        there = self._tables.identities(one for table, place in moving for one in (table.place, place))
         return move(moving, there)
 
     def run_step(self, step: Step) -> None:
         """Do a step, unless it was done."""
         connection = connect(self._scope.target)
         if step.replaces is not None:
-            *place, uuid = step.replaces
-            with translated(self._scope.target, f"looking at table {'.'.join(place)}"):
-                if _identities(connection, [(place[0], place[1])]).get((place[0], place[1])) != uuid:
-                    return
+            database, table, uuid = step.replaces
+            if self._tables.identities([(database, table)]).get((database, table)) != uuid:
+                return
         settings = connection.known(_ALTER_SETTINGS)
         for statement in step.statements:
             with translated(self._scope.target, f"altering tables: {statement}"):
@@ -105,27 +131,16 @@ class Altering:
         """Write schema changes to the ledger."""
         record(OwnTables(self._scope), entries)
 
-
-def _standing(scope: LayoutScope, schema: TableSchema) -> Standing | None:
-    plan = plan_layout(schema, scope.target, scope.choices)
-    place, choices = (plan.database, plan.table), scope.choices.of(plan.source)
-    with translated(scope.target, f"looking at table {place[0]}.{place[1]}"):
-        found = find_tables(connect(scope.target), [place]).get(place)
-    if found is None:
-        return None
-    try:
-        layout = adapt(plan, found, choices)
-    except DefiniteError as error:
-        raise DefiniteError(
-            f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
-        ) from error
-    return Standing(layout, choices, scope.choices.cluster)
-
-
-def _identities(connection: Connection, places: Iterable[Place]) -> Mapping[Place, str]:
-    """What tells each table that is there from another of its name; empty if the database's engine does not say."""
-    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
-    if not listed:
-        return {}
-    sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE (database, name) IN ({listed})"
-    return {(database, name): uuid for database, name, uuid in connection.client.query(sql).result_rows}
+    def _standing(self, schema: TableSchema) -> Standing | None:
+        plan = plan_layout(schema, self._scope.target, self._scope.choices)
+        place, choices = (plan.database, plan.table), self._scope.choices.of(plan.source)
+        found = self._tables.find([place]).get(place)
+        if found is None:
+            return None
+        try:
+            layout = adapt(plan, found, choices)
+        except DefiniteError as error:
+            raise DefiniteError(
+                f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
+            ) from error
+        return Standing(layout, choices, self._scope.choices.cluster)

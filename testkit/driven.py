@@ -1,0 +1,150 @@
+"""A pipe that is driven batch by batch in the test's own process: all of the driver, the reader and the sink, without Spark.
+
+What Spark does (plan, run tasks, commit) is done here in a loop, with the files of its checkpoint, so that a crash can be put between any
+two things the driver does: an exception leaves everything as a killed process would, and another `DrivenPipe` goes on from the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from headrace.pipes.pipe import Pipe
+from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.progress import LogView
+from headrace.pipes.requests import pending_requests
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import StateDirectory
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import parse_target
+from headrace.sources.base import Work
+from headrace.sources.mysql.connection import connect
+from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.preflight import check_server
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.source import LogPlanner
+from headrace.spark.tasks import Report, Task
+from testkit.binlogs import Logbook, Place
+from testkit.planned import PlannedLog
+
+SINK_NAME = "sink"
+
+
+class Crash(BaseException):
+    """The process ends here; nothing catches it."""
+
+
+class DrivenPipe:
+    """One run of a pipe over a logbook's database."""
+
+    def __init__(
+        self,
+        book: Logbook,
+        sink_url: str,
+        state: Path,
+        policy: Sequence[str] = (),
+        choices: SinkChoices | None = None,
+        exclude: tuple[str, ...] = (),
+    ) -> None:
+        self.book = book
+        selection = Selection((f"{book.database}.*",), exclude)
+        settings = PipeSettings(selection, state, schema_changes=SchemaPolicy.of_pairs(policy), name=book.database)
+        sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
+        self.directory = StateDirectory(state)
+        self._pipe = Pipe(book.address, sink, SINK_NAME, settings, LogView())
+
+    def open(self) -> DrivenPipe:
+        """What a run does before its stream begins, snapshots included."""
+        pipe = self._pipe
+        pipe._resume(self.directory)
+        with closing(connect(self.book.address)) as connection:
+            opened = pipe._opening(self.directory, connection).open(check_server(connection, self.book.address))
+            self.parts = pipe._assemble(self.directory, opened)
+            if opened.is_new:
+                self.parts.copier.prepare()
+            self.directory.save(opened.state)
+            self.parts.resyncs.take_all(nullcontext)
+            self.parts.copier.plan(connection)
+        self.parts.streaming.reporter.begin(self.parts.streaming.reached, is_new=opened.is_new)
+        self._copy()
+        return self
+
+    @property
+    def state(self) -> Any:
+        return self.parts.streaming.state
+
+    @property
+    def sink(self) -> ClickHouseSink:
+        return self.parts.streaming.targets.sink
+
+    def catch_up(self) -> None:
+        """Everything that is in the log, and everything that is to be read again."""
+        self._stream()
+        while any(pending_requests(self.directory)):
+            self.parts.resyncs.take_all(nullcontext)
+            self._copy()
+            self._stream()
+
+    def _stream(self) -> None:
+        streaming = self.parts.streaming
+        start = streaming.reached
+        log = PlannedLog(self.book, Place(start.file, start.offset))
+        positions = log.positions()
+        planner = LogPlanner(log.mirror, positions[0], Limits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
+        log.mirror.start = lambda _: None  # type: ignore[method-assign]
+        for begin, end in pairwise(positions):
+            self._batch(planner.works(begin.to_json(), end.to_json()), end)
+
+    def _batch(self, works: list[Work], end: BinlogPosition) -> None:
+        checkpoint = self.directory.checkpoint
+        number = max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
+        _write(checkpoint / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end.to_json())}")
+        task = self.parts.streaming._task()
+        reports = [report for work in works for report in task._run(json.loads(json.dumps(work)))]
+        self.parts.streaming._on_batch(reports)
+        _write(checkpoint / "commits" / str(number), "v1\n{}")
+
+    def _copy(self) -> None:
+        with mock.patch("headrace.pipes.copying.run_works", _run_here):
+            self.parts.copier.run(None, 1)
+
+
+def _run_here(session: Any, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+    del session, parallelism
+    for work in works:
+        on_done(work, task._run(json.loads(json.dumps(work))))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@contextmanager
+def crash_at(targets: Sequence[tuple[Any, str]], nth: int, *, after: bool) -> Iterator[list[int]]:
+    """Crash before or after the `nth` call (from 0) of any of the methods (class, name); how many calls there were."""
+    calls = [0]
+
+    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            mine, calls[0] = calls[0], calls[0] + 1
+            if mine == nth and not after:
+                raise Crash
+            result = real(*arguments, **named)
+            if mine == nth:
+                raise Crash
+            return result
+
+        return call
+
+    with ExitStack() as patches:
+        for owner, name in targets:
+            patches.enter_context(mock.patch.object(owner, name, wrapped(getattr(owner, name))))
+        yield calls
