@@ -13,33 +13,80 @@ from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.following import Follower
+from headrace.pipes.intents import Executor, resume
+from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.progress import LogView
-from headrace.pipes.settings import OnSchemaChange
+from headrace.pipes.rehearsal import ImaginedTables
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sinks.clickhouse.alter import Step
+from headrace.sinks.clickhouse.altering import Altering
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.creation import plan_layout
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.ledger import LedgerEntry
+from headrace.sinks.clickhouse.url import parse_target
+from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.session import Session
 
-T = TableName("shop", "t")
+T, N = TableName("shop", "t"), TableName("shop", "n")
 WANTED = Selection(("shop.*",), ("shop.aside*",))
 INT = Column("id", Kind.INT32, nullable=False, source_type="int")
 TEXT = Column("a", Kind.STRING, source_type="varchar(20)", charset="utf8mb4")
 SCHEMA = TableSchema(T, (INT, TEXT, replace(TEXT, name="b")), ("id",), charset="utf8mb4")
+SCOPE = LayoutScope(parse_target("clickhouse://default@127.0.0.1:1"), SinkChoices())
+
+
+class Stop(Exception):
+    """The process ends here."""
+
+
+class NotingAltering(Altering):
+    """Looks at tables as they would have been made; notes what it is told to write."""
+
+    def __init__(self, sink: Sink, tables: Iterable[TableSchema]) -> None:
+        super().__init__(SCOPE, ImaginedTables(plan_layout(schema, SCOPE.target, SCOPE.choices) for schema in tables))
+        self._sink = sink
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        self._sink.note(*(("ledger", entry.source_table, entry.kind, entry.outcome) for entry in entries))
 
 
 @dataclass
 class Sink:
     """Notes what is asked of it, in the place of a sink: here only the driver's decisions are looked at."""
 
+    there: list[TableSchema]
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    fails_at: int = -1
+
+    def note(self, *entries: tuple[Any, ...]) -> None:
+        if len(self.asked) == self.fails_at:
+            raise Stop
+        self.asked += entries
+
+    @property
+    def sink(self) -> Sink:
+        return self
+
+    def altering(self) -> Altering:
+        return NotingAltering(self, self.there)
+
+    def run_step(self, step: Step) -> None:
+        self.note(*(("run", statement) for statement in step.statements))
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        self.asked += [("prepare", schema.name.table) for schema in schemas]
+        self.note(*(("prepare", schema.name.table) for schema in schemas))
 
     def sweep(self, schema: TableSchema, before: int) -> None:
-        self.asked.append(("sweep", schema.name.table, before))
+        self.note(("sweep", schema.name.table, before))
+
+    @property
+    def done(self) -> list[tuple[Any, ...]]:
+        return [entry for entry in self.asked if entry[0] != "ledger"]
 
 
 def at(offset: int) -> BinlogPosition:
@@ -49,16 +96,15 @@ def at(offset: int) -> BinlogPosition:
 class Pipe:
     """A follower over one table, its state, and all that it did."""
 
-    def __init__(self, path: Path, policy: OnSchemaChange = OnSchemaChange.HALT) -> None:
+    def __init__(self, path: Path, *policy: str) -> None:
         self.directory = StateDirectory(path)
         self.state = PipeState("s", "i", "k", WANTED.to_json(), at(4).to_json(), 0, {}, {T: TableState(SCHEMA, at(100).to_json())})
         history = SchemaHistory(WANTED, Dialect(mariadb=False, version=90700))
         history.begin(Catalogue({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
-        self.sink, self.snapshots = Sink(), SnapshotLog(self.directory)
+        self.sink, self.snapshots = Sink([SCHEMA]), SnapshotLog(self.directory)
         self.done: list[tuple[Any, ...]] = []
-        self.follower = Follower(
-            history, WANTED, self.state, self.directory, self.snapshots, self.sink, lambda s: s, policy, self.ask, self.check, LogView()
-        )
+        self.executor = Executor(self.state, self.directory, self.snapshots, self.sink, _shown, self.ask)
+        self.follower = Follower(history, WANTED, self.executor, SchemaPolicy.of_pairs(policy), "p", self.check, LogView())
 
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()
@@ -68,7 +114,18 @@ class Pipe:
         self.done.append(("check", sorted(name.table for name in self.state.tables)))
 
     def follow(self, statement: str, offset: int = 200, left_out: TableName | None = None) -> None:
-        self.follower.follow(Query("shop", statement), at(offset), left_out)
+        session = Session(sql_mode=STRICT, server_charset="utf8mb4")
+        self.follower.follow(Query("shop", statement, session), at(offset), left_out)
+
+    @property
+    def saved(self) -> PipeState:
+        state = self.directory.load()
+        assert state is not None
+        return state
+
+
+def _shown(schema: TableSchema, hidden: tuple[str, ...]) -> TableSchema:
+    return replace(schema, columns=tuple(column for column in schema.columns if column.name not in hidden))
 
 
 @pytest.fixture
@@ -76,47 +133,89 @@ def pipe(tmp_path: Path) -> Pipe:
     return Pipe(tmp_path)
 
 
-def test_a_truncated_table_is_swept_at_the_statement(pipe: Pipe) -> None:
+def test_a_truncated_table_is_emptied_and_its_older_changes_are_left_out(pipe: Pipe) -> None:
     pipe.follow("TRUNCATE TABLE t")
-    assert pipe.sink.asked == [("sweep", "t", at(200).version)]
+    assert pipe.sink.done == [("run", "TRUNCATE TABLE IF EXISTS `shop`.`t`")]
+    assert pipe.saved.tables[T].rows_from == at(200).to_json()
     pipe.follow("TRUNCATE TABLE t", 90)
-    assert len(pipe.sink.asked) == 1, "the table was looked at after that"
+    pipe.follow("TRUNCATE TABLE t", 200)
+    assert len(pipe.sink.done) == 1, "the table was looked at after that"
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a",
-        "ALTER TABLE t DROP COLUMN a, ADD COLUMN a VARCHAR(20) DEFAULT 'x' AFTER id",
-        "ALTER TABLE t MODIFY a VARCHAR(10)",
-        "ALTER TABLE t MODIFY a CHAR(20)",
-        "ALTER TABLE t MODIFY a VARCHAR(20) CHARACTER SET latin1",
-        "ALTER TABLE t ADD COLUMN c INT",
-        "ALTER TABLE t DROP PRIMARY KEY",
-    ],
-)
-def test_an_alteration_that_may_rewrite_rows_halts_and_halts_again(pipe: Pipe, statement: str) -> None:
-    for _ in range(2):
-        with pytest.raises(DefiniteError, match="does not follow yet") as caught:
-            pipe.follow(statement)
-        assert "headrace resync shop.t" in caught.value.hint
-    assert pipe.state.tables[T].schema == SCHEMA
+def test_a_table_that_is_being_read_is_emptied_by_version(pipe: Pipe) -> None:
+    pipe.snapshots.plan(T, 0, [{"number": 0}])
+    pipe.follow("TRUNCATE TABLE t")
+    assert pipe.sink.done == [("sweep", "t", at(200).version)]
+    assert pipe.snapshots.tables["shop.t"].sweep == at(200).to_json(), "what its chunks have read and not yet written must go too"
+    pipe.follow("ALTER TABLE t ADD c INT", 300)
+    assert pipe.sink.done[1:] == []
+    assert pipe.saved.waiting == {T}, "its rows are being read by the old definition"
 
 
-@pytest.mark.parametrize("statement", ["ALTER TABLE t MODIFY a VARCHAR(30) COMMENT 'x'", "ALTER TABLE t ADD INDEX (a), COMMENT 'y'"])
-def test_an_alteration_that_keeps_every_value_goes_on_by_the_new_definition(pipe: Pipe, statement: str) -> None:
-    pipe.follow(statement)
-    assert pipe.state.tables[T].schema != SCHEMA
+def test_a_dropped_table_is_remembered_until_no_replay_holds_it(pipe: Pipe) -> None:
+    pipe.follow("DROP TABLE t")
+    assert pipe.sink.done == [("run", "DROP TABLE IF EXISTS `shop`.`t`")]
+    assert (pipe.saved.tables, pipe.saved.gone) == ({}, {T: at(200).to_json()})
+    pipe.follow("CREATE TABLE n (id INT PRIMARY KEY)", 300)
+    assert pipe.saved.gone == {}
+
+
+def test_an_alteration_is_done_once_and_older_changes_are_left_out(pipe: Pipe) -> None:
+    pipe.follow("ALTER TABLE t ADD COLUMN c INT DEFAULT 3")
+    assert pipe.sink.asked == [
+        ("run", "ALTER TABLE `shop`.`t` ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) DEFAULT 3 AFTER `b`"),
+        ("ledger", "shop.t", "add_column", "applied"),
+    ]
+    table = pipe.saved.tables[T]
+    assert (table.captured_at, table.rows_from) == (at(200).to_json(), at(200).to_json())
+    assert [column.name for column in table.schema.columns] == ["id", "a", "b", "c"]
+    pipe.follow("ALTER TABLE t ADD COLUMN c INT DEFAULT 3")
+    assert len(pipe.sink.asked) == 2
+
+
+@pytest.mark.parametrize("fails_at", range(6))
+def test_what_a_crash_interrupts_is_finished_from_the_state_alone(tmp_path: Path, fails_at: int) -> None:
+    pipe = Pipe(tmp_path)
+    statement = "ALTER TABLE t DROP COLUMN a, RENAME COLUMN b TO a, ADD COLUMN c INT"
+    pipe.sink.fails_at = fails_at
+    try:
+        pipe.follow(statement)
+    except Stop:
+        assert fails_at < 4
+        executor = replace(pipe.executor, state=pipe.saved)
+        pipe.sink.fails_at = -1
+        resume(executor, lambda _: False)
+    assert [entry[1].partition("`t` ")[2].split(" IF ")[0] for entry in pipe.sink.done] == ["DROP COLUMN", "RENAME COLUMN", "ADD COLUMN"]
+    assert pipe.saved.intent is None
+    assert [column.name for column in pipe.saved.tables[T].schema.columns] == ["id", "a", "c"]
+    assert [entry for entry in pipe.sink.asked if entry[0] == "ledger"] == [
+        ("ledger", "shop.t", "add_column, drop_column, rename_column", "applied")
+    ]
+
+
+def test_tables_that_are_to_be_read_again_need_no_steps_any_more(pipe: Pipe) -> None:
+    pipe.sink.fails_at = 0
+    with pytest.raises(Stop):
+        pipe.follow("ALTER TABLE t DROP COLUMN a")
+    pipe.sink.fails_at = -1
+    resume(replace(pipe.executor, state=pipe.saved), lambda name: name == T)
+    assert pipe.sink.done == []
+    assert pipe.saved.intent is None
+
+
+def test_an_alteration_that_keeps_every_value_only_changes_the_state(pipe: Pipe) -> None:
+    for offset, statement in enumerate(["ALTER TABLE t MODIFY a VARCHAR(30) DEFAULT 'x'", "ALTER TABLE t ADD INDEX (a)"], 200):
+        pipe.follow(statement, offset)
     assert pipe.sink.asked == []
+    assert pipe.saved.tables[T].schema.indexes
 
 
-def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(tmp_path: Path) -> None:
-    pipe = Pipe(tmp_path, OnSchemaChange.RESYNC)
-    pipe.follow("ALTER TABLE t ADD COLUMN c INT")
+def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(pipe: Pipe) -> None:
+    pipe.follow("ALTER TABLE t MODIFY a INT")
     assert pipe.done == [("ask", ("shop.t",), set())]
-    saved = pipe.directory.load()
-    assert saved is not None
-    assert saved.waiting == {T}
+    assert pipe.saved.waiting == {T}
+    pipe.follow("ALTER TABLE t DROP COLUMN a", 300)
+    assert len(pipe.done) == 1, "it is read as it is by then"
 
 
 @pytest.mark.parametrize(
@@ -131,15 +230,44 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
     pipe.follow(statement, left_out=TableName("shop", made))
     assert [entry[:2] for entry in pipe.done] == [("ask", (f"shop.{made}",))]
     assert pipe.state.waiting == {TableName("shop", made)}
-    assert pipe.sink.asked == []
+    assert pipe.sink.done == []
     pipe.follow("CREATE TABLE aside1 (id INT)", 300, TableName("shop", "aside1"))
     assert len(pipe.done) == 1, "nobody chose that one"
 
 
 def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pipe) -> None:
     pipe.follow("CREATE TABLE kid (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES t (id) ON DELETE CASCADE)")
-    assert pipe.sink.asked == [("prepare", "kid"), ("sweep", "kid", at(200).version)]
+    assert pipe.sink.done[-1] == ("prepare", "kid")
     assert pipe.done == [("check", ["kid", "t"])]
+
+
+def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:
+    pipe.state.tables[T].hidden = ("b",)
+    pipe.sink.there = [_shown(SCHEMA, ("b",))]
+    pipe.follow("RENAME TABLE t TO n")
+    assert pipe.sink.done == [("run", "RENAME TABLE IF EXISTS `shop`.`t` TO `shop`.`n`"), ("prepare", "n")]
+    table = pipe.saved.tables[N]
+    assert (table.hidden, table.schema.name, table.rows_from) == (("b",), N, at(200).to_json())
+    assert pipe.saved.gone == {T: at(200).to_json()}
+    assert pipe.snapshots.is_planned(N, table.snapshot), "nothing of it is to be read"
+
+
+def test_ignored_columns_are_hidden_under_whatever_name(tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path, "add_column=ignore")
+    pipe.follow("ALTER TABLE t ADD COLUMN c INT, ADD COLUMN d INT")
+    assert pipe.saved.tables[T].hidden == ("c", "d")
+    pipe.follow("ALTER TABLE t RENAME COLUMN c TO x, DROP COLUMN d", 300)
+    assert pipe.saved.tables[T].hidden == ("x",)
+    assert pipe.sink.done == []
+
+
+def test_ignored_tables_stay_ignored_until_they_go(tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path, "create_table=ignore", "drop_table=ignore")
+    pipe.follow("CREATE TABLE n (id INT PRIMARY KEY)")
+    assert (pipe.saved.ignored, set(pipe.saved.tables)) == ({N}, {T})
+    pipe.follow("DROP TABLE n, t", 300)
+    assert (pipe.saved.ignored, set(pipe.saved.tables)) == (set(), set())
+    assert pipe.sink.done == []
 
 
 def test_a_statement_that_is_not_understood_halts_until_its_tables_were_read_after_it(pipe: Pipe) -> None:

@@ -20,11 +20,14 @@ from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.targets import Targets
+from headrace.sinks.clickhouse.alter import has_view
 from headrace.sinks.clickhouse.alter_tables import Place
 from headrace.sinks.clickhouse.altering import Altering
+from headrace.sinks.clickhouse.choices import TableChoices
 from headrace.sinks.clickhouse.creation import plan_layout
 from headrace.sinks.clickhouse.found import FoundTable
-from headrace.sinks.clickhouse.imagined import imagine
+from headrace.sinks.clickhouse.imagined import imagine, imagine_over
+from headrace.sinks.clickhouse.layout import VIEW_SUFFIX, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
@@ -48,14 +51,22 @@ class Rehearsed:
     detail: str
 
 
-class _ImaginedTables:
+class ImaginedTables:
     """Targets as Headrace would have made them."""
 
-    def __init__(self, tables: Mapping[Place, FoundTable]) -> None:
-        self._tables = tables
+    def __init__(self, layouts: Iterable[Layout]) -> None:
+        self._tables: dict[Place, FoundTable] = {}
+        self._holders: dict[Place, FoundTable] = {}
+        for layout in layouts:
+            place = (layout.database, layout.table)
+            self._tables[place] = imagine(layout) if layout.holder is None else imagine_over(layout)
+            if layout.holder is not None:
+                self._holders[place] = imagine(layout)
+            if has_view(layout, TableChoices()):
+                self._tables[layout.database, layout.table + VIEW_SUFFIX] = FoundTable("", "", (), kind="View")
 
-    def find(self, places: Iterable[Place]) -> Mapping[Place, FoundTable]:
-        return {place: self._tables[place] for place in places if place in self._tables}
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+        return {place: self._tables[place] for place in places if place in self._tables}, self._holders
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
         return {place: f"the uuid of {'.'.join(place)}" for place in places if place in self._tables}
@@ -131,7 +142,7 @@ class Rehearsal:
             plan_layout(shown(table.schema, table.hidden, self.settings), scope.target, scope.choices)
             for table in self._state().tables.values()
         ]
-        return Altering(scope, _ImaginedTables({(layout.database, layout.table): imagine(layout) for layout in layouts}))
+        return Altering(scope, ImaginedTables(layouts))
 
 
 def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Catalogue:

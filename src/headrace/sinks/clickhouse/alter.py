@@ -19,12 +19,12 @@ from headrace.model.effects import Alteration, Fate, Filled, Shortened, Untold
 from headrace.sinks.clickhouse.adapting import adapt
 from headrace.sinks.clickhouse.alter_values import constant, converts_in_place, holds_all, is_nullable, shortened
 from headrace.sinks.clickhouse.choices import TableChoices
-from headrace.sinks.clickhouse.creation import create_sql, create_view_sql
+from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
 from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning, StoredColumn
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.tables import shown_from
 from headrace.sinks.clickhouse.types import ROW
+from headrace.sinks.clickhouse.views import create_view_sql, shown_from
 
 _ASIDE = "_headrace_{}"
 REBUILT = "{}__rebuilt"
@@ -70,6 +70,9 @@ class Subject:
     layout: Layout
     """As it is."""
     found: FoundTable
+    """The table that holds the rows."""
+    over: FoundTable | None
+    """The table that distributes them, if there is one."""
     usual: Layout
     """As it would have been made before the alteration."""
     wanted: Layout
@@ -77,7 +80,8 @@ class Subject:
     choices: TableChoices
     uuid: str = ""
     """What tells it from another table of its name; empty where the server does not say."""
-    cluster: str = ""
+    viewed: bool = False
+    """Whether a view shows its rows by name."""
 
     @property
     def name(self) -> str:
@@ -90,8 +94,10 @@ def translate(alteration: Alteration, subject: Subject, version: int) -> Transla
     attempt.run()
     if not attempt.obstacle:
         attempt.obstacle = _unfit(subject, attempt.columns)
+    if subject.layout.version_by_content and attempt.reshapes:
+        attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
     if not attempt.obstacle:
-        steps = attempt.steps + (_view_steps(subject) if attempt.steps else [])
+        steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
         return Translation(tuple(steps), "; ".join(attempt.untold))
     return _rebuilt(alteration, subject, attempt, version)
 
@@ -103,7 +109,8 @@ def has_view(layout: Layout, choices: TableChoices) -> bool:
 
 def alter_sql(subject: Subject, command: str) -> tuple[str, ...]:
     """An ALTER of the table, and of the one that distributes its rows."""
-    layout, on = subject.layout, f" ON CLUSTER {quote_name(subject.cluster)}" if subject.cluster else ""
+    layout, cluster = subject.layout, subject.usual.storage.cluster
+    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
     holders = [".".join(map(quote_name, layout.holder))] if layout.holder is not None else []
     return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*holders, layout.qualified))
 
@@ -117,6 +124,8 @@ class _InPlace:
         self.steps: list[Step] = []
         self.untold: list[str] = []
         self.obstacle = ""
+        self.reshapes = False
+        """Whether the steps so far are about columns, not only about comments."""
         self._stored = {column.source.name: column for column in subject.layout.columns}
         self._usual = {column.source.name: column for column in subject.usual.columns}
         self._wanted = {column.source.name: column for column in subject.wanted.columns}
@@ -128,7 +137,9 @@ class _InPlace:
             self._drop(stored.name)
         self._rename()
         self._define()
+        self._leave()
         self._arrange()
+        self.reshapes = bool(self.steps)
         self._comment()
 
     def _take(self, command: str) -> None:
@@ -189,7 +200,7 @@ class _InPlace:
         """A column of that name that the source did not have is what an ignored change left there."""
         for name in sorted(names):
             if self._find(name) is not None:
-                if self.subject.layout.ours:
+                if self.subject.layout.made:
                     self._drop(name)
                 else:
                     self.obstacle = f"it has a column {name} of its own"
@@ -208,7 +219,7 @@ class _InPlace:
     def _add(self, fate: Fate, wanted: StoredColumn, before: str | None) -> None:
         clause, told = self._default(fate, wanted)
         there = self._find(wanted.name)
-        if there is not None and not self.subject.layout.ours:
+        if there is not None and not self.subject.layout.made:
             # Made beforehand by whoever owns the table: used as it is, and filled by the source unless it shows the same default.
             if f"DEFAULT {there.default_expression}" != clause:
                 self.untold.append(f"column {wanted.name} was there already")
@@ -217,13 +228,14 @@ class _InPlace:
             self._drop(wanted.name)
         if not told:
             self.untold.append(self._why(fate))
-        self._insert(wanted, clause, fate.column.comment, before)
+        self._insert(wanted, clause, before)
 
-    def _insert(self, wanted: StoredColumn, clause: str, comment: str, before: str | None) -> None:
+    def _insert(self, wanted: StoredColumn, clause: str, before: str | None) -> None:
         place = "FIRST" if before is None else f"AFTER {quote_name(before)}"
-        said = f" COMMENT {quote_text(comment)}" if comment else ""
+        comment = f" COMMENT {quote_text(wanted.comment)}" if wanted.comment else ""
+        codec = f" CODEC({wanted.codec})" if wanted.codec else ""
         default = f" {clause}" if clause else ""
-        self._take(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{said} {place}")
+        self._take(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{comment}{codec} {place}")
         at = 0 if before is None else next(i for i, column in enumerate(self.columns) if column.name == before) + 1
         self.columns.insert(at, FoundColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
 
@@ -250,7 +262,7 @@ class _InPlace:
             case Untold():
                 self.untold.append(self._why(fate))
                 if kind != there.type and not self._is_fixed(there.name):
-                    self._make_anew(replace(wanted, type=kind), fate)
+                    self._make_anew(replace(wanted, type=kind))
             case Shortened() as cut:
                 self._shorten(there, cut)
                 self._retype(there, kind)
@@ -260,9 +272,9 @@ class _InPlace:
     def _is_usual(self, name: str) -> bool:
         """Whether the column has the type that Headrace gives it, and not one of its owner's choice."""
         usual = self._usual.get(name)
-        return self.subject.layout.ours or usual is None or usual.type == self._stored[name].type
+        return self.subject.layout.made or usual is None or usual.type == self._stored[name].type
 
-    def _make_anew(self, wanted: StoredColumn, fate: Fate) -> None:
+    def _make_anew(self, wanted: StoredColumn) -> None:
         at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
         before = self.columns[at - 1].name if at else None
         row = self._find(ROW)
@@ -270,7 +282,7 @@ class _InPlace:
             self.obstacle = "its rows are told apart by a hash over the column"
             return
         self._drop(wanted.name)
-        self._insert(wanted, "", fate.column.comment, before)
+        self._insert(wanted, "", before)
 
     def _shorten(self, there: FoundColumn, cut: Shortened) -> None:
         if self.subject.layout.family is Family.HISTORY or self._is_fixed(there.name):
@@ -298,6 +310,18 @@ class _InPlace:
             default = f" DEFAULT {there.default_expression or f'defaultValueOfTypeName({quote_text(kind)})'}"
         self._take(f"MODIFY COLUMN {quote_name(there.name)} {kind}{default}")
         self._note(there.name, type=kind, default_kind="DEFAULT" if default else there.default_kind)
+
+    def _leave(self) -> None:
+        """What stays of a column that the source has no more is filled by the table itself from now on."""
+        for name in self.alteration.dropped:
+            stored = self._stored.get(name)
+            there = self._find(stored.name) if stored is not None and name in self.alteration.left else None
+            if there is not None and self._is_fixed(there.name):
+                return
+            if there is not None and not there.default_kind and not is_nullable(there.type):
+                default = f"defaultValueOfTypeName({quote_text(there.type)})"
+                self._take(f"MODIFY COLUMN {quote_name(there.name)} {there.type} DEFAULT {default}")
+                self._note(there.name, default_kind="DEFAULT", default_expression=default)
 
     def _note(self, name: str, **changes: Any) -> None:
         self.columns = [replace(column, **changes) if column.name == name else column for column in self.columns]
@@ -337,23 +361,35 @@ class _InPlace:
 
 def _unfit(subject: Subject, columns: Iterable[FoundColumn]) -> str:
     """Why the table could not be used for the new definition once its columns are these."""
+    held = replace(subject.found, columns=tuple(columns))
     try:
-        adapt(subject.wanted, replace(subject.found, columns=tuple(columns)), subject.choices)
+        if subject.over is None:
+            adapt(subject.wanted, held, subject.choices)
+        else:
+            adapt(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.choices, held)
     except DefiniteError as error:
         return error.message
     return ""
 
 
 def _view_steps(subject: Subject) -> list[Step]:
-    before, after = has_view(subject.layout, subject.choices), has_view(subject.wanted, subject.choices)
-    statements = [f"DROP VIEW IF EXISTS {subject.layout.view}"] if before or after else []
+    after = has_view(subject.wanted, subject.choices) or (subject.viewed and subject.layout.has_key)
+    cluster = subject.usual.storage.cluster
+    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
+    statements = [f"DROP VIEW IF EXISTS {subject.layout.view}{on}"] if subject.viewed or after else []
     return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
 
 
 def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, version: int) -> Translation:
     """The table made anew beside the old one, filled from it, and put in its place."""
     layout, wanted = subject.layout, subject.wanted
-    if not layout.ours:
+    if alteration.left:
+        raise DefiniteError(
+            f"an alteration of {layout.source} cannot be ignored, for the table {subject.name} as it is cannot go on: {attempt.obstacle}",
+            place=f"table {layout.source}, column {', '.join(sorted(alteration.left))}",
+            hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {layout.source}",
+        )
+    if not layout.made:
         raise DefiniteError(
             f"the table {subject.name} was not made by Headrace and cannot follow an alteration of {layout.source}: {attempt.obstacle}",
             place=f"table {layout.source}",
@@ -361,7 +397,7 @@ def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, versio
         )
     untold = attempt.untold + [why for why in map(_untold, alteration.fates) if why and why not in attempt.untold]
     marks = [_marked(mark, layout, version) for mark in wanted.marks]
-    if not subject.uuid or layout.holder is not None or subject.cluster or None in marks:
+    if not subject.uuid or layout.holder is not None or wanted.storage.cluster or None in marks:
         untold.append("its table cannot be rebuilt where it is")
     values = [_value(alteration, fate, subject) for fate in alteration.fates]
     if None in values:

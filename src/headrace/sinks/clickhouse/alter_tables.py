@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.alter import Step, Translation, has_view
-from headrace.sinks.clickhouse.choices import TableChoices
+from headrace.sinks.clickhouse.alter import Step, Translation
 from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.names import check_name_lengths, quote_name
@@ -24,7 +23,7 @@ class Standing:
     """A target table that is there."""
 
     layout: Layout
-    choices: TableChoices
+    viewed: bool = False
     cluster: str = ""
 
     @property
@@ -41,14 +40,14 @@ class Standing:
         return (self.layout.qualified, *([qualified(self.layout.holder)] if self.layout.holder is not None else []))
 
     def without_view(self) -> tuple[str, ...]:
-        return (f"DROP VIEW IF EXISTS {self.layout.view}{self.on_cluster}",) if has_view(self.layout, self.choices) else ()
+        return (f"DROP VIEW IF EXISTS {self.layout.view}{self.on_cluster}",) if self.viewed else ()
 
 
 def remove(table: Standing) -> Translation:
     """The source's table is no more."""
     if table.layout.family is Family.HISTORY:
         return Translation()
-    if not table.layout.ours:
+    if not table.layout.made:
         return empty(table)
     drops = (f"DROP TABLE IF EXISTS {name}{table.on_cluster}" for name in table.names)
     return Translation((Step((*table.without_view(), *drops)),))

@@ -17,12 +17,14 @@ from headrace.sinks.clickhouse.alter import Step, Subject, Translation, has_view
 from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, connect
-from headrace.sinks.clickhouse.creation import create_sql, create_view_sql, place_of, plan_layout
+from headrace.sinks.clickhouse.creation import create_statements, place_of, plan_layout
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.found import FoundTable, find_tables
+from headrace.sinks.clickhouse.found import FoundTable, find_with_holders
+from headrace.sinks.clickhouse.layout import VIEW_SUFFIX
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.ledger import LedgerEntry, record
 from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.views import create_view_sql
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,
@@ -39,8 +41,8 @@ _ALTER_SETTINGS = {
 class Tables(Protocol):
     """The tables of a sink, as far as a translation needs to know them."""
 
-    def find(self, places: Iterable[Place]) -> Mapping[Place, FoundTable]:
-        """Those that are there."""
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+        """Those that are there; and, for those that distribute rows over others, the tables that hold them."""
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
         """What tells each table that is there from another of its name; empty if the database's engine does not say."""
@@ -52,9 +54,9 @@ class ServerTables:
     def __init__(self, scope: LayoutScope) -> None:
         self._target = scope.target
 
-    def find(self, places: Iterable[Place]) -> Mapping[Place, FoundTable]:
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
         with translated(self._target, "looking at tables"):
-            return find_tables(connect(self._target), places)
+            return find_with_holders(connect(self._target), places)
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
         listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
@@ -74,14 +76,16 @@ class Altering:
     def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
         """What makes the target of a table follow its alteration; nothing if there is no target."""
         usual, wanted = (plan_layout(schema, self._scope.target, self._scope.choices) for schema in (alteration.before, alteration.after))
-        place = (usual.database, usual.table)
+        place, view = (usual.database, usual.table), (usual.database, usual.table + VIEW_SUFFIX)
         choices = self._scope.choices.of(usual.source)
-        found = self._tables.find([place]).get(place)
-        if found is None:
+        tables, holders = self._tables.find([place, view])
+        if place not in tables:
             return Translation()
-        uuid = self._tables.identities([place])[place]
-        layout = adapt(usual, found, choices)
-        return translate(alteration, Subject(layout, found, usual, wanted, choices, uuid, self._scope.choices.cluster), version)
+        found, holder = tables[place], holders.get(place)
+        layout = adapt(usual, found, choices, holder)
+        uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
+        over = None if holder is None else found
+        return translate(alteration, Subject(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
 
     def plan_removal(self, schema: TableSchema) -> Translation:
         table = self._standing(schema)
@@ -101,7 +105,9 @@ class Altering:
         if self._standing(schema) is not None:
             return Translation()
         views = (create_view_sql(plan),) if has_view(plan, self._scope.choices.of(plan.source)) else ()
-        return Translation((Step((f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}", create_sql(plan), *views)),))
+        cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
+        database = f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}{cluster}"
+        return Translation((Step((database, *create_statements(plan), *views)),))
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
         """What makes tables go to the places of their new names."""
@@ -133,14 +139,18 @@ class Altering:
 
     def _standing(self, schema: TableSchema) -> Standing | None:
         plan = plan_layout(schema, self._scope.target, self._scope.choices)
-        place, choices = (plan.database, plan.table), self._scope.choices.of(plan.source)
-        found = self._tables.find([place]).get(place)
-        if found is None:
+        place, view = (plan.database, plan.table), (plan.database, plan.table + VIEW_SUFFIX)
+        tables, holders = self._tables.find([place, view])
+        if place not in tables:
             return None
         try:
-            layout = adapt(plan, found, choices)
+            layout = adapt(plan, tables[place], self._scope.choices.of(plan.source), holders.get(place))
         except DefiniteError as error:
             raise DefiniteError(
                 f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
             ) from error
-        return Standing(layout, choices, self._scope.choices.cluster)
+        return Standing(layout, _is_view(tables.get(view)), self._scope.choices.cluster)
+
+
+def _is_view(table: FoundTable | None) -> bool:
+    return table is not None and table.kind == "View"

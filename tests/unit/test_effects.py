@@ -1,0 +1,193 @@
+"""What an alteration is said to have done to values: only what is sure is said; everything else is for the source to tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from headrace.model.effects import Effect, Filled, Kept, Shortened, Untold
+from headrace.model.evolution import AddColumn, Catalogue, ModifyColumn, apply_all
+from headrace.model.schema import Column, Kind, TableName
+from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
+from headrace.sources.mysql.ddl.meaning import interpret
+from headrace.sources.mysql.effects import effect_of, is_strict
+from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.session import Session
+
+T = TableName("shop", "t")
+SERVERS = (Dialect(mariadb=False, version=90700), Dialect(mariadb=True, version=101100))
+K, U = Kept(), "untold"
+
+
+def altered(dialect: Dialect, before: str, after: str, *, strict: bool = True) -> Effect:
+    """The effect of MODIFY c from one definition to another."""
+    session = Session(sql_mode=STRICT if strict else 0, server_charset="utf8mb4")
+    catalogue = Catalogue()
+    for statement in (f"CREATE TABLE shop.t (id INT PRIMARY KEY, c {before})", f"ALTER TABLE shop.t MODIFY c {after}"):
+        meaning = interpret(Query("shop", statement, session), catalogue, dialect)
+        assert not meaning.unknown, meaning.why
+        assert not meaning.opaque, meaning.why
+        catalogue = apply_all(meaning.changes, catalogue)
+    [change] = [change for change in meaning.changes if isinstance(change, ModifyColumn)] or [None]
+    return K if change is None else effect_of(change, strict=strict)
+
+
+# Definition before, after, the effect in a strict session, and in one that is not (None: the same).
+MODIFIED: list[tuple[str, str, object, object]] = [
+    ("INT", "BIGINT", K, None),
+    ("INT", "INT UNSIGNED", K, U),
+    ("INT UNSIGNED", "BIGINT", K, None),
+    ("BIGINT", "INT", K, U),
+    ("TINYINT(1)", "TINYINT", K, None),
+    ("INT", "INT NOT NULL", K, U),
+    ("INT NOT NULL", "INT", K, None),
+    ("TIMESTAMP NULL", "TIMESTAMP NOT NULL", U, None),
+    ("DATETIME NULL", "DATETIME NOT NULL", K, U),
+    ("INT", "DECIMAL(12,2)", K, None),
+    ("INT", "DECIMAL(11,2)", U, None),
+    ("INT", "DOUBLE", K, None),
+    ("BIGINT", "DOUBLE", U, None),
+    ("INT", "FLOAT", U, None),
+    ("INT", "VARCHAR(11)", K, None),
+    ("INT", "VARCHAR(10)", U, None),
+    ("INT(5) ZEROFILL", "VARCHAR(20)", U, None),
+    ("VARCHAR(20)", "INT", U, None),
+    ("DECIMAL(5,2)", "DECIMAL(7,3)", K, None),
+    ("DECIMAL(5,2)", "DECIMAL(6,3)", K, None),
+    ("DECIMAL(5,2)", "DECIMAL(5,3)", U, None),
+    ("DECIMAL(5,2)", "DECIMAL(9,1)", U, None),
+    ("DECIMAL(5,2)", "DECIMAL(5,2) UNSIGNED", K, U),
+    ("FLOAT", "DOUBLE", K, None),
+    ("DOUBLE", "FLOAT", K, U),
+    ("DOUBLE", "DOUBLE(9,2)", U, None),
+    ("DOUBLE(9,2)", "DOUBLE", K, None),
+    ("BIT(5)", "BIT(9)", K, None),
+    ("BIT(9)", "BIT(5)", K, U),
+    ("DATETIME(3)", "DATETIME(6)", K, None),
+    ("DATETIME(6)", "DATETIME(3)", U, None),
+    ("TIME", "TIME(2)", K, None),
+    ("DATE", "DATETIME", U, None),
+    ("DATETIME", "TIMESTAMP NULL", U, None),
+    ("VARCHAR(20)", "VARCHAR(30)", K, None),
+    ("VARCHAR(20)", "VARCHAR(10)", Shortened(10), U),
+    ("VARCHAR(20)", "CHAR(20)", Shortened(None, stripped=True), None),
+    ("VARCHAR(20)", "CHAR(10)", Shortened(10, stripped=True), U),
+    ("CHAR(20)", "CHAR(30)", K, None),
+    ("CHAR(20)", "VARCHAR(20)", K, None),
+    ("TEXT", "VARCHAR(50)", Shortened(50), U),
+    ("VARCHAR(50)", "TEXT", K, None),
+    ("VARCHAR(300)", "TINYTEXT", U, None),
+    ("TEXT", "MEDIUMTEXT", K, None),
+    ("MEDIUMTEXT", "TEXT", U, None),
+    ("VARCHAR(20) CHARACTER SET latin1", "VARCHAR(20) CHARACTER SET utf8mb4", K, None),
+    ("VARCHAR(20)", "VARCHAR(20) CHARACTER SET latin1", K, U),
+    ("TINYTEXT CHARACTER SET latin1", "TINYTEXT CHARACTER SET utf8mb4", U, None),
+    ("VARCHAR(20)", "VARBINARY(80)", U, None),
+    ("VARBINARY(20)", "VARBINARY(40)", K, None),
+    ("VARBINARY(20)", "VARBINARY(10)", U, None),
+    ("BINARY(4)", "BINARY(8)", U, None),
+    ("BINARY(4)", "VARBINARY(4)", K, None),
+    ("ENUM('a','b')", "ENUM('a','b','c')", K, None),
+    ("ENUM('a','b')", "ENUM('c','b','a')", K, None),
+    ("ENUM('a','b','c')", "ENUM('a','c')", K, U),
+    ("ENUM('a','b')", "ENUM('A','b')", U, None),
+    ("ENUM('a','bb')", "VARCHAR(2)", K, None),
+    ("ENUM('a','bb')", "VARCHAR(1)", U, None),
+    ("VARCHAR(2)", "ENUM('a','bb')", U, None),
+    ("SET('a','b')", "SET('a','x','b')", K, None),
+    ("SET('a','b')", "SET('b','a')", U, None),
+    ("SET('a','b')", "VARCHAR(3)", K, None),
+    ("SET('a','b')", "VARCHAR(2)", U, None),
+    ("INT", "INT NOT NULL AUTO_INCREMENT, ADD KEY (c)", U, None),
+    ("INT", "INT AS (id + 1) STORED", U, None),
+    ("INT", "INT COMMENT 'x' DEFAULT 5", K, None),
+    ("YEAR", "YEAR COMMENT 'y'", K, None),
+    ("POINT", "GEOMETRY", K, None),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "strict", "lax"), MODIFIED, ids=lambda value: str(value)[:40])
+def test_modified_columns(before: str, after: str, strict: object, lax: object) -> None:
+    for dialect in SERVERS:
+        for mode, expected in ((True, strict), (False, strict if lax is None else lax)):
+            found = altered(dialect, before, after, strict=mode)
+            assert (U if isinstance(found, Untold) else found) == expected, (dialect, mode, found)
+
+
+# What is added, and what rows hold in it.
+ADDED: list[tuple[str, object]] = [
+    ("INT", None),
+    ("INT DEFAULT 7", 7),
+    ("BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615", 18446744073709551615),
+    ("INT NOT NULL", 0),
+    ("TINYINT(1) NOT NULL DEFAULT TRUE", 1),
+    ("DECIMAL(5,2) NOT NULL DEFAULT -1.5", Decimal("-1.50")),
+    ("DECIMAL(65,30) NOT NULL DEFAULT 1", Decimal(1)),
+    ("DECIMAL(5,2) NOT NULL", Decimal(0)),
+    ("FLOAT DEFAULT 0.1", 0.10000000149011612),
+    ("DOUBLE DEFAULT 1e3", 1000.0),
+    ("BIT(7) DEFAULT b'101'", 5),
+    ("BIT(7) NOT NULL", 0),
+    ("VARCHAR(20) DEFAULT 'it''s'", "it's"),
+    ("VARCHAR(20) DEFAULT 'é'", "é"),
+    ("VARCHAR(20) CHARACTER SET latin1 DEFAULT 'é'", U),
+    ("CHAR(9) NOT NULL DEFAULT 'x  '", "x"),
+    ("VARCHAR(9) NOT NULL DEFAULT 'x  '", "x  "),
+    ("TEXT NOT NULL", ""),
+    ("BINARY(4) NOT NULL DEFAULT 0x4142", b"AB\0\0"),
+    ("VARBINARY(4) NOT NULL DEFAULT 'AB'", b"AB"),
+    ("BLOB NOT NULL", b""),
+    ("DATE DEFAULT '2001-02-03'", 11356),
+    ("DATE NOT NULL DEFAULT '0000-00-00'", U),
+    ("DATE NOT NULL", U),
+    ("DATETIME(3) DEFAULT '2001-02-03 04:05:06.789'", 981173106789000),
+    ("DATETIME DEFAULT CURRENT_TIMESTAMP", U),
+    ("TIMESTAMP NULL", None),
+    ("TIMESTAMP NULL DEFAULT '2001-02-03 04:05:06'", U),
+    ("TIME(2) DEFAULT '-01:02:03.25'", -3723250000),
+    ("TIME NOT NULL", 0),
+    ("YEAR NOT NULL DEFAULT 1999", 1999),
+    ("YEAR NOT NULL", U),
+    ("ENUM('a','b') NOT NULL", "a"),
+    ("ENUM('a','b') DEFAULT 'b'", "b"),
+    ("SET('a','b','c') NOT NULL DEFAULT 'c,a'", "a,c"),
+    ("SET('a','b') NOT NULL", ""),
+    ("JSON", None),
+    ("INT DEFAULT (1 + 1)", U),
+    ("VARCHAR(20) DEFAULT '(x)'", U),
+    ("INT AS (id + 1) VIRTUAL", U),
+    ("INT AUTO_INCREMENT UNIQUE", U),
+]
+
+
+@pytest.mark.parametrize(("definition", "value"), ADDED, ids=lambda value: str(value)[:40])
+def test_added_columns(definition: str, value: object) -> None:
+    for dialect in SERVERS:
+        catalogue = Catalogue()
+        session = Session(sql_mode=STRICT, server_charset="utf8mb4")
+        for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD COLUMN c {definition}"):
+            meaning = interpret(Query("shop", statement, session), catalogue, dialect)
+            catalogue = apply_all(meaning.changes, catalogue)
+        [change] = [change for change in meaning.changes if isinstance(change, AddColumn)]
+        found = effect_of(change, strict=True)
+        assert (found.value if isinstance(found, Filled) else U) == value, (dialect, found)
+
+
+def test_a_session_is_strict_by_either_mode() -> None:
+    column = Column("c", Kind.INT64)
+    narrowed = ModifyColumn(T, column, replace(column, kind=Kind.INT8))
+    for mode in (1 << 21, 1 << 22):
+        assert is_strict(Query("shop", "ALTER TABLE t MODIFY c TINYINT", Session(sql_mode=mode)))
+    assert not is_strict(Query("shop", "ALTER TABLE t MODIFY c TINYINT", Session(sql_mode=1 << 20)))
+    assert isinstance(effect_of(narrowed, strict=False), Untold)
+
+
+def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
+    catalogue = Catalogue()
+    for statement in ("CREATE TABLE shop.t (id INT)", "ALTER IGNORE TABLE shop.t ADD UNIQUE (id)"):
+        meaning = interpret(Query("shop", statement), catalogue, SERVERS[1])
+        catalogue = apply_all(meaning.changes, catalogue)
+    assert meaning.disturbed == (T,)
+    assert catalogue.tables[T].indexes
