@@ -48,8 +48,9 @@ def check_halt(done: Finished, *parts: str) -> None:
 def test_definitions_that_change(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """New tables come along, alterations that change nothing pass, anything else halts at its place."""
+    """New tables come along, alterations that change nothing pass, and what was to halt halts at its place."""
     pipeline = pipeline_to(sink, replica_account.url(database), tmp_path / "state")
+    pipeline.options += ("--schema-changes", "drop_column=halt", "--schema-changes", "modify_column=halt")
     run(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO first VALUES (1, 'a')")
     last = "ALTER TABLE first DROP COLUMN v" if server.flavour == "mariadb" else "ALTER TABLE first MODIFY v VARCHAR(20) NOT NULL"
     with pipeline.running() as stream:
@@ -64,7 +65,7 @@ def test_definitions_that_change(
         wanted = {table: source_rows(server, database, table) for table in ("first", "second", "third")}
         run(server, database, last, "INSERT INTO second VALUES (3, 30)")
         done = stream.wait()
-    check_halt(done, f"{database}.first", last, "binlog.", f"headrace resync {database}.first", "--on-schema-change resync")
+    check_halt(done, f"{database}.first", last, "binlog.", f"headrace resync {database}.first", "--schema-changes")
     found = {table: sorted(client.query(f"SELECT * FROM `{database}`.`{table}` FINAL").result_rows, key=repr) for table in wanted}
     assert {table: [tuple(row[:2]) for row in rows] for table, rows in found.items()} == wanted
 

@@ -111,8 +111,7 @@ def test_a_pipe_s_tables(
         stream.until(lambda: stream.output.count("snapshot: complete") == 2)
         compare(client, server, database, "keyed", "uniquely", "later", "derived")
         assert client.query(f"SELECT * EXCEPT _version FROM `{database}`.private FINAL ORDER BY id").result_rows == [(1, 10, 1), (2, 20, 1)]
-        assert client.query(f"SELECT count() FROM `{database}`.fleeting FINAL").result_rows == [(0,)]
-        assert "skipped_one" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
+        assert {"skipped_one", "fleeting"}.isdisjoint(row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows)
 
         # A row that the source never had and one that went missing: reading the table again mends both.
         client.command(
@@ -136,19 +135,20 @@ def test_a_pipe_s_tables(
         assert not [name for (name,) in client.query(f"SHOW TABLES FROM `{database}`").result_rows if "gho" in name]
         run(server, database, "DROP TABLE later")
         caught_up(pipeline, server, stream)
-        assert client.query(f"SELECT count() FROM `{database}`.later FINAL").result_rows == [(0,)]
+        assert "later" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
         assert stream.terminate().code == 0
 
     # A name that is used again while nobody watches is another table, with rows to be read.
     run(server, database, "CREATE TABLE later (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO later VALUES (1, 'again'), (5, 'new')")
-    # An alteration that the sink does not follow halts the pipe, and the remedy it names is one.
+    # An alteration that is not to be followed halts the pipe, and the remedies it names are some.
     run(server, database, "ALTER TABLE uniquely DROP COLUMN loose, ADD COLUMN added INT DEFAULT 4")
-    halted = pipeline.once()
+    halted = pipeline.once("--schema-changes", "drop_column=halt")
     assert halted.code == 2, halted.output
     assert f"headrace resync {database}.uniquely" in halted.output
-    asked = run_command("resync", f"{database}.uniquely", "--state", str(pipeline.state))
-    assert "no pipe runs now" in asked.output
-    done = pipeline.once()
+    if server.flavour == "mariadb":
+        asked = run_command("resync", f"{database}.uniquely", "--state", str(pipeline.state))
+        assert "no pipe runs now" in asked.output
+    done = pipeline.once("--schema-changes", "drop_column=apply")
     assert done.code == 0, done.output
     compare(client, server, database, "keyed", "uniquely", "later")
     verified = run_command("verify", replica_account.url(database), target, *hidden)
