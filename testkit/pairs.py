@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.digest import Digest
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.pipes.verify import Comparison, compare
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.client import connect as connect_sink
@@ -48,10 +48,10 @@ class Pair:
 
     def schema(self, table: str) -> TableSchema:
         [found] = capture_schemas(self.connection, self.address, lambda name: name == TableName(self.address.database, table))
-        return found.with_nullable_dates
+        return found.with_zero_dates(ZeroDates.NULL)
 
     def rows(self, schema: TableSchema) -> pa.Table:
-        batches = list(scan_table(self.connection, self.address, schema, zero_dates_as_null=True))
+        batches = list(scan_table(self.connection, self.address, schema, zero_dates=ZeroDates.NULL))
         return pa.Table.from_batches(batches, schema=schema.arrow_schema)
 
     def copy(self, schema: TableSchema) -> None:

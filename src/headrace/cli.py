@@ -20,6 +20,7 @@ from rich.table import Table
 from headrace import __version__
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
@@ -74,7 +75,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         chunk_rows=arguments.chunk_rows,
-        zero_dates_as_null=arguments.zero_dates == "null",
+        zero_dates=ZeroDates(arguments.zero_dates),
         patience_s=arguments.patience or math.inf,
         master=arguments.master,
         spark_log=arguments.spark_log,
@@ -103,7 +104,7 @@ def verify(arguments: argparse.Namespace) -> int:
     given = Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))
     options = VerifyOptions(
         projection=given if given != Projection() or known.projection is None else known.projection,
-        zero_dates_as_null=arguments.zero_dates == "null" or known.zero_dates_as_null,
+        zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
         chunk_rows=arguments.chunk_rows,
         sample=_sample(arguments.sample, arguments.seed),
         repair=arguments.repair,
@@ -265,7 +266,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_choices(command)
     command.add_argument(
-        "--zero-dates", choices=("halt", "null"), default="halt", help="what to do with dates such as 0000-00-00 (%(default)s)"
+        "--zero-dates",
+        choices=[*ZeroDates],
+        default="halt",
+        help="what to do with dates such as 0000-00-00 (%(default)s); epoch: 1970-01-01",
     )
     command.add_argument("--flush-bytes", type=_size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
     command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
@@ -373,7 +377,7 @@ def _add_comparison(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
     command.add_argument("--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (from --state)")
-    command.add_argument("--zero-dates", choices=("halt", "null"), default="halt", help="as the pipe was started (from --state)")
+    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (from --state)")
     command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
     command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
     command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")

@@ -129,7 +129,7 @@ def test_damaged_gtid_sets() -> None:
 
 def test_damaged_files_of_a_state(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "state")
-    options = {"zero_dates_as_null": False}
+    options = {"zero_dates": "halt"}
     directory.save(
         PipeState(
             "mysql://u@h:1/", "id", "chdb:x", {"include": ["shop.*"]}, AT.to_json(), 0, options, {NAME: TableState(SCHEMA, AT.to_json())}

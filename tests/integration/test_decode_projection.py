@@ -10,6 +10,7 @@ from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change import Op
 from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.snapshot import Chunk, read_chunk
 from testkit.binlogs import Logbook, images_of, open_logbook, rows_of
@@ -67,7 +68,7 @@ def test_all_of_it_cannot_be_read(book: Logbook) -> None:
     with pytest.raises(DefiniteError, match="column zero"):
         book.read(start, "t")
     with pytest.raises(DefiniteError, match="column odd"):
-        book.read(start, "t", options=ReadOptions(zero_dates_as_null=True))
+        book.read(start, "t", options=ReadOptions(zero_dates=ZeroDates.NULL))
 
 
 def test_a_snapshot_asks_for_what_is_wanted(book: Logbook) -> None:

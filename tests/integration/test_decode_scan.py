@@ -9,6 +9,7 @@ import pytest
 
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
+from headrace.model.schema import ZeroDates
 from headrace.sources.mysql.connection import connect, query
 from headrace.sources.mysql.tablescan import scan_table
 from testkit.binlogs import Logbook, open_logbook
@@ -67,7 +68,7 @@ def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str) -> N
         for where, column in (("id = 2", "d"), ("id = 3", "d")):
             with pytest.raises(DefiniteError, match=f"column {column} of"):
                 book.scanned(schema, where)
-        found = book.scanned(schema, zero_dates_as_null=True)
+        found = book.scanned(schema, zero_dates=ZeroDates.NULL)
         assert [row[1:] for row in found[1:]] == [(None, None, None), (None, None, None)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change import Op
-from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.model.schema import Kind, TableName, TableSchema, ZeroDates
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.reader import Catalog, read_segment
@@ -252,9 +252,36 @@ def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str, colu
             book.read(start, "t")
         assert "column when" in caught.value.place
         assert caught.value.place.startswith(f"{start.file}:")
-        images = images_of(book.read(start, "t", options=ReadOptions(zero_dates_as_null=True)))
+        images = images_of(book.read(start, "t", options=ReadOptions(zero_dates=ZeroDates.NULL)))
         told = [(image.row[0], image.row[1] is None, image.row[2]) for image in images]
         assert told == [("1", False, "7"), ("2", True, "8"), ("3", False, "9")]
+
+
+def test_zero_dates_as_the_epoch_are_told_apart_from_null_and_reported_once(
+    server: PrivateServer, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_logbook(server, database, sql_mode="") as book:
+        book.run("CREATE TABLE t (id INT PRIMARY KEY, d DATE, dt DATETIME(3) NOT NULL, ts TIMESTAMP(6) NULL, n INT)")
+        start = book.place()
+        book.run(
+            "INSERT INTO t VALUES (1, '0000-00-00', '2024-00-10', '0000-00-00', 0), (2, NULL, '1969-12-31 23:59:59.5', NULL, NULL),"
+            " (3, '2024-02-00', '0000-00-00', '2024-01-01', 3)"
+        )
+        rows = [
+            ("1", "1970-01-01", "1970-01-01 00:00:00.000", "1970-01-01 00:00:00.000000", "0"),
+            ("2", None, "1969-12-31 23:59:59.500", None, None),
+            ("3", "1970-01-01", "1970-01-01 00:00:00.000", "2024-01-01 00:00:00.000000", "3"),
+        ]
+        options = ReadOptions(zero_dates=ZeroDates.EPOCH)
+        for _ in range(2):
+            assert [image.row for image in images_of(book.read(start, "t", options=options))] == rows
+            assert book.scanned(book.schema("t"), zero_dates=ZeroDates.EPOCH) == rows
+        told = [record.getMessage() for record in caplog.records if "do not exist" in record.getMessage()]
+        assert [message.split(" (such")[0] for message in told] == [
+            f"{database}.t: 2 dates in column d do not exist",
+            f"{database}.t: 2 dates in column dt do not exist",
+            f"{database}.t: 1 dates in column ts do not exist",
+        ]
 
 
 def test_dates_that_no_calendar_has(server: PrivateServer, database: str) -> None:
@@ -264,7 +291,7 @@ def test_dates_that_no_calendar_has(server: PrivateServer, database: str) -> Non
         book.run("INSERT INTO t VALUES (1, '2023-02-29'), (2, '2024-04-31')")
         with pytest.raises(DefiniteError, match="column d"):
             book.read(start, "t")
-        images = images_of(book.read(start, "t", options=ReadOptions(zero_dates_as_null=True)))
+        images = images_of(book.read(start, "t", options=ReadOptions(zero_dates=ZeroDates.NULL)))
         assert [image.row for image in images] == [("1", None), ("2", None)]
 
 
@@ -276,9 +303,9 @@ def test_the_first_second_of_the_epoch(server: PrivateServer, database: str) -> 
         book.run("INSERT INTO t VALUES (1, '1970-01-01 00:00:00.000001'), (2, '1970-01-01 00:00:00.5'), (3, '1970-01-01 00:00:01')")
         schema = book.schema("t")
         witness = [(number, None if str(when).startswith("0000") else when) for number, when in book.select(schema)]
-        options = ReadOptions(zero_dates_as_null=True)
+        options = ReadOptions(zero_dates=ZeroDates.NULL)
         assert [image.row for image in images_of(book.read(start, "t", options=options))] == witness
-        assert book.scanned(schema, zero_dates_as_null=True) == witness
+        assert book.scanned(schema, zero_dates=ZeroDates.NULL) == witness
 
 
 def test_the_enum_value_that_is_no_member(server: PrivateServer, database: str) -> None:

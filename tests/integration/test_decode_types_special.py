@@ -13,7 +13,7 @@ import pytest
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change import Op
-from headrace.model.schema import Kind
+from headrace.model.schema import Kind, ZeroDates
 from headrace.sources.mysql.decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers import build
@@ -251,7 +251,7 @@ def test_zero_dates_in_the_old_form(old_book: Logbook) -> None:
     zero, fine = "'0000-00-00 00:00:00'", "'2024-01-01 00:00:00'"
     for n in range(4):
         old_book.run(f"INSERT INTO z VALUES ({n}, {', '.join(zero if i == n else fine for i in range(4))})")
-    images = images_of(old_book.read(start, "z", options=ReadOptions(zero_dates_as_null=True)))
+    images = images_of(old_book.read(start, "z", options=ReadOptions(zero_dates=ZeroDates.NULL)))
     assert [image.row.index(None) - 1 for image in images] == [0, 1, 2, 3]
     with pytest.raises(DefiniteError, match=r"column a of old_times\.z holds a date that does not exist"):
         old_book.read(start, "z")

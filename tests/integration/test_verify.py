@@ -15,7 +15,7 @@ import pytest
 from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
 from headrace.pipes.verifying import looking, settling
 from headrace.pipes.verifying.compared import describe
@@ -83,7 +83,7 @@ def verify(
 ) -> list[TableResult]:
     chosen = options or VerifyOptions(chunk_rows=250, settle=False)
     selection = Selection(tuple(str(schema.name) for schema in schemas))
-    return list(verify_tables(pair.address, pair.sink, selection, replace(chosen, zero_dates_as_null=True), watermark=watermark))
+    return list(verify_tables(pair.address, pair.sink, selection, replace(chosen, zero_dates=ZeroDates.NULL), watermark=watermark))
 
 
 def watch(pair: Pair, wait_s: float = 0.5) -> Watermark:

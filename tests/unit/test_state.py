@@ -24,7 +24,7 @@ START = BinlogPosition("binlog.000003", 157, "0-1-7")
 
 
 def new_state() -> PipeState:
-    options = {"zero_dates_as_null": False}
+    options = {"zero_dates": "halt"}
     late = TableState(replace(SCHEMA, name=TableName("shop", "late")), START.to_json(), START.to_json())
     tables = {ORDERS: TableState(SCHEMA, START.to_json()), late.schema.name: late}
     gone = {TableName("shop", "a.b"), TableName("shop.a", "b")}

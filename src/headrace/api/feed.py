@@ -24,7 +24,7 @@ from headrace.api.start import Place, resolve_place, resolve_stop
 from headrace.api.tables import KnownTables, News, Statement, TableRules
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change import ChangeBlock
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.retry import retrying
 from headrace.sources.base import Offset
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
@@ -60,7 +60,7 @@ def changes(
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[ChangeBlock]:
     """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
-    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates), transactions=transactions, queries=queries)
+    options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=transactions, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
     return block_feed(request)
 
@@ -79,7 +79,7 @@ def transactions(
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[Transaction]:
     """The same changes, a transaction at a time; each is held in memory whole."""
-    options = ReadOptions(every_before=before, zero_dates_as_null=_as_null(zero_dates), transactions=True, queries=queries)
+    options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=True, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
     return Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
 
@@ -184,7 +184,7 @@ class Feed(Generic[T]):
         request = self._request
         with closing(connect(request.address)) as connection:
             server = check_server(connection, request.address)
-            rules = TableRules(request.address, server, request.selection, request.options.zero_dates_as_null)
+            rules = TableRules(request.address, server, request.selection, request.options.zero_dates)
             captured, place = rules.capture_around(connection, lambda: resolve_place(connection, request.address, request.start))
             # What a table was at the place counts; what it is now is the best guess where that is not known.
             self._tables = KnownTables(rules, [*captured, *place.tables], rules.charsets(connection), place.position)
@@ -261,10 +261,10 @@ def _unseen(blocks: Iterable[ChangeBlock], seen: dict[str, int]) -> Iterator[Cha
             yield slice_block(block, skipped, block.rows - skipped) if skipped else block
 
 
-def _as_null(zero_dates: str) -> bool:
+def _zero_dates(zero_dates: str) -> ZeroDates:
     if zero_dates not in ("error", "null"):
         raise DefiniteError(f"zero_dates={zero_dates!r} is not known", hint='write zero_dates="error" or zero_dates="null"')
-    return zero_dates == "null"
+    return ZeroDates.NULL if zero_dates == "null" else ZeroDates.HALT
 
 
 def _selection(url: str, tables: Sequence[str] | str, exclude: Sequence[str] | str) -> Selection:

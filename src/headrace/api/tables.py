@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue, CreateTable, tables_of
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.retry import retrying
 from headrace.sources.base import Work
 from headrace.sources.mysql.capture import capture_schemas
@@ -75,7 +75,7 @@ class TableRules:
     address: MySQLAddress
     server: ServerIdentity
     selection: Selection
-    zero_dates_as_null: bool
+    zero_dates: ZeroDates
 
     def capture(self, connection: Connection[Any], only: TableName | None = None) -> list[TableSchema]:
         """The wanted tables as they are now."""
@@ -100,7 +100,7 @@ class TableRules:
         return {str(name): str(charset) for name, charset in found}
 
     def shown(self, schema: TableSchema) -> TableSchema:
-        return schema.with_nullable_dates if self.zero_dates_as_null else schema
+        return schema.with_zero_dates(self.zero_dates)
 
 
 class KnownTables:

@@ -77,7 +77,17 @@ _FIXED_ARROW = {
     Kind.INET6: pa.binary(16),
 }
 
-_DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+
+class ZeroDates(StrEnum):
+    """What becomes of a date that no calendar has: 0000-00-00, 2024-00-10, the 31st of February."""
+
+    HALT = "halt"
+    NULL = "null"
+    EPOCH = "epoch"
+    """1970-01-01, with a warning in the log: it cannot be told from that day."""
+
+
+DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -183,11 +193,12 @@ class TableSchema:
         required = {column.name for column in self.columns if not column.nullable}
         return next((index.columns for index in self.indexes if index.unique and index.whole and required.issuperset(index.columns)), ())
 
-    @property
-    def with_nullable_dates(self) -> TableSchema:
-        """The schema when dates that no calendar has are read as NULL: their columns must take it; a key cannot."""
+    def with_zero_dates(self, read_as: ZeroDates) -> TableSchema:
+        """The schema when dates that no calendar has are read so: as NULL, their columns must take it; a key cannot."""
+        if read_as is not ZeroDates.NULL:
+            return self
         columns = [
-            replace(column, nullable=True) if column.kind in _DATES and column.name not in self.row_key else column
+            replace(column, nullable=True) if column.kind in DATES and column.name not in self.row_key else column
             for column in self.columns
         ]
         return replace(self, columns=tuple(columns))

@@ -15,7 +15,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.pipes.remembered import settings_of, take_settings, warn_of_unmatched
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
@@ -145,8 +145,8 @@ class Opening:
             )
         # A host of the cluster may have come or gone.
         state.sink = self.sink_name
-        for option, flag in (("zero_dates_as_null", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
-            if state.options[option] != self.settings.lasting[option]:
+        for option, flag in (("zero_dates", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
+            if _option(state, option) != self.settings.lasting[option]:
                 raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
         take_settings(state, self.settings.choices, place)
 
@@ -170,6 +170,13 @@ class Opening:
             lambda: visible_position(self.connection, self.address, epoch),
             self.address,
         )
+
+
+def _option(state: PipeState, name: str) -> Any:
+    """A lasting choice of a state; older ones knew two ways with zero dates only."""
+    if name == "zero_dates" and name not in state.options:
+        return ZeroDates.NULL.value if state.options["zero_dates_as_null"] else ZeroDates.HALT.value
+    return state.options[name]
 
 
 def _read_in_epoch(table: TableState) -> int:
@@ -201,4 +208,4 @@ def shown_now(schema: TableSchema, state: PipeState, settings: PipeSettings) -> 
 
 def read_as(schema: TableSchema, settings: PipeSettings) -> TableSchema:
     """A source's table as it is read, whichever of its columns are shown."""
-    return schema.with_nullable_dates if settings.zero_dates_as_null else schema
+    return schema.with_zero_dates(settings.zero_dates)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
 from headrace.pipes.policy import SchemaPolicy
 from headrace.retry import DEADLINE_S
 from headrace.sources.mysql.origin import Limits
@@ -39,7 +40,7 @@ class PipeSettings:
     limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30
     chunk_rows: int = CHUNK_ROWS
-    zero_dates_as_null: bool = False
+    zero_dates: ZeroDates = ZeroDates.HALT
     patience_s: float = DEADLINE_S
     """How long a sink that is away or busy is waited for."""
     master: str = "local[2]"
@@ -57,7 +58,7 @@ class PipeSettings:
     def lasting(self) -> dict[str, Any]:
         """The choices that a state was made with and that must not change."""
         columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
-        return {"zero_dates_as_null": self.zero_dates_as_null, "columns": columns, "settings": self.choices}
+        return {"zero_dates": self.zero_dates.value, "columns": columns, "settings": self.choices}
 
     @property
     def slots(self) -> int:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.errors import DefiniteError
 from headrace.model.digest import Digest
 from headrace.model.projection import Projection
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.verify import Comparison
 from headrace.pipes.verifying.compared import ComparedTable, describe
 from headrace.pipes.verifying.looking import Findings, Looker, Sides
@@ -58,7 +58,7 @@ class VerifyOptions:
     """How to compare."""
 
     projection: Projection = field(default_factory=Projection)
-    zero_dates_as_null: bool = False
+    zero_dates: ZeroDates = ZeroDates.HALT
     chunk_rows: int = CHUNK_ROWS
     sample: Sample | None = None
     repair: bool = False
@@ -70,7 +70,7 @@ class VerifyOptions:
 
     def shown(self, schema: TableSchema) -> TableSchema:
         """A source's table as the sink gets to see it."""
-        return self.projection.project(schema.with_nullable_dates if self.zero_dates_as_null else schema)
+        return self.projection.project(schema.with_zero_dates(self.zero_dates))
 
 
 def verify_tables(
@@ -88,7 +88,7 @@ def verify_tables(
         schemas = [chosen.shown(schema) for schema in capture_schemas(connection, address, selection)]
     if not schemas:
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
-    yield from _Verification(Sides(address, sink), chosen, watermark, view or LineView()).run(schemas)
+    yield from _Verification(Sides(address, sink, chosen.zero_dates), chosen, watermark, view or LineView()).run(schemas)
 
 
 class _Verification:
@@ -109,7 +109,7 @@ class _Verification:
                 present.append(schema)
             else:
                 yield missing
-        tables = [describe(schema, self._sides.sink) for schema in present]
+        tables = [describe(schema, self._sides.sink, self._sides.zero_dates) for schema in present]
         with closing(connect(self._sides.address)) as connection:
             regions = [
                 plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)

@@ -36,7 +36,7 @@ class TablePlanner:
         with closing(connect(request.address)) as connection:
             self._server = check_server(connection, request.address)
             check_tables(connection, request.address, [request.table])
-            self._rules = TableRules(request.address, self._server, Selection((request.pattern,)), request.zero_dates_as_null)
+            self._rules = TableRules(request.address, self._server, Selection((request.pattern,)), request.zero_dates)
             self._charsets = self._rules.charsets(connection)
         self._made: Mirror | None = None
         self._stop: BinlogPosition | None = None

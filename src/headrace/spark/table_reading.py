@@ -60,4 +60,4 @@ def read_frame(request: TableRequest, frame: StructType, work: Work) -> Iterator
 
 
 def _options(request: TableRequest) -> ReadOptions:
-    return ReadOptions(every_before=True, zero_dates_as_null=request.zero_dates_as_null, transactions=True)
+    return ReadOptions(every_before=True, zero_dates=request.zero_dates, transactions=True)

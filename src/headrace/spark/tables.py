@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.spark.faults import carried
@@ -72,7 +72,7 @@ class TableRequest:
     address: MySQLAddress
     table: TableName
     start: str
-    zero_dates_as_null: bool
+    zero_dates: ZeroDates
     relay_directory: str
     relay_bytes: int
 
@@ -91,7 +91,7 @@ class TableRequest:
         if "password" in given:
             address = replace(address, password=given["password"])
         name, start, directory = TableName(database, table), given.get("startingposition", ""), given.get("relaydirectory", "")
-        return cls(address, name, start, zero_dates == "null", directory, int(relay_bytes))
+        return cls(address, name, start, ZeroDates.NULL if zero_dates == "null" else ZeroDates.HALT, directory, int(relay_bytes))
 
     @property
     def pattern(self) -> str:
@@ -103,7 +103,7 @@ class TableRequest:
         schemas = capture_schemas(connection, self.address, self.table.__eq__)
         if not schemas:
             raise DefiniteError(f"the source has no table {self.table}", place=str(self.address), hint="check the option table")
-        return schemas[0].with_nullable_dates if self.zero_dates_as_null else schemas[0]
+        return schemas[0].with_zero_dates(self.zero_dates)
 
     def check_frame(self, schema: TableSchema, frame: StructType, place: str) -> None:
         """Raise if rows of `schema` would not fit the frame."""

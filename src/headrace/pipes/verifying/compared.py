@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from headrace.model.schema import TableSchema
+from headrace.model.schema import DATES, TableSchema, ZeroDates
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 
@@ -15,7 +15,7 @@ class ComparedTable:
 
     schema: TableSchema
     lossy: tuple[tuple[str, str], ...] = ()
-    """Columns that are not compared because their type in the sink keeps less than the source has, and what it loses."""
+    """Columns whose type in the sink keeps less than the source has, and what it loses: what it keeps is compared."""
     read: tuple[str, ...] = ()
     """Columns that no digest can be made of: rows are then read and compared instead."""
     keeps_deleted: bool = False
@@ -24,8 +24,7 @@ class ComparedTable:
     @cached_property
     def shown(self) -> TableSchema:
         """The table with the columns that are compared."""
-        left_out = {name for name, _ in self.lossy}
-        return replace(self.schema, columns=tuple(column for column in self.schema.columns if column.name not in left_out))
+        return self.schema
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -38,7 +37,7 @@ class ComparedTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know."""
-        found = [f"column {name} is not compared: its type in the sink does not keep {loses}" for name, loses in self.lossy]
+        found = [f"column {name} is compared without what its type in the sink does not keep: {loses}" for name, loses in self.lossy]
         if self.read:
             found.append(f"read in full on both sides: no digest can be made of {', '.join(self.read)} as the sink stores it")
         if self.keeps_deleted:
@@ -46,7 +45,11 @@ class ComparedTable:
         return tuple(found)
 
 
-def describe(schema: TableSchema, sink: ClickHouseSink) -> ComparedTable:
+def describe(schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT) -> ComparedTable:
     """How a table can be compared, by the table that is in the sink."""
     layout, digests = sink.layout(schema), sink.digests()
-    return ComparedTable(schema, tuple(digests.lossy(schema).items()), digests.undigested(schema), layout.ignores_deletes)
+    lossy = digests.lossy(schema)
+    # The source's own functions do not know of a date that became another one.
+    dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
+    read = tuple(dict.fromkeys((*digests.undigested(schema), *lossy, *dates)))
+    return ComparedTable(schema, tuple(lossy.items()), read, layout.ignores_deletes)

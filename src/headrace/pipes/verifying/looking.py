@@ -16,7 +16,7 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from headrace.model.digest import Digest
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.verify import Comparison, compare, different_keys
 from headrace.pipes.verifying.compared import ComparedTable
 from headrace.pipes.verifying.regions import Region
@@ -54,6 +54,13 @@ class Sides:
 
     address: MySQLAddress
     sink: ClickHouseSink
+    zero_dates: ZeroDates = ZeroDates.HALT
+    """What the pipe makes of dates that no calendar has."""
+
+    @property
+    def dates_read(self) -> ZeroDates:
+        """How they are read to be compared: a pipe that halts at them has none."""
+        return ZeroDates.EPOCH if self.zero_dates is ZeroDates.EPOCH else ZeroDates.NULL
 
 
 class Looker(AbstractContextManager["Looker"]):
@@ -113,8 +120,8 @@ class Looker(AbstractContextManager["Looker"]):
 
     def source_rows(self, schema: TableSchema, where: str) -> pa.Table:
         def scan(connection: Connection[Any]) -> pa.Table:
-            batches = list(scan_table(connection, self._sides.address, schema, where, zero_dates_as_null=True))
-            return pa.Table.from_batches(batches, schema=schema.arrow_schema)
+            batches = list(scan_table(connection, self._sides.address, schema, where, zero_dates=self._sides.dates_read))
+            return self._reader.kept(schema, pa.Table.from_batches(batches, schema=schema.arrow_schema))
 
         return self._ask(scan)
 

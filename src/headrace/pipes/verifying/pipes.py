@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
 from headrace.pipes.remembered import settings_of
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.verifying.watermark import Standing, Watermark, standing_of
@@ -28,7 +29,7 @@ class KnownPipe:
     directory: StateDirectory | None = None
     selection: Selection | None = None
     projection: Projection | None = None
-    zero_dates_as_null: bool = False
+    zero_dates: ZeroDates = ZeroDates.HALT
     choices: SinkChoices = field(default_factory=SinkChoices)
 
 
@@ -49,7 +50,7 @@ def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
         directory,
         Selection.from_json(state.selection),
         Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ()))),
-        bool(state.options.get("zero_dates_as_null")),
+        ZeroDates(state.options.get("zero_dates", ZeroDates.HALT)),
         settings_of(state, str(directory.path / "pipe.json")).sink,
     )
 

@@ -88,7 +88,8 @@ class Repairer:
         def read() -> tuple[pa.Table, BinlogPosition]:
             with closing(connect(address)) as connection:
                 position = note_position(connection, address, reached.epoch).behind(reached)
-                batches = list(scan_table(connection, address, self._schema, key_condition(self._schema, keys), zero_dates_as_null=True))
+                where, dates = key_condition(self._schema, keys), self._sides.dates_read
+                batches = list(scan_table(connection, address, self._schema, where, zero_dates=dates))
                 query(connection, address, "COMMIT")
                 return pa.Table.from_batches(batches, schema=self._schema.arrow_schema), position
 

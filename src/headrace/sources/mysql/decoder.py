@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
 from headrace.model.projection import Projection
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql import images, tablemap
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
@@ -27,6 +27,7 @@ from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, un
 from headrace.sources.mysql.soundness import check_sound
 from headrace.sources.mysql.storage import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
+from headrace.sources.mysql.zerodates import ZERO_CODES, ZERO_DATE_HINT, warn_of_zero_dates
 
 MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
@@ -101,8 +102,8 @@ class ReadOptions:
 
     every_before: bool = False
     """Emit the before image of every update, not only of those that move a row to another key."""
-    zero_dates_as_null: bool = False
-    """Read a date that no calendar has as NULL instead of stopping."""
+    zero_dates: ZeroDates = ZeroDates.HALT
+    """What becomes of a date that no calendar has."""
     transactions: bool = False
     """Say of every image which transaction made it, and its place in there."""
     queries: bool = False
@@ -147,7 +148,7 @@ class RowDecoder:
 
     def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
         """Blocks of the given row events (lines of an index, in log order)."""
-        cursor = np.zeros(7, dtype=np.int64)
+        cursor = np.zeros(images.ZEROS + len(self._names), dtype=np.int64)
         volume = int((events[:, 1] - events[:, 0]).sum())
         data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
         rows = min(max(volume // 4, 16), MAX_BLOCK_ROWS)
@@ -165,7 +166,7 @@ class RowDecoder:
                 self._key_span,
                 np.uint64(version_base),
                 self._every_before,
-                self._options.zero_dates_as_null,
+                ZERO_CODES[self._options.zero_dates],
                 arena.a1,
                 arena.layout,
                 rows,
@@ -186,6 +187,7 @@ class RowDecoder:
                 continue
             if done:
                 yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], first)
+        warn_of_zero_dates(self.schema, self._names, cursor[images.ZEROS :])
 
     def _block(
         self,
@@ -233,7 +235,7 @@ class RowDecoder:
             return DefiniteError(
                 f"column {name} of {self.schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
                 place=f"{where}, column {name}",
-                hint="correct the value in the source, or run with --zero-dates null to replicate such dates as NULL",
+                hint=ZERO_DATE_HINT,
             )
         if status == images.PARTIAL_IMAGE:
             return DefiniteError(

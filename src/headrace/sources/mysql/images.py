@@ -60,6 +60,8 @@ WRITE, UPDATE, DELETE = range(3)
 
 # Cells of the cursor: where to go on, what was done, what went wrong.
 EVENT, OFFSET, ORDINAL, ROWS, STATUS, ERROR_COLUMN, ERROR_AT = range(7)
+ZEROS = 7
+"""From here on, for each column, how many dates that no calendar has were read as the epoch."""
 DONE, FULL, TRUNCATED, BAD_JSON, ZERO_DATE, PARTIAL_IMAGE, WRONG_WIDTH, BAD_VALUE = range(8)
 
 _OP_INSERT, _OP_UPDATE, _OP_DELETE, _OP_BEFORE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.BEFORE)
@@ -230,9 +232,9 @@ def _read_number(plan: Slots, line: int, encoding: int, buf: Pointer, pos: int, 
     return year + 1900 if year != 0 else 0
 
 
-@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, boolean, CPointer(int64))")
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, CPointer(int64))")
 def _write(
-    plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_null: bool, cursor: Slots
+    plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_dates: int, cursor: Slots
 ) -> int:
     """Write one image as row `row`; the position after it, or minus the status that stopped it."""
     nulls = pos
@@ -269,7 +271,11 @@ def _write(
                 if encoding == TIME2 or encoding == OLD_TIME:
                     cursor[ERROR_COLUMN] = c
                     return -BAD_VALUE
-                if not zero_null:
+                if zero_dates == v.EPOCH_FOR_ZERO:
+                    v.store(out, int(plan[line + _P_VALUES]), row, int(plan[line + _P_WIDTH]), 0)
+                    cursor[ZEROS + c] += 1
+                    continue
+                if zero_dates != v.NULL_FOR_ZERO:
                     cursor[ERROR_COLUMN] = c
                     return -ZERO_DATE
                 v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
@@ -306,7 +312,7 @@ def _first_image(buf: Pointer, pos: int, end: int, width: int, kind: int) -> int
 
 
 @compiled(
-    "void(uint8[::1], int64[:,::1], int32[:,::1], int64, int64, uint64, boolean, boolean, uint8[::1], int64[:,::1], int64,"
+    "void(uint8[::1], int64[:,::1], int32[:,::1], int64, int64, uint64, boolean, int64, uint8[::1], int64[:,::1], int64,"
     " uint8[::1], uint64[::1], int64[::1], int64[::1])"
 )
 def decode_images(
@@ -317,7 +323,7 @@ def decode_images(
     key_span: int,
     version_base: np.uint64,
     every_before: bool,
-    zero_null: bool,
+    zero_dates: int,
     arena: Bytes,
     layout: npt.NDArray[np.int64],
     capacity: int,
@@ -365,16 +371,16 @@ def decode_images(
                     return
                 done = after
                 if every_before or same == 0:
-                    done = _write(plan, width, source, pos, after, limit, out, row, zero_null, note)
+                    done = _write(plan, width, source, pos, after, limit, out, row, zero_dates, note)
                     op[row], version[row] = _OP_BEFORE, address + np.uint64(ordinal)
                     commit_ts[row] = events[event, 3]
                     row += 1
                 if done >= 0:
-                    done = _write(plan, width, source, after, end, limit, out, row, zero_null, note)
+                    done = _write(plan, width, source, after, end, limit, out, row, zero_dates, note)
                 op[row], version[row] = _OP_UPDATE, address + np.uint64(ordinal + 1)
                 cursor[ORDINAL] = ordinal + 2
             else:
-                done = _write(plan, width, source, pos, end, limit, out, row, zero_null, note)
+                done = _write(plan, width, source, pos, end, limit, out, row, zero_dates, note)
                 op[row], version[row] = (_OP_INSERT if kind == WRITE else _OP_DELETE), address + np.uint64(ordinal)
                 cursor[ORDINAL] = ordinal + 1
             commit_ts[row] = events[event, 3]

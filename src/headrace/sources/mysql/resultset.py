@@ -30,6 +30,8 @@ ENCODING, A, B = range(3)
 
 # Cells of the state.
 AT, ROWS, STATUS, ERROR_COLUMN = range(4)
+ZEROS = 4
+"""From here on, for each column, how many dates that no calendar has were read as the epoch."""
 MORE, FULL, NOT_A_ROW, SPLIT, MALFORMED, ZERO_DATE = range(6)
 
 
@@ -134,9 +136,9 @@ def _put_value(plan: Slots, line: int, raw: Pointer, pos: int, size: int, limit:
     return 0
 
 
-@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, boolean, CPointer(int64))")
+@compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, CPointer(int64))")
 def _write_row(
-    plan: Slots, columns: int, raw: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_null: bool, state: Slots
+    plan: Slots, columns: int, raw: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_dates: int, state: Slots
 ) -> int:
     """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
     nulls = pos + 1
@@ -157,7 +159,10 @@ def _write_row(
         status = MALFORMED
         if pos >= 0:
             status = _put_value(plan, line, raw, pos, size, limit, out, row)
-        if status == ZERO_DATE and zero_null:
+        if status == ZERO_DATE and zero_dates == v.EPOCH_FOR_ZERO:
+            v.store(out, int(plan[line + _P_VALUES]), row, int(plan[line + _P_WIDTH]), 0)
+            state[ZEROS + c] += 1
+        elif status == ZERO_DATE and zero_dates == v.NULL_FOR_ZERO:
             v.put_null(out, int(plan[line + _P_VALIDITY]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH]), row)
         elif status != 0:
             state[ERROR_COLUMN] = c
@@ -168,7 +173,7 @@ def _write_row(
 
 @compiled(
     "int64(uint8[::1], int64, int64, int32[:,::1], int64, uint8[::1], int16[::1], int32[::1], int64[::1], int64[:,::1], uint64[::1],"
-    " int64[::1], boolean, int64[::1])"
+    " int64[::1], int64, int64[::1])"
 )
 def decode_row(
     raw: Bytes,
@@ -183,15 +188,15 @@ def decode_row(
     layout: npt.NDArray[np.int64],
     limbs: npt.NDArray[np.uint64],
     scratch: npt.NDArray[np.int64],
-    zero_null: bool,
+    zero_dates: int,
     state: npt.NDArray[np.int64],
 ) -> int:
     """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
     plan = _plan_columns(table, layout)
-    return _write_row(slots_of(plan), table.shape[1], pointer_to(raw), pos, end, len(raw), pointer_to(a1), row, zero_null, slots_of(state))
+    return _write_row(slots_of(plan), table.shape[1], pointer_to(raw), pos, end, len(raw), pointer_to(a1), row, zero_dates, slots_of(state))
 
 
-@compiled("void(uint8[::1], int64, int32[:,::1], int64, uint8[::1], int16[::1], int32[::1], int64[::1], int64[:,::1], boolean, int64[::1])")
+@compiled("void(uint8[::1], int64, int32[:,::1], int64, uint8[::1], int16[::1], int32[::1], int64[::1], int64[:,::1], int64, int64[::1])")
 def decode_rows(
     raw: Bytes,
     end: int,
@@ -202,7 +207,7 @@ def decode_rows(
     a4: npt.NDArray[np.int32],
     a8: npt.NDArray[np.int64],
     layout: npt.NDArray[np.int64],
-    zero_null: bool,
+    zero_dates: int,
     state: npt.NDArray[np.int64],
 ) -> None:
     """Decode the row packets in raw[state[AT]:end) on top of the state[ROWS] rows already in the arena."""
@@ -223,7 +228,7 @@ def decode_rows(
         if state[ROWS] >= capacity:
             state[STATUS] = FULL
             return
-        done = _write_row(plan, table.shape[1], source, pos + 4, pos + 4 + size, limit, out, state[ROWS], zero_null, note)
+        done = _write_row(plan, table.shape[1], source, pos + 4, pos + 4 + size, limit, out, state[ROWS], zero_dates, note)
         if done < 0:
             state[STATUS] = -done
             return

@@ -141,7 +141,7 @@ def read_chunk_at(
     """The rows of a chunk as the connection's transaction sees them, stamped with the position that belongs to it."""
     version, read_at, number = position.version, time.time_ns() // 1000, chunk.number << _CHUNK_NUMBER_BITS
     chosen = options.projection.project(schema)
-    for batch in scan_table(connection, address, chosen, chunk.where, zero_dates_as_null=options.zero_dates_as_null):
+    for batch in scan_table(connection, address, chosen, chunk.where, zero_dates=options.zero_dates):
         yield ChangeBlock(
             chosen,
             batch,

@@ -16,13 +16,14 @@ from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql import resultset
 from headrace.sources.mysql.arena import Arena, slot_for
 from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
 from headrace.sources.mysql.soundness import check_sound
+from headrace.sources.mysql.zerodates import ZERO_CODES, ZERO_DATE_HINT, warn_of_zero_dates
 
 _DOUBTFUL: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
 """Kinds whose values the kernel takes as they come."""
@@ -66,7 +67,7 @@ def scan_table(
     schema: TableSchema,
     where: str = "",
     *,
-    zero_dates_as_null: bool = False,
+    zero_dates: ZeroDates = ZeroDates.HALT,
     block_rows: int = MAX_BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The table's rows that satisfy `where` (SQL), in the server's order, as batches of `schema.arrow_schema`."""
@@ -74,7 +75,7 @@ def scan_table(
     table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
     sql = f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
     with server_errors(address):
-        yield from _Result(connection, address, schema, zero_dates_as_null, block_rows).batches(sql)
+        yield from _Result(connection, address, schema, zero_dates, block_rows).batches(sql)
 
 
 def _selected(column: Column) -> str:
@@ -86,11 +87,13 @@ def _selected(column: Column) -> str:
 class _Result:
     """One running prepared statement."""
 
-    def __init__(self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, zero_null: bool, block_rows: int) -> None:
+    def __init__(
+        self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, zero_dates: ZeroDates, block_rows: int
+    ) -> None:
         self._connection: Any = connection
         self._address = address
         self._schema = schema
-        self._zero_null = zero_null
+        self._zero_dates = ZERO_CODES[zero_dates]
         self._block_rows = block_rows
         self._finishers = [finisher(column, None, 0, f"rows of {schema.name}") for column in schema.columns]
         self._slots = [
@@ -102,7 +105,7 @@ class _Result:
         self._raw = np.empty(2 * _RECEIVE_BYTES, dtype=np.uint8)
         self._end = 0
         self._buffered = True
-        self._state = np.zeros(4, dtype=np.int64)
+        self._state = np.zeros(resultset.ZEROS + len(schema.columns), dtype=np.int64)
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         connection = self._connection
@@ -115,6 +118,7 @@ class _Result:
         try:
             self._check_definitions()
             yield from self._rows()
+            warn_of_zero_dates(self._schema, [column.name for column in self._schema.columns], self._state[resultset.ZEROS :])
         except BaseException:
             # What is left of the result must not be read as the answer to the next query.
             connection._force_close()
@@ -143,7 +147,7 @@ class _Result:
         arena = self._new_arena()
         while True:
             resultset.decode_rows(
-                self._raw, self._end, self._table, arena.rows, arena.a1, arena.a2, arena.a4, arena.a8, arena.layout, self._zero_null, state
+                self._raw, self._end, self._table, arena.rows, arena.a1, arena.a2, arena.a4, arena.a8, arena.layout, self._zero_dates, state
             )
             status = int(state[resultset.STATUS])
             if status == resultset.SPLIT:
@@ -236,7 +240,7 @@ class _Result:
             arena.layout,
             limbs,
             scratch,
-            self._zero_null,
+            self._zero_dates,
             state,
         )
         if done < 0:
@@ -260,7 +264,7 @@ class _Result:
             return DefiniteError(
                 f"column {column.name} of {self._schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
                 place=f"snapshot of {self._schema.name}, column {column.name}",
-                hint="correct the value in the source, or run with --zero-dates null to replicate such dates as NULL",
+                hint=ZERO_DATE_HINT,
             )
         what = f"column {column.name} of {self._schema.name} ({column.source_type})"
         return DefiniteError(f"{what} cannot be read", place=str(self._schema.name))

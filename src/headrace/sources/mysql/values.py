@@ -12,6 +12,8 @@ from headrace.sources.mysql.words import load_be, load_be_high, load_int32, load
 
 NO_DATE = -(1 << 62)
 """What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February; and for no time of day."""
+HALT_AT_ZERO, NULL_FOR_ZERO, EPOCH_FOR_ZERO = 0, 1, 2
+"""What a decoder does about such a date."""
 
 _U64 = np.uint64
 _DIGITS_TO_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
