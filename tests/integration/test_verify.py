@@ -16,6 +16,7 @@ from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema, ZeroDates
+from headrace.pipes.settings_file import parse_settings
 from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
 from headrace.pipes.verifying import looking, settling
 from headrace.pipes.verifying.compared import describe
@@ -23,6 +24,7 @@ from headrace.pipes.verifying.looking import Looker, Sides
 from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
 from headrace.pipes.verifying.settling import Settler
 from headrace.pipes.verifying.watermark import Standing, Watermark
+from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
@@ -230,6 +232,91 @@ def test_a_sample_is_the_same_for_the_same_seed(pair: Pair) -> None:
     pair.spoil(f"TRUNCATE TABLE `{pair.address.database}`.number")
     [result] = verify(pair, schemas[0], options=monkey)
     assert result.comparison.total == first[0]
+
+
+COLUMNS = {
+    "i": ("INT", ("-5", "7")),
+    "f": ("FLOAT", ("0.1", "-0.0")),
+    "d": ("DECIMAL(12,3)", ("-1.500", "0.001")),
+    "y": ("YEAR", ("2024", "0")),
+    "b": ("BIT(5)", ("5", "31")),
+    "b1": ("BIT(1)", ("1", "0")),
+    "u": ("BIGINT UNSIGNED", ("5", "9007199254740993")),
+    "flag": ("TINYINT(1)", ("1", "0")),
+    "e": ("ENUM('a', 'b', 'c,d')", ("'a'", "'c,d'")),
+    "s": ("SET('a', 'b', 'c') NOT NULL", ("''", "'a,c'")),
+    "day": ("DATE", ("'1999-12-31'", "'2024-02-29'")),
+    "dt": ("DATETIME", ("'1999-12-31 23:59:59'", "'2024-02-29 00:00:00'")),
+    "dt3": ("DATETIME(3)", ("'1999-12-31 23:59:59.999'", "'2024-02-29 00:00:00'")),
+    "ts": ("TIMESTAMP(2) NULL", ("'1999-12-31 23:59:59.99'", "'2024-07-29 00:00:00'")),
+    "t": ("TIME", ("'-00:00:01'", "'800:10:59'")),
+    "t3": ("TIME(3)", ("'-00:00:00.001'", "'100:00:00.5'")),
+    "bin": ("BINARY(16)", ("x'00112233445566778899aabbccddeeff'", "x'00'")),
+    "uu": ("CHAR(36)", ("'123e4567-e89b-12d3-a456-426655440000'", "'00000000-0000-0000-0000-000000000000'")),
+    "v": ("VARCHAR(9)", ("'a'", "'b,c'")),
+    "js": ("LONGTEXT", ("'{\"a\": 1}'", "'{\"b\": [1, 2]}'")),
+    "p": ("POINT", ("ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('POINT(2 1)')")),
+}
+# What a settings file says of the target's columns, and the columns that then have to be read.
+CHOICES: dict[str, tuple[str, set[str]]] = {
+    "numbers": (
+        """datetime = "micro"\ntime = "int64"\nuint64 = "decimal"\nenum = "enum"\nset = "array"\ntinyint1 = "bool"\nbit = "bool"
+        types = {i = "Int128", f = "Float64", d = "Decimal(30, 6)", bin = "UUID", uu = "UUID", day = "Date"}""",
+        set(),
+    ),
+    "texts": (
+        """datetime = "string"\ndecimal = "string"\ntime = "string"\nuint64 = "string"\nyear = "string"\nbit = "string"
+        enum = "string"\nset = "string"\ntypes = {i = "String", day = "String", f = "String"}""",
+        {"b", "b1", "f"},
+    ),
+    "others": (
+        """uint64 = "int64"\nzone = "Europe/Berlin"\ngeometry = "geo"
+        types = {i = "Float64", dt = "DateTime('UTC')", t = "Time", bin = "FixedString(16)", v = "FixedString(12)", js = "JSON"}""",
+        {"js", "p"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_columns_in_other_types_are_compared_as_exactly(pair: Pair, name: str) -> None:
+    settings, read = CHOICES[name]
+    pair.sink = replace(pair.sink, choices=parse_settings(f"[sink]\n{settings}", "test.toml").sink)
+    columns = ", ".join(f"`{column}` {kind}" for column, (kind, _) in COLUMNS.items())
+    pair.run(f"CREATE TABLE typed (id INT PRIMARY KEY, {columns})")
+    # Rows 0, 1, ... hold the first values, rows 100, 101, ... the second ones, the last row holds NULLs.
+    for value, first in ((0, 0), (1, 100)):
+        rows = [f"({first + i}, {', '.join(values[value] for _, values in COLUMNS.values())})" for i in range(len(COLUMNS))]
+        pair.run(f"INSERT INTO typed VALUES {', '.join(rows)}")
+    pair.run("INSERT INTO typed (id, s) VALUES (200, 'b')")
+    schema = pair.schema("typed")
+    pair.copy(schema)
+    assert set(pair.sink.digests().undigested(schema)) == read
+    [equal] = verify(pair, schema)
+    assert (equal.verdict, equal.comparison.rows) == (Verdict.EQUAL, 2 * len(COLUMNS) + 1), equal
+    assert any("read on both sides" in note for note in equal.notes) == bool(read)
+    # In each row one column is changed: each must be found, and nothing else.
+    for i, (column, (kind, values)) in enumerate(COLUMNS.items()):
+        other = values[0] if "NOT NULL" in kind else "NULL"
+        pair.run(f"UPDATE typed SET `{column}` = {values[1]} WHERE id = {i}", f"UPDATE typed SET `{column}` = {other} WHERE id = {100 + i}")
+    [different] = verify(pair, schema)
+    found = {(*one.key, one.column) for one in different.comparison.differences}
+    assert found == {(first + i, column) for i, column in enumerate(COLUMNS) for first in (0, 100)}
+
+
+@pytest.mark.parametrize("engine_choice", ["collapsing", "versioned", "history"])
+def test_tables_of_every_engine_are_compared(pair: Pair, engine_choice: str) -> None:
+    pair.sink = replace(pair.sink, choices=SinkChoices((("engine", EngineChoice(engine_choice)),)))
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.copy(schema)
+    pair.tell("pipe", pair.log_end())
+    [equal] = verify(pair, schema, watermark=watch(pair))
+    assert (equal.verdict, equal.comparison.rows) == (Verdict.EQUAL, ROWS)
+    pair.run("UPDATE number SET v = 'changed' WHERE id = 10", "DELETE FROM number WHERE id = 17")
+    pair.tell("pipe", pair.log_end())
+    [different] = verify(pair, schema, options=VerifyOptions(repair=True), watermark=watch(pair))
+    assert (different.comparison.total, different.repaired) == (2, 0)
+    assert {(one.key, one.kind) for one in different.comparison.differences} == {((10,), "different"), ((17,), "extra")}
+    assert f"headrace resync {schema.name}" in different.notes[0]
 
 
 def test_the_command(server: PrivateServer, pair: Pair, engine: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:

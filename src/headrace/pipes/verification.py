@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError
 from headrace.model.digest import Digest
 from headrace.model.projection import Projection
 from headrace.model.schema import TableSchema, ZeroDates
-from headrace.pipes.verify import Comparison
+from headrace.pipes.verify import Comparison, distinct
 from headrace.pipes.verifying.compared import ComparedTable, describe
 from headrace.pipes.verifying.looking import Findings, Looker, Sides
 from headrace.pipes.verifying.looks import Answer, Look, Lookers, LookKind, SparkLookers, ThreadLookers
@@ -173,7 +173,7 @@ class _Verification:
 
         def on_answer(look: Look, answer: Answer) -> None:
             answers[look.table][look.region] = _added(answers[look.table][look.region], answer)
-            if look.kind is not LookKind.SINK:
+            if look.kind in (LookKind.SOURCE, LookKind.BOTH) or not tables[look.table].by_digest:
                 self._view.advanced(names[look.table], look.where.estimate)
 
         try:
@@ -185,20 +185,20 @@ class _Verification:
     def _conclude(
         self, lookers: Lookers, looker: Looker, number: int, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer]
     ) -> TableResult:
-        findings: dict[int, Findings] = {r: answer.findings for r, answer in enumerate(first) if answer.findings is not None}
+        findings: dict[int, list[Findings]] = {r: [answer.findings] for r, answer in enumerate(first) if answer.findings is not None}
         rows = [_rows(answer) for answer in first]
-        unlike = [r for r, answer in enumerate(first) if answer.findings is None and answer.source != answer.sink]
+        unlike = [r for r, answer in enumerate(first) if answer.source != answer.sink]
 
         def on_answer(look: Look, answer: Answer) -> None:
             assert answer.findings is not None
-            findings[look.region] = answer.findings
+            findings.setdefault(look.region, []).append(answer.findings)
 
         if unlike:
             lookers.run([Look(LookKind.NARROW, number, r, regions[r], rows[r]) for r in unlike], on_answer)
         settled = self._settle(looker, table, regions, rows, findings)
         settled, repaired, notes = self._repair(looker, table, settled)
         behind = (self._lag(),) if settled.behind else ()
-        unread = sum(found.unread for found in findings.values())
+        unread = sum(one.unread for found in findings.values() for one in found)
         return TableResult(
             table.schema,
             Comparison(sum(rows), settled.comparison.total, settled.comparison.differences),
@@ -211,13 +211,13 @@ class _Verification:
         )
 
     def _settle(
-        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], rows: Sequence[int], findings: dict[int, Findings]
+        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], rows: Sequence[int], findings: dict[int, list[Findings]]
     ) -> Settled:
         nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
-        differing = {r: found for r, found in findings.items() if found.comparison.total}
+        differing = {r: found for r, found in findings.items() if any(one.comparison.total for one in found)}
         settler = self._settler(looker)
         if table.schema.row_key:
-            keys = pa.concat_tables([nothing, *(found.keys for found in differing.values())])
+            keys = distinct(pa.concat_tables([nothing, *(one.keys for found in differing.values() for one in found)]))
             return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
         parts = [settler.settle_whole(table, regions[r], rows[r]) for r in differing]
         return Settled(
@@ -251,14 +251,15 @@ class _Verification:
 
 
 def _first_looks(table: ComparedTable, number: int, place: int, region: Region) -> list[Look]:
+    read = [Look(LookKind.READ, number, place, region)] if table.read or not table.by_digest else []
     if not table.by_digest:
-        return [Look(LookKind.READ, number, place, region)]
+        return read
     if len(region.wheres) == 1:
-        return [Look(LookKind.BOTH, number, place, region)]
+        return [*read, Look(LookKind.BOTH, number, place, region)]
     # The sink sums up the whole at once, with threads of its own; the source part by part.
     share = max(region.estimate // len(region.wheres), 1)
     parts = [Look(LookKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
-    return [Look(LookKind.SINK, number, place, region), *parts]
+    return [*read, Look(LookKind.SINK, number, place, region), *parts]
 
 
 def _added(one: Answer, other: Answer) -> Answer:
@@ -270,9 +271,9 @@ def _sum(one: Digest | None, other: Digest | None) -> Digest | None:
 
 
 def _rows(answer: Answer) -> int:
-    if answer.findings is not None:
-        return answer.findings.comparison.rows
-    return answer.source.rows if answer.source is not None else 0
+    if answer.source is not None:
+        return answer.source.rows
+    return answer.findings.comparison.rows if answer.findings is not None else 0
 
 
 __all__ = ["Sample", "SparkUse", "TableResult", "Verdict", "VerifyOptions", "verify_tables"]

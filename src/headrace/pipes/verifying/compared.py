@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headrace.model.schema import DATES, TableSchema, ZeroDates
@@ -14,17 +15,30 @@ class ComparedTable:
     """One table of the source, as the sink gets to see it. Picklable."""
 
     schema: TableSchema
-    lossy: tuple[tuple[str, str], ...] = ()
-    """Columns whose type in the sink keeps less than the source has, and what it loses: what it keeps is compared."""
     read: tuple[str, ...] = ()
-    """Columns that no digest can be made of: rows are then read and compared instead."""
+    """Columns that no digest can be made of: they are read, with the key, and compared by value."""
+    left_out: tuple[str, ...] = ()
+    """Columns that cannot be compared at all."""
+    losses: tuple[tuple[str, str], ...] = ()
+    """Columns whose type in the sink keeps less than the source has, and what it loses."""
     keeps_deleted: bool = False
     """Whether rows that are gone at the source stay in the sink by choice."""
 
     @cached_property
     def shown(self) -> TableSchema:
         """The table with the columns that are compared."""
-        return self.schema
+        return self._with([column.name for column in self.schema.columns if column.name not in self.left_out])
+
+    @cached_property
+    def digested(self) -> TableSchema:
+        """The table with the columns that digests are made of."""
+        return self._with([column.name for column in self.shown.columns if column.name not in self.read])
+
+    @cached_property
+    def undigested(self) -> TableSchema:
+        """The table with its key and the columns that are read; all of them where nothing else would tell rows apart."""
+        key = self.schema.row_key
+        return self._with([column.name for column in self.shown.columns if not self.by_digest or column.name in (*key, *self.read)])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -32,24 +46,34 @@ class ComparedTable:
 
     @property
     def by_digest(self) -> bool:
-        return not self.read and not self.keeps_deleted
+        """Whether there are digests: of whole rows, or of the columns that have one."""
+        keyed = bool(self.schema.row_key) and not set(self.schema.row_key) & set(self.read)
+        return not self.keeps_deleted and (keyed or not self.read)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know."""
-        found = [f"column {name} is compared without what its type in the sink does not keep: {loses}" for name, loses in self.lossy]
-        if self.read:
-            found.append(f"read in full on both sides: no digest can be made of {', '.join(self.read)} as the sink stores it")
+        lossy = dict(self.losses)
+        found = [f"column {name} is not compared: its type in the sink does not keep {lossy[name]}" for name in self.left_out]
+        found += [f"column {name} is compared without {lossy[name]}" for name in lossy if name not in self.left_out]
+        plain = [name for name in self.read if name not in self.left_out]
+        if plain and self.by_digest:
+            found.append(f"read on both sides, because no digest can be made of what the sink stores: {', '.join(plain)}")
+        elif plain:
+            found.append(f"all columns are read on both sides, because no digest can be made of what the sink stores: {', '.join(plain)}")
         if self.keeps_deleted:
             found.append("deletions are ignored by choice: rows that only the sink has are not counted")
         return tuple(found)
+
+    def _with(self, names: Sequence[str]) -> TableSchema:
+        return replace(self.schema, columns=tuple(column for column in self.schema.columns if column.name in names))
 
 
 def describe(schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT) -> ComparedTable:
     """How a table can be compared, by the table that is in the sink."""
     layout, digests = sink.layout(schema), sink.digests()
-    lossy = digests.lossy(schema)
+    losses, left_out = digests.losses(schema), digests.incomparable(schema)
     # The source's own functions do not know of a date that became another one.
     dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
-    read = tuple(dict.fromkeys((*digests.undigested(schema), *lossy, *dates)))
-    return ComparedTable(schema, tuple(lossy.items()), read, layout.ignores_deletes)
+    read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
+    return ComparedTable(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes)

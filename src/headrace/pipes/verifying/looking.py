@@ -85,11 +85,11 @@ class Looker(AbstractContextManager["Looker"]):
     def source_digest(self, table: ComparedTable, wheres: Sequence[str]) -> Digest:
         total = Digest()
         for where in wheres:
-            total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, table.shown, where))  # type: ignore[misc]
+            total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, table.digested, where))  # type: ignore[misc]
         return total
 
     def sink_digest(self, table: ComparedTable, condition: str) -> Digest:
-        return retrying(lambda: self._digests.digest(table.schema, condition, table.columns), deadline_s=_DEADLINE_S)
+        return retrying(lambda: self._digests.digest(table.schema, condition, _names(table.digested)), deadline_s=_DEADLINE_S)
 
     def narrow(self, table: ComparedTable, region: Region, rows: int) -> Findings:
         """The rows that differ, found through the digests of ever smaller parts. `rows`: how many the region has."""
@@ -98,7 +98,9 @@ class Looker(AbstractContextManager["Looker"]):
             return self.read(table, region)
         count = min(max(rows // _BUCKET_ROWS, 1), _MOST_BUCKETS)
         source = self._source_buckets(table, region.wheres, count)
-        target = retrying(lambda: self._digests.buckets(table.schema, region.condition, count, table.columns), deadline_s=_DEADLINE_S)
+        target = retrying(
+            lambda: self._digests.buckets(table.schema, region.condition, count, _names(table.digested)), deadline_s=_DEADLINE_S
+        )
         sizes = {
             bucket: max(source.get(bucket, Digest()).rows, target.get(bucket, Digest()).rows)
             for bucket in sorted(source.keys() | target.keys())
@@ -109,46 +111,47 @@ class Looker(AbstractContextManager["Looker"]):
         unread = sum(sizes[bucket] for group in groups[_MOST_READS:] for bucket in group)
         return _joined(table, found, rows, unread)
 
-    def read(self, table: ComparedTable, region: Region) -> Findings:
-        """The rows that differ, found by reading the region on both sides."""
-        source = pa.concat_tables([self.source_rows(table.shown, where) for where in region.wheres])
-        target = self.sink_rows(table, region.condition)
-        extra = not table.keeps_deleted
-        comparison = compare(table.shown, source, target, count_extra=extra)
+    def read(self, table: ComparedTable, region: Region, schema: TableSchema | None = None) -> Findings:
+        """The rows that differ, found by reading the region on both sides; in some columns only, if a schema with fewer is given."""
+        shown, extra = schema or table.shown, not table.keeps_deleted
+        source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres])
+        target = self._sink_rows(table, shown, region.condition)
+        comparison = compare(shown, source, target, count_extra=extra)
         most = source.num_rows + target.num_rows if comparison.total else 0
-        return _limited(comparison, different_keys(table.shown, source, target, most=most, extra=extra), 0)
+        return _limited(comparison, different_keys(shown, source, target, most=most, extra=extra), 0)
 
-    def source_rows(self, schema: TableSchema, where: str) -> pa.Table:
+    def _source_rows(self, table: ComparedTable, shown: TableSchema, where: str) -> pa.Table:
         def scan(connection: Connection[Any]) -> pa.Table:
-            batches = list(scan_table(connection, self._sides.address, schema, where, zero_dates=self._sides.dates_read))
-            return self._reader.kept(schema, pa.Table.from_batches(batches, schema=schema.arrow_schema))
+            batches = list(scan_table(connection, self._sides.address, shown, where, zero_dates=self._sides.dates_read))
+            return self._reader.kept(table.schema, pa.Table.from_batches(batches, schema=shown.arrow_schema))
 
         return self._ask(scan)
 
-    def sink_rows(self, table: ComparedTable, condition: str) -> pa.Table:
-        found = retrying(lambda: self._reader.read_where(table.schema, condition), deadline_s=_DEADLINE_S)
-        return found.select(list(table.columns))
+    def _sink_rows(self, table: ComparedTable, shown: TableSchema, condition: str) -> pa.Table:
+        return retrying(lambda: self._reader.read_where(table.schema, condition, _names(shown)), deadline_s=_DEADLINE_S)
 
     def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
         """The source's rows with these keys, and perhaps others that its collation takes for the same."""
-        return pa.concat_tables([self.source_rows(table.shown, key_condition(table.schema, part)) for part in _parts(keys)])
+        return pa.concat_tables([self._source_rows(table, table.shown, key_condition(table.schema, part)) for part in _parts(keys)])
 
     def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
         """The sink's rows with these keys."""
-        return pa.concat_tables([self.sink_rows(table, self._reader.key_condition(table.schema, part)) for part in _parts(keys)])
+        return pa.concat_tables(
+            [self._sink_rows(table, table.shown, self._reader.key_condition(table.schema, part)) for part in _parts(keys)]
+        )
 
     def _source_buckets(self, table: ComparedTable, wheres: Sequence[str], count: int) -> Mapping[int, Digest]:
         total: dict[int, Digest] = {}
         for where in wheres:
-            found = self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.shown, where, count))  # type: ignore[misc]
+            found = self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.digested, where, count))  # type: ignore[misc]
             for bucket, digest in found.items():
                 total[bucket] = total.get(bucket, Digest()) + digest
         return total
 
     def _within(self, table: ComparedTable, region: Region, count: int, buckets: Sequence[int]) -> Region:
-        inside = in_buckets(table.shown, count, buckets)
+        inside = in_buckets(table.digested, count, buckets)
         wheres = tuple(f"({where}) AND {inside}" if where else inside for where in region.wheres)
-        condition = f"({region.condition}) AND {self._digests.in_buckets(table.schema, count, buckets, table.columns)}"
+        condition = f"({region.condition}) AND {self._digests.in_buckets(table.schema, count, buckets, _names(table.digested))}"
         return Region(wheres, condition, region.estimate)
 
     def _ask(self, question: Callable[[Connection[Any]], Any]) -> Any:
@@ -166,6 +169,10 @@ class Looker(AbstractContextManager["Looker"]):
                 raise
 
         return retrying(attempt, deadline_s=_DEADLINE_S)
+
+
+def _names(schema: TableSchema) -> tuple[str, ...]:
+    return tuple(column.name for column in schema.columns)
 
 
 def _parts(keys: pa.Table) -> list[pa.Table]:

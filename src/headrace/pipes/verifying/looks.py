@@ -38,7 +38,7 @@ class LookKind(StrEnum):
     NARROW = "narrow"
     """Find the rows that differ through digests of parts."""
     READ = "read"
-    """Find the rows that differ by reading all."""
+    """Find the rows that differ in columns without a digest, by reading these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def take(looker: Looker, table: ComparedTable, look: Look) -> Answer:
         case LookKind.NARROW:
             return Answer(findings=looker.narrow(table, look.where, look.rows))
         case LookKind.READ:
-            return Answer(findings=looker.read(table, look.where))
+            return Answer(findings=looker.read(table, look.where, table.undigested))
 
 
 class Lookers(Protocol):

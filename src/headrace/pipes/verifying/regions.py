@@ -73,7 +73,7 @@ def plan_regions(
     ranges = _ranges(sink, table.schema, cuts)
     if sample is not None and share < 1.0:
         return _sampled_ranges(ranges, sample.seed, share) if len(ranges) > 1 else [_sampled_rows(sink, table, rows, sample.seed, share)]
-    if len(ranges) == 1 and not table.by_digest:
+    if len(ranges) == 1 and (table.read or not table.by_digest):
         return _buckets(sink, table, rows, chunk_rows)
     return ranges if len(ranges) > 1 else [Region(tuple(found.where for found in cuts.ranges), "1", max(rows, 1))]
 
@@ -112,8 +112,9 @@ def _sampled_ranges(regions: list[Region], seed: int, share: float) -> list[Regi
 
 
 def _sampled_rows(sink: ClickHouseSink, table: ComparedTable, rows: int, seed: int, share: float) -> Region:
-    where = sampled(table.shown, seed, share)
-    return Region((where,), sink.digests().sampled(table.schema, seed, share, table.columns), max(int(rows * share), 1))
+    where = sampled(table.digested, seed, share)
+    names = [column.name for column in table.digested.columns]
+    return Region((where,), sink.digests().sampled(table.schema, seed, share, names), max(int(rows * share), 1))
 
 
 def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: int) -> list[Region]:
@@ -124,6 +125,5 @@ def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: 
         return [Region(("",), "1", max(rows, 1))]
     digests = sink.digests()
     return [
-        Region((in_buckets(table.shown, count, [i]),), digests.in_buckets(table.schema, count, [i], table.columns), rows // count)
-        for i in range(count)
+        Region((in_buckets(table.digested, count, [i]),), digests.in_buckets(table.schema, count, [i]), rows // count) for i in range(count)
     ]

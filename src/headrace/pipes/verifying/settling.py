@@ -92,7 +92,7 @@ class Settler:
         for _ in range(_ROUNDS):
             first = self._looker.source_digest(table, region.wheres)
             reached = self._await()
-            found = self._looker.narrow(table, region, rows)
+            found = self._looker.narrow(table, region, rows) if table.by_digest else self._looker.read(table, region)
             total = Comparison(0, found.comparison.total, found.comparison.differences)
             if not total.total or reached is False:
                 return Settled(Comparison(), nothing, behind=total.total)

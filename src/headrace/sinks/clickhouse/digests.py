@@ -18,12 +18,14 @@ from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.number_carriers import decimal_arrow
+from headrace.sinks.clickhouse.number_carriers import BITS, decimal_arrow
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.typenames import TypeName, unwrap
 from headrace.sinks.clickhouse.views import shown_from
 
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
+"""Kinds whose text in a String column is their canonical one."""
 _INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 
 
@@ -33,15 +35,19 @@ class ClickHouseDigests:
     def __init__(self, scope: LayoutScope) -> None:
         self._scope, self._reader = scope, ClickHouseReader(scope)
 
-    def lossy(self, schema: TableSchema) -> Mapping[str, str]:
+    def losses(self, schema: TableSchema) -> Mapping[str, str]:
         """The columns that are stored in a type that by nature keeps less than the source has, and what it loses."""
         found = {column.source.name: self._carrier(column).loses for column in self._layout(schema).columns}
         return {name: loses for name, loses in found.items() if loses}
 
+    def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
+        """Those of `losses` of which nothing can be compared."""
+        carriers = {column.source.name: self._carrier(column) for column in self._layout(schema).columns}
+        return tuple(name for name, carrier in carriers.items() if carrier.loses and carrier.kept is None)
+
     def undigested(self, schema: TableSchema) -> tuple[str, ...]:
-        """Other columns that have no canonical text: with one of these, a table is compared by reading it."""
-        stored = [column for column in self._layout(schema).columns if not self._carrier(column).loses]
-        return tuple(column.source.name for column in stored if self._canonical(column) is None)
+        """The columns that have no canonical text: they are compared by reading them."""
+        return tuple(column.source.name for column in self._layout(schema).columns if self._canonical(column) is None)
 
     def is_there(self, schema: TableSchema) -> bool:
         """Whether the sink has the table."""
@@ -110,11 +116,17 @@ def _separated(texts: Sequence[str]) -> Iterable[str]:
 
 def canonical(stored: StoredColumn, carrier: Carrier) -> str | None:
     """The canonical text of a column, never NULL; None where SQL has none."""
-    value = carrier.canonical_expression(quote_name(stored.name))
-    if value is None or carrier.loses:
+    kept, name = unwrap(stored.type), quote_name(stored.name)
+    value = carrier.canonical_expression(name)
+    if carrier.loses:
         return None
-    kept = unwrap(stored.type)
-    text = _text(stored.source, kept.plain, value, quote_name(stored.name))
+    if value is not None:
+        text = _text(stored.source, kept.plain, value, name)
+    elif kept.plain.name == "String" and stored.source.kind in _SPELLED:
+        # It is kept as its canonical text; whatever else is there is no such text.
+        text = f"if(match({name}, '^[0-9a-f.: -]+$'), {name}, concat('?', hex({name})))"
+    else:
+        return None
     if not kept.nullable:
         return text
     length_first = stored.source.kind in _TEXT and not is_hashed(stored.source)

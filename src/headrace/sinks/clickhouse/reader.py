@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -53,9 +54,9 @@ class ClickHouseReader:
         """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
         return self._read(self._layout(schema), self.range_condition(schema, lower, upper))
 
-    def read_where(self, schema: TableSchema, condition: str) -> pa.Table:
-        """The rows that satisfy a condition in ClickHouse's SQL, in no order."""
-        return self._read(self._layout(schema), condition)
+    def read_where(self, schema: TableSchema, condition: str, columns: Sequence[str] = ()) -> pa.Table:
+        """The rows that satisfy a condition in ClickHouse's SQL, in no order; of some columns, if these are named."""
+        return self._read(self._layout(schema), condition, columns)
 
     def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
         """The condition of `read_range`."""
@@ -94,10 +95,11 @@ class ClickHouseReader:
         return (rows[0], rows[1:]) if rows else ([], [])
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
-        """The source's rows without what the table's types do not keep by nature (`Carrier.loses`), to be compared with what is read."""
+        """The source's rows without what the table's types do not keep by nature (`Carrier.loses`), to be compared with what is read.
+        They may have some of the table's columns only."""
         layout, limits = self._layout(schema), connect(self._target).limits
-        for place, column in enumerate(schema.columns):
-            stored = layout.stored(column.name)
+        for place, name in enumerate(source.column_names):
+            column, stored = schema.column(name), layout.stored(name)
             kept = carrier_for(column, stored.type, limits).kept
             if kept is not None:
                 chunks = [kept(chunk) for chunk in source.column(place).chunks]
@@ -121,9 +123,10 @@ class ClickHouseReader:
             )
         return expression
 
-    def _read(self, layout: Layout, condition: str) -> pa.Table:
+    def _read(self, layout: Layout, condition: str, names: Sequence[str] = ()) -> pa.Table:
         connection, schema = connect(self._target), layout.schema
-        stored = [layout.stored(column.name) for column in schema.columns]
+        chosen = [column for column in schema.columns if not names or column.name in names]
+        stored = [layout.stored(column.name) for column in chosen]
         carriers = [carrier_for(column.source, column.type, connection.limits) for column in stored]
         pairs = zip(stored, carriers, strict=True)
         columns = ", ".join(carrier.expression(quote_name(column.name)) for column, carrier in pairs)
@@ -135,9 +138,9 @@ class ClickHouseReader:
             raw = connection.client.raw_query(sql, settings=settings, fmt="ArrowStream")
         table = pa.ipc.open_stream(raw).read_all()
         # By place, not by name: an expression's name is its text.
-        places = enumerate(zip(schema.columns, carriers, strict=True))
+        places = enumerate(zip(chosen, carriers, strict=True))
         arrays = [_restore(schema, column, carrier, table.column(index)) for index, (column, carrier) in places]
-        return pa.table(arrays, schema=schema.arrow_schema)
+        return pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
 
 
 def orders_by_bytes(column: Column) -> bool:
