@@ -85,7 +85,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     with held_line(arguments.keeper_fd) as line, open_sink(arguments.sink, choices=chosen.sink) as named:
         parts = (named.sink, named.name, settings, choose_view())
         pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
-        pipe.on_begun = line.begun
+        pipe.on_begun, line.is_in_vain = line.begun, named.is_lost
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK

@@ -19,15 +19,15 @@ from testkit.pipeline import command_lines
 
 # Owns its state directory as a pipe does, says what `script` says, and ends in order when it is told to.
 PIPE = """
-import os, signal, sys, threading
+import os, signal, sys
 from pathlib import Path
 from headrace.errors import DefiniteError, TransientError
 from headrace.pipes.lifeline import held_line
 from headrace.pipes.state import StateDirectory
 
 directory = Path(sys.argv[sys.argv.index("--state") + 1])
-ended = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: ended.set())
+ended, end = os.pipe()
+signal.signal(signal.SIGTERM, lambda *_: os.write(end, b"!"))
 owner = StateDirectory(directory).acquire()
 with held_line(int(sys.argv[sys.argv.index("--keeper-fd") + 1])) as line:
     runs = directory / "runs"
@@ -41,8 +41,9 @@ with held_line(int(sys.argv[sys.argv.index("--keeper-fd") + 1])) as line:
         raise TransientError("the source is away", place="there", hint="wait")
     if word == "crash":
         os._exit(9)
+    line.is_in_vain = lambda: word == "vain"
     line.begun()
-    ended.wait()
+    os.read(ended, 1)
 owner.release()
 """
 
@@ -73,15 +74,14 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: Callable[..., Background]) -> None:
-    pipe = start("transient crash run")
+    pipe = start("transient crash vain run")
     with pytest.raises(TransientError) as caught:
         # Whoever waits for the beginning hears of the first failure, though it is not the last word.
         pipe.await_begun(even_without_source=False)
     assert (caught.value.message, caught.value.place) == ("the source is away", "there")
-    until(lambda: pipe.status["state"] == keeper.RUNNING)
+    until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
     pipe.await_begun(even_without_source=False)
-    assert len(runs(pipe)) == 3
-    assert (pipe.directory / "runs").read_text().count("s3cret") == 3
+    assert (pipe.directory / "runs").read_text().count("s3cret") == 4
 
     keeper_pid = int((pipe.directory / keeper.LOCK).read_text())
     assert os.getsid(keeper_pid) == keeper_pid
@@ -89,7 +89,7 @@ def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: C
     assert b"s3cret" not in Path(f"/proc/{keeper_pid}/environ").read_bytes()
 
     os.kill(pipe.status["pid"], signal.SIGKILL)
-    until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
+    until(lambda: len(runs(pipe)) == 5 and pipe.status["state"] == keeper.RUNNING)
     pipe.stop()
     assert (pipe.is_running, pipe.status["state"]) == (False, keeper.STOPPED)
     pipe.stop()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.embedded.claim import read_holder
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.choices import SinkChoices
@@ -20,6 +22,8 @@ class NamedSink:
 
     sink: ClickHouseSink
     name: str
+    is_lost: Callable[[], bool] = lambda: False
+    """Whether it is gone for good: an embedded server that has ended. (Another one has another port.)"""
 
 
 @contextmanager
@@ -36,7 +40,14 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
         )
     with EmbeddedServer.connect_or_start(Path(path), password=password) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, password)
-        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}")
+        is_lost = functools.partial(_is_other, Path(path).resolve(), server.port)
+        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}", is_lost)
+
+
+def _is_other(path: Path, port: int) -> bool:
+    """Whether a directory is no longer served at a port."""
+    holder = read_holder(path)
+    return holder is None or holder.port != port
 
 
 __all__ = ["PASSWORD_VARIABLE", "NamedSink", "open_sink"]

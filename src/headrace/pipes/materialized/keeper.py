@@ -11,11 +11,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -35,17 +35,19 @@ class Keeper:
         plan = json.loads((directory / PLAN).read_text())
         self._command: list[str] = plan["command"]
         self._retry_s: float = plan["retry_ms"] / 1000
-        self._stop = threading.Event()
+        self._stopping = False
+        # A signal's handler may interrupt whoever holds an event's lock, so it writes to a pipe instead.
+        self._woken, self._wake = os.pipe()
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         failures = 0
-        while not self._stop.is_set():
+        while not self._stopping:
             began = time.monotonic()
             failure = self._run_once()
-            if self._stop.is_set():
+            if self._stopping:
                 break
             if not failure["transient"] or self._retry_s < 0:
                 self._tell(FAILED, **failure)
@@ -53,7 +55,7 @@ class Keeper:
             failures = 0 if time.monotonic() - began > _LONG_RUN_S else failures + 1
             wait_s = min(max(self._retry_s, _MOST_WAIT_S), max(self._retry_s, 0.1) * 2 ** min(failures, 10))
             self._tell(WAITING, **failure, wait_s=wait_s)
-            self._stop.wait(wait_s)
+            select.select([self._woken], [], [], wait_s)
         self._tell(STOPPED)
         return 0
 
@@ -70,7 +72,7 @@ class Keeper:
                     pass_fds=(theirs.fileno(),),
                     env={**os.environ, **json.loads((self._directory / SECRET).read_text())},
                 )
-            if self._stop.is_set():
+            if self._stopping:
                 # The signal came while there was no child to pass it on to.
                 self._child.terminate()
             failure = self._hear(ours)
@@ -112,7 +114,8 @@ class Keeper:
                 log.truncate()
 
     def _on_signal(self, *_: object) -> None:
-        self._stop.set()
+        self._stopping = True
+        os.write(self._wake, b"!")
         if self._child is not None and self._child.returncode is None:
             self._child.terminate()
 
