@@ -25,6 +25,7 @@ from headrace.pipes.materialized.plan import plan_pipe
 from headrace.pipes.materialized.statement import CreateMirror, parse_statement
 from headrace.pipes.settings_file import parse_set
 from headrace.retry import retrying
+from headrace.sinks.clickhouse import layouts
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.reader import orders_by_bytes
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -110,6 +111,30 @@ def test_nothing_is_created_when_one_table_cannot_be_held(sink: ClickHouseSink) 
     with pytest.raises(DefiniteError, match=r"other is there, but is not what Headrace needs: its engine is TinyLog, which can neither"):
         sink.prepare([schema_of("aaa"), schema_of("other")])
     assert tables_of(sink) == ["kept", "other"]
+
+
+def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    schemas = [schema_of(name) for name in ("a", "b", "c")]
+    sink.prepare(schemas)
+    asked: list[list[str]] = []
+    look_up = layouts.look_up
+
+    def noted(scope: layouts.LayoutScope, wanted: list[TableSchema]) -> list[layouts.Layout]:
+        asked.append(sorted(schema.name.table for schema in wanted))
+        return look_up(scope, wanted)
+
+    monkeypatch.setattr(layouts, "look_up", noted)
+    for carried, expected in (
+        (sink.renewed().expecting(schemas[:2]), [["a", "b"], ["c"]]),
+        (sink.renewed().renewed(), [["a"], ["b"], ["c"]]),
+    ):
+        writer = carried.writer()
+        for schema in schemas:
+            writer.write(block_of(schema, "x"))
+            writer.write(block_of(schema, "y"))
+        assert asked == expected
+        asked.clear()
+    assert [sink.reader().count(schema) for schema in schemas] == [2, 2, 2]
 
 
 def test_a_table_without_a_key_shows_each_row_as_often_as_the_source_has_it(sink: ClickHouseSink) -> None:

@@ -86,7 +86,9 @@ class Streaming:
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
         found = state.gone | {name: table.rows_from for name, table in state.tables.items()}
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
-        needs = self.targets.needs(shown_now(schema, state, self.settings) for schema in schemas.values())
+        written = [shown_now(schema, state, self.settings) for schema in schemas.values()]
+        needs = self.targets.needs(written)
+        self.targets.expect(written)
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},

@@ -45,3 +45,7 @@ class Targets:
     def run_step(self, step: Step) -> None:
         self.sink.altering().run_step(step)
         self.sink = self.sink.renewed()
+
+    def expect(self, schemas: Iterable[TableSchema]) -> None:
+        """From now on tasks write these tables."""
+        self.sink = self.sink.expecting(schemas)

@@ -91,6 +91,9 @@ class Sink(Outlet, Protocol):
     def written_by(self, pipe: str) -> Self:
         """The same sink, for the blocks of one pipe: no block of another is taken for one of them."""
 
+    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+        """The same sink, for tasks that write these tables: what a task must know of them it asks for at once."""
+
     def again(self) -> Self:
         """The same sink, for a batch of which blocks may be there from an earlier run."""
 

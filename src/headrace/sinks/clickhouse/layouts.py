@@ -53,6 +53,13 @@ def resolve(scope: LayoutScope, schemas: Iterable[TableSchema]) -> Mapping[Table
     return {schema.name: known[schema] for schema in wanted}
 
 
+def resolve_one(scope: LayoutScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> Layout:
+    """The layout of one table. If it is not known, those of the tables beside it are asked for in the same breath."""
+    with _lock:
+        known = _known.get((os.getpid(), scope), {}).get(schema)
+    return known if known is not None else resolve(scope, dict.fromkeys((*beside, schema)))[schema.name]
+
+
 def look_up(scope: LayoutScope, schemas: Iterable[TableSchema]) -> list[Layout]:
     """The layouts of tables as the server has them now."""
     planned = [plan_layout(schema, scope.target, scope.choices) for schema in schemas]

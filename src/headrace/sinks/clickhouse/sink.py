@@ -38,6 +38,8 @@ class ClickHouseSink:
     """Who writes: part of the names of blocks."""
     repeats: bool = False
     """Whether blocks may be there from an earlier run."""
+    expected: tuple[TableSchema, ...] = ()
+    """The tables that tasks write."""
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -76,6 +78,9 @@ class ClickHouseSink:
     def written_by(self, pipe: str) -> Self:
         return replace(self, pipe=pipe)
 
+    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+        return replace(self, expected=tuple(schemas))
+
     def again(self) -> Self:
         return replace(self, repeats=True)
 
@@ -91,7 +96,7 @@ class ClickHouseSink:
         return OwnTables(self._scope)
 
     def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats)
+        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)

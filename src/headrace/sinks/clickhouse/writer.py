@@ -18,7 +18,7 @@ from headrace.sinks.clickhouse.client import INSERT_SETTINGS, TOKEN_SETTINGS, Co
 from headrace.sinks.clickhouse.doubts import Doubts
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
-from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
+from headrace.sinks.clickhouse.layouts import LayoutScope, resolve_one
 from headrace.sinks.clickhouse.leaving_out import without_deletions
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.tokens import token_of
@@ -47,9 +47,11 @@ class _Named:
 class ClickHouseWriter:
     """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
 
-    def __init__(self, scope: LayoutScope, pipe: str = "", *, again: bool = False) -> None:
-        """`pipe` tells the blocks of one pipe from those of others; `again`: some may be there from an earlier run."""
+    def __init__(self, scope: LayoutScope, pipe: str = "", *, again: bool = False, tables: tuple[TableSchema, ...] = ()) -> None:
+        """`pipe` tells the blocks of one pipe from those of others; `again`: some may be there from an earlier run; `tables`: those that
+        may come, to be asked about together."""
         self._scope, self._target, self._pipe, self._again = scope, scope.target, pipe, again
+        self._tables = tables
         self._attempt = secrets.token_hex(8)
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
@@ -106,7 +108,7 @@ class ClickHouseWriter:
         route = self._routes.get(schema)
         if route is None:
             compression = None if self._target.is_loopback else "lz4"
-            layout = resolve(self._scope, [schema])[schema.name]
+            layout = resolve_one(self._scope, schema, self._tables)
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
             columns = ", ".join(quote_name(name) for name in encoder.columns)
             statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
