@@ -23,7 +23,6 @@ from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.pipes.endpoints import open_sink
 from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import ProgressView
 from headrace.pipes.settings import PipeSettings
 from headrace.sources.mysql.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.selection import Selection
@@ -96,7 +95,7 @@ def checked_window(target: Target, scratch: Path, expected: int) -> Window:
     return window
 
 
-class _Flow(ProgressView):
+class _Flow:
     """A pipe's view that only keeps the time."""
 
     def __init__(self, expected: int) -> None:
@@ -110,6 +109,20 @@ class _Flow(ProgressView):
         if self._window is None:
             raise DefiniteError(f"Headrace wrote {self._total} changes of {self._expected} and ended", place=SINK_DIRECTORY)
         return self._window
+
+    def note(self, message: str) -> None: ...
+
+    def waiting(self, wait: tuple[str, float] | None) -> None: ...
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None: ...
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None: ...
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None: ...
+
+    def batch(self, changes: int, lag_s: float, position: str) -> None: ...
+
+    def close(self) -> None: ...
 
     def _end(self) -> None:
         assert self._watch is not None
