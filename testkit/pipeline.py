@@ -140,8 +140,10 @@ class Pipeline:
         run = self.start("--once", *options)
         return run.wait(timeout_s)
 
-    def verify(self) -> Finished:
-        return run_command("verify", self.source, self.sink, *self._tables(), environment=self.environment)
+    def verify(self, *options: str) -> Finished:
+        """Compare the two ends, waiting for the pipe where it runs."""
+        arguments = ("verify", self.source, self.sink, "--state", str(self.state), *self._tables(), *options)
+        return run_command(*arguments, environment=self.environment)
 
     def chunks_done(self) -> int:
         return self._lines().count('"done":')

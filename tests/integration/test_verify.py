@@ -15,6 +15,7 @@ import pytest
 from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.settings_file import parse_settings
 from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
@@ -172,17 +173,23 @@ def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
     pair.copy(schema)
     copied = pair.log_end()
     pair.run("UPDATE number SET v = 'changed' WHERE id < 0", "DELETE FROM number WHERE id = 10", "CREATE TABLE later (id INT PRIMARY KEY)")
-    later = pair.schema("later")
+    pair.run("CREATE TABLE altered (id INT PRIMARY KEY)")
+    pair.copy(pair.schema("altered"))
+    pair.run("ALTER TABLE altered ADD COLUMN v INT")
+    later, altered = pair.schema("later"), pair.schema("altered")
     for silent_s in (0.0, 100.0):
         pair.tell("pipe", copied, silent_s=silent_s)
-        [missing, behind] = verify(pair, schema, later, watermark=watch(pair))
-        assert (missing.verdict, behind.verdict, behind.comparison.total) == (Verdict.BEHIND, Verdict.BEHIND, 0)
+        [unlike, missing, behind] = verify(pair, schema, later, altered, watermark=watch(pair))
+        assert (unlike.verdict, missing.verdict, behind.verdict, behind.comparison.total) == (*[Verdict.BEHIND] * 3, 0)
+        assert "v" in unlike.notes[0]
         assert behind.behind == 430
         assert ("does not run now" in behind.notes[-1]) == bool(silent_s)
         assert str(copied) in behind.notes[-1]
         assert str(pair.log_end()) in behind.notes[-1]
     # The pipe says that it is there; what differs now is different.
     pair.tell("pipe", pair.log_end())
+    with pytest.raises(DefiniteError, match="altered is there, but"):
+        verify(pair, altered, watermark=watch(pair))
     [missing, different] = verify(pair, schema, later, watermark=watch(pair))
     assert (missing.verdict, different.verdict, different.comparison.total) == (Verdict.DIFFERENT, Verdict.DIFFERENT, 430)
     assert "there is no table" in missing.notes[0]

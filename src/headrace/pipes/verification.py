@@ -141,8 +141,14 @@ class _Verification:
         behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
         if self._standing is not None and str(schema.name) in self._standing.incomplete:
             return TableResult(schema, Comparison(), is_behind=True, notes=("its rows are still being read; verify it when that is done",))
-        if self._sides.sink.digests().is_there(schema):
-            return None
+        try:
+            if self._sides.sink.digests().is_there(schema):
+                return None
+        except DefiniteError as error:
+            if not behind:
+                raise
+            # The source's table was altered, and the pipe has not come to that yet.
+            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()))
         note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()))

@@ -49,7 +49,7 @@ def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
     return KnownPipe(
         directory,
         Selection.from_json(state.selection),
-        Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ()))),
+        state.projection(Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ())))),
         ZeroDates(state.options.get("zero_dates", ZeroDates.HALT)),
         settings_of(state, str(directory.path / "pipe.json")).sink,
     )
