@@ -185,6 +185,32 @@ def resync(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def retry(arguments: argparse.Namespace) -> int:
+    """Write rows again that a target table refused; 1 if some still wait."""
+    from headrace.pipes.retrials import retry_rows
+    from headrace.pipes.settings_file import Chosen, read_settings
+    from headrace.sinks.clickhouse.dead_letters import waiting
+
+    given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
+    for flag in _flags(arguments):
+        given = flag.over(given or Chosen())
+    chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
+    with open_sink(arguments.sink) as named:
+        if arguments.list:
+            letters = waiting(named.sink.own_tables(), **chosen)
+            for letter in letters:
+                print(f"{letter.id} {letter.table} {letter.fields['operation']} {letter.key}: {letter.fields['reason']}")
+            print(f"retry: {len(letters)} rows wait")
+            return OK
+        written = left = 0
+        for outcome in retry_rows(named.sink, choices=None if given is None else given.sink, **chosen):
+            written, left = written + outcome.written, left + (not outcome.written)
+            said = "written" if outcome.written else f"still refused: {outcome.reason}"
+            print(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}", flush=True)
+    print(f"retry: {written} rows written, {left} still wait")
+    return DIFFERENT if left else OK
+
+
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table."""
     from headrace.pipes.materialized.answers import answer
@@ -297,6 +323,14 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(verbs, "resync", resync, "read tables again, without stopping the others")
     command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
     command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
+
+    command = _command(verbs, "retry", retry, "write rows again that a target table refused and that wait in headrace.errors")
+    _add_sink(command)
+    command.add_argument("--pipe", default="", metavar="NAME", help="only rows of this pipe")
+    command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by the source's names")
+    command.add_argument("--id", action="append", default=[], metavar="ID", help="only this row; may be repeated")
+    command.add_argument("--list", action="store_true", help="list the rows that wait, and write nothing")
+    _add_choices(command)
 
     command = _command(verbs, "check", check, "look at a source's settings and privileges; exit 2 if it cannot be replicated")
     _add_source(command)

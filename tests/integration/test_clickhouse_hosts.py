@@ -235,18 +235,6 @@ def test_a_server_that_says_not_now_is_waited_for_and_told_of(
     assert [one for one in ids_at(sink.target) if one] == [1, 2, 3]
 
 
-def test_a_block_of_too_many_partitions_halts_instead_of_waiting(sink: ClickHouseSink) -> None:
-    database = sink.target.database
-    sink.reader().query(f"DROP TABLE {database}.t SYNC")
-    sink.reader().query(
-        f"CREATE TABLE {database}.t (id Int32, v Nullable(String), _sign Int8, _version UInt64, _deleted UInt8 MATERIALIZED _sign = -1) "
-        "ENGINE = ReplacingMergeTree(_version, _deleted) PARTITION BY id ORDER BY id"
-    )
-    with pytest.raises(DefiniteError, match="252") as caught:
-        sink.renewed().writer().write(block_of(*range(200)))
-    assert "max_partitions_per_insert_block" in caught.value.hint
-
-
 def test_a_process_that_is_asked_to_end_does_not_wait() -> None:
     calls: list[float] = []
 

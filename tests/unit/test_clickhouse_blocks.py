@@ -65,7 +65,7 @@ def test_encoding_is_repeatable() -> None:
 def test_a_null_in_a_column_without_nulls_names_the_row() -> None:
     with pytest.raises(DefiniteError, match="n = NULL is NULL") as caught:
         encode(block_of(Column("n", Kind.INT32, nullable=False), pa.array([1, None], pa.int32())))
-    assert caught.value.place == "table shop.t, row id=101, column n"
+    assert caught.value.place == "table shop.t, row id=101, column n, log file 0, offset 2"
 
 
 def test_a_null_hidden_in_a_dictionary_is_found() -> None:

@@ -118,6 +118,13 @@ class Clock:
         self.now += seconds
 
 
+def test_too_many_partitions_have_the_code_of_too_many_parts_and_are_no_matter_of_time() -> None:
+    crowded = DatabaseError("Code: 252. DB::Exception: Too many parts (300)", code=252)
+    scattered = DatabaseError("Code: 252. DB::Exception: Too many partitions for single INSERT block (more than 100)", code=252)
+    assert isinstance(translate(crowded, TARGET, "writing"), TransientError)
+    assert isinstance(translate(scattered, TARGET, "writing"), DefiniteError)
+
+
 def test_retrying_waits_ever_longer_and_tells() -> None:
     clock, told = Clock(), []
     outcomes = [TransientError("away"), TransientError("away"), TransientError("away"), "done"]

@@ -108,7 +108,7 @@ class OfflinePipe(RunnablePipe):
 
     def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
         settings = self._settings
-        self._targets.write_as(state.id)
+        self._targets.write_as(state.id, self._settings.pipe_name)
         follower = Follower(
             history,
             functools.partial(is_wanted, state, settings.selection),

@@ -78,7 +78,7 @@ class Pipe(RunnablePipe):
 
     def _assemble(self, directory: StateDirectory, opened: Opened) -> _Parts:
         state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
-        self._targets.write_as(state.id)
+        self._targets.write_as(state.id, self._settings.pipe_name)
         shows = functools.partial(shown_now, state=state, settings=settings)
         follower = Follower(
             opened.history,

@@ -35,9 +35,9 @@ class Targets:
     def clear(self, schema: TableSchema, since: int) -> None:
         self.sink.clear(schema, since)
 
-    def write_as(self, pipe: str) -> None:
-        """From now on blocks are those of this pipe."""
-        self.sink = self.sink.written_by(pipe)
+    def write_as(self, pipe: str, label: str) -> None:
+        """From now on blocks are those of this pipe, which people call by its label."""
+        self.sink = self.sink.written_by(pipe, label)
 
     def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
         return self.sink.needs(schemas)

@@ -8,8 +8,10 @@ types that its table has, without a NULL where the table has none, and with ever
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,10 +23,11 @@ from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.marks import mark_field, mark_values
+from headrace.sinks.clickhouse.refusals import Refused, RefusedRow, place_text, row_text
 from headrace.sinks.clickhouse.values import render_value
 
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
-_NOT_STORED = "correct the value in the source, or leave the table out with --exclude"
+_NOT_STORED = "correct the value in the source, choose on_refused_row = dead_letter, or leave the table out with --exclude"
 
 
 class BlockEncoder:
@@ -85,8 +88,18 @@ class BlockEncoder:
         try:
             return carrier.recode(array)
         except pa.ArrowInvalid as error:
-            why = f"is not a value that {column.type} holds ({error})"
-            raise self._refusal(column, block, failing(array, carrier.recode), why) from error
+            raise self._refusal(column, block, failing(array, carrier.recode), _misfit(column, error)) from error
+
+    def refused(self, block: ChangeBlock) -> Refused:
+        """All rows with a value that is not stored as it is: each with the first such column, and why."""
+        found: dict[int, tuple[str, str]] = {}
+        columns = block.images.columns
+        for column, carrier, place in zip(self._columns, self._carriers, self._places, strict=True):
+            for bad, why in _misfits(column, carrier, columns[place]):
+                for row in np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False)).tolist():
+                    value = render_value(columns[place][row])
+                    found.setdefault(row, (column.source.name, f"{column.source.name} = {value} {why}"))
+        return Refused.of(found)
 
     def _measure(self, batch: pa.RecordBatch) -> int:
         counted = pa.MockOutputStream()
@@ -120,13 +133,36 @@ class BlockEncoder:
                 hint="this is a defect of the source; please report it",
             )
 
-    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> DefiniteError:
+    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> RefusedRow:
         source = column.source
         row = pc.index(bad, pa.scalar(True)).as_py()
-        key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in self._schema.row_key)
         value = render_value(block.images.column(source.name)[row])
         hint = _NOT_STORED
         if source.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
             hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
-        place = f"table {self._schema.name}, row {key}, column {source.name}"
-        return DefiniteError(f"{source.name} = {value} {why}", place=place, hint=hint)
+        place = f"table {self._schema.name}{row_text(block, row)}, column {source.name}, {place_text(block.version[row].as_py())}"
+        return RefusedRow(f"{source.name} = {value} {why}", place=place, hint=hint)
+
+
+def _misfits(column: StoredColumn, carrier: Carrier, array: Any) -> Iterator[tuple[Any, str]]:
+    """Which values of a column are not stored as they are, check by check; a recoding is only tried on what the checks let pass."""
+    passed = np.ones(len(array), dtype=bool)
+    for check in carrier.checks:
+        bad = check.find(array)
+        if bad is not None:
+            passed &= ~pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
+            yield bad, check.why
+    if carrier.recode is None:
+        return
+    places = np.flatnonzero(passed)
+    kept = array.take(pa.array(places))
+    try:
+        carrier.recode(kept)
+    except pa.ArrowInvalid as error:
+        bad = np.zeros(len(array), dtype=bool)
+        bad[places[failing(kept, carrier.recode).to_numpy(zero_copy_only=False)]] = True
+        yield pa.array(bad), _misfit(column, error)
+
+
+def _misfit(column: StoredColumn, error: pa.ArrowInvalid) -> str:
+    return f"is not a value that {column.type} holds ({error})"

@@ -129,6 +129,15 @@ class YearAs(StrEnum):
     STRING = "string"
 
 
+class OnRefusedRow(StrEnum):
+    """What happens to a row that the target table does not take."""
+
+    HALT = "halt"
+    """The pipe stops and names it."""
+    DEAD_LETTER = "dead_letter"
+    """It is kept in `headrace.errors`, for `headrace retry`, and the pipe goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableChoices:
     """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
@@ -202,9 +211,10 @@ class TableChoices:
     cleanup_hours: float = 0.0
     """How often deletions are purged; 0: never."""
     deletes: Deletes = Deletes.APPLY
+    on_refused_row: OnRefusedRow = OnRefusedRow.HALT
 
 
-CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup_hours", "deletes"})
+CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup_hours", "deletes", "on_refused_row"})
 """The fields that may change while a table is there: they say what is done from now on, not what the table is."""
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]

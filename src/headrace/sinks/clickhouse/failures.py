@@ -98,6 +98,19 @@ _NOISE = re.compile(
 )
 
 
+class RefusedByServer(DefiniteError):
+    """What a server said to a statement."""
+
+    code = 0
+    """By ClickHouse's own number."""
+
+
+class ServerIsBusy(TransientError):
+    """What a server said to a statement, for now."""
+
+    code = 0
+
+
 @contextmanager
 def translated(target: ClickHouseTarget, doing: str) -> Iterator[None]:
     """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error, about the host that it was."""
@@ -130,10 +143,16 @@ def _from_server(code: int, text: str, place: str) -> HeadraceError:
     message = f"ClickHouse error {code}: {_shorten(text)}"
     if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
         # The same code, but waiting does not make the rows of a block belong together.
-        return DefiniteError(message, place=place, hint="partition the table more coarsely, or raise max_partitions_per_insert_block")
+        return _coded(RefusedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
     if code in TRANSIENT_CODES:
-        return TransientError(message, place=place, hint=_HINTS.get(code, "the server is busy or short of something; see its log"))
-    return DefiniteError(message, place=place, hint=_HINTS.get(code, _DEFAULT_HINT))
+        return _coded(ServerIsBusy, code, message, place, _HINTS.get(code, "the server is busy or short of something; see its log"))
+    return _coded(RefusedByServer, code, message, place, _HINTS.get(code, _DEFAULT_HINT))
+
+
+def _coded(kind: type[RefusedByServer | ServerIsBusy], code: int, message: str, place: str, hint: str) -> HeadraceError:
+    raised = kind(message, place=place, hint=hint)
+    raised.code = code
+    return raised
 
 
 def _network_error(error: BaseException, target: ClickHouseTarget, place: str, *, has_others: bool) -> HeadraceError | None:

@@ -7,6 +7,7 @@ rows get every block once, under a token (see `layout`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -17,6 +18,7 @@ from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
+from headrace.sinks.clickhouse.dead_letters import check_choices, supersede
 from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
@@ -24,7 +26,7 @@ from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.windows import ensure_windows
-from headrace.sinks.clickhouse.writer import ClickHouseWriter
+from headrace.sinks.clickhouse.writer import ClickHouseWriter, OnRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class ClickHouseSink:
     generation: int = 0
     pipe: str = ""
     """Who writes: part of the names of blocks."""
+    label: str = ""
+    """What people call who writes."""
     repeats: bool = False
     """Whether blocks may be there from an earlier run."""
     expected: tuple[TableSchema, ...] = ()
@@ -49,7 +53,9 @@ class ClickHouseSink:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is created if a table cannot be held."""
         wanted = tuple(schemas)
         prepare_tables(self._scope, wanted)
-        ensure_windows(self._scope, (layout for layout in look_up(self._scope, wanted) if layout.is_ordered))
+        layouts = look_up(self._scope, wanted)
+        check_choices(layouts, self.choices)
+        ensure_windows(self._scope, (layout for layout in layouts if layout.is_ordered))
 
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
@@ -66,6 +72,7 @@ class ClickHouseSink:
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
         sweep_table(self._scope, self.layout(schema), before)
+        supersede(self.own_tables(), schema.name, before, time.time_ns() // 1000)
 
     def holds_rows(self, schema: TableSchema) -> bool:
         """Whether anything is in the target table, shown or not."""
@@ -74,9 +81,10 @@ class ClickHouseSink:
     def clear(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
         clear_table(self._scope, self.layout(schema), since)
+        supersede(self.own_tables(), schema.name, since, time.time_ns() // 1000)
 
-    def written_by(self, pipe: str) -> Self:
-        return replace(self, pipe=pipe)
+    def written_by(self, pipe: str, label: str = "") -> Self:
+        return replace(self, pipe=pipe, label=label)
 
     def expecting(self, schemas: Iterable[TableSchema]) -> Self:
         return replace(self, expected=tuple(schemas))
@@ -95,8 +103,9 @@ class ClickHouseSink:
         """What Headrace keeps in the sink for itself."""
         return OwnTables(self._scope)
 
-    def writer(self) -> ClickHouseWriter:
-        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected)
+    def writer(self, on_refused: OnRefused | None = None) -> ClickHouseWriter:
+        """`on_refused` takes the rows that a table refuses, instead of what was chosen for it."""
+        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_refused=on_refused)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)
