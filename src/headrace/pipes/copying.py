@@ -92,6 +92,7 @@ class Copier:
         if self.settings.snapshot is not SnapshotMode.NONE or had_rows:
             chunks = self._chunks(connection, table)
             self._check_empty(table)
+            self._check_older(table)
         sweep = table.captured_at if had_rows and chunks else None
         self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
@@ -109,6 +110,24 @@ class Copier:
                 f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
                 place=f"table {schema.name}",
                 hint="TRUNCATE the target table, choose another, or start without a snapshot (--snapshot none) if the rows belong there",
+            )
+
+    def _check_older(self, table: TableState) -> None:
+        """Rows that are there before the first snapshot must not have versions above it: they would hide the source's for ever."""
+        if table.snapshot:
+            return
+        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
+        newest = retrying(functools.partial(self.targets.newest_version, schema))
+        if newest is not None and newest >= position.version:
+            raise DefiniteError(
+                f"the target of {schema.name} holds rows with versions up to {newest}, and the source's log is at {position.version}: they"
+                " would hide what the source has, for they were written from another log, or by something else",
+                place=f"table {schema.name}",
+                hint="TRUNCATE the target table, or choose another one",
+            )
+        if newest is not None:
+            self.view.note(
+                f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"
             )
 
     def _needs(self, table: TableState) -> Needs:

@@ -32,6 +32,9 @@ class Targets:
     def holds_rows(self, schema: TableSchema) -> bool:
         return self.sink.holds_rows(schema)
 
+    def newest_version(self, schema: TableSchema) -> int | None:
+        return self.sink.newest_version(schema)
+
     def clear(self, schema: TableSchema, since: int) -> None:
         self.sink.clear(schema, since)
 

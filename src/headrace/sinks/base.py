@@ -85,6 +85,9 @@ class Sink(Outlet, Protocol):
     def holds_rows(self, schema: TableSchema) -> bool:
         """Whether anything is in the target table, shown or not."""
 
+    def newest_version(self, schema: TableSchema) -> int | None:
+        """The highest version of a row in the target table; None if there is no row, or rows have none."""
+
     def clear(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
 

@@ -50,6 +50,7 @@ TOKEN_SETTINGS = {
     "use_strict_insert_block_limits": "0",
 }
 """What is different for a block with a token."""
+_LEAST_PARTITIONS = 2_000
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
 
 # The driver logs each failed request as well as raising it; the raised one is reported by us, once.
@@ -62,6 +63,13 @@ class Connection:
 
     client: Client
     limits: ServerLimits
+
+    @property
+    def most_partitions(self) -> int:
+        """How many partitions one block may have rows for (0: any number): what the server allows, if that is not too few for a table that
+        is partitioned by thousandths of its key."""
+        allowed = int(self.client.server_settings["max_partitions_per_insert_block"].value)
+        return allowed if allowed == 0 else max(allowed, _LEAST_PARTITIONS)
 
     def known(self, settings: dict[str, str]) -> dict[str, str]:
         """Those settings that the server has; the others belong to versions whose behaviour they would change."""

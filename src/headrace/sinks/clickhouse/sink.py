@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.tables import prepare_tables, replace_table, sweep_table
+from headrace.sinks.clickhouse.tables import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.windows import ensure_windows
 from headrace.sinks.clickhouse.writer import ClickHouseWriter, OnRefused
@@ -77,6 +77,10 @@ class ClickHouseSink:
     def holds_rows(self, schema: TableSchema) -> bool:
         """Whether anything is in the target table, shown or not."""
         return holds_rows(self._scope, self.layout(schema))
+
+    def newest_version(self, schema: TableSchema) -> int | None:
+        """The highest version of a row in the target table; None if there is no row, or rows have none."""
+        return newest_version(self._scope, self.layout(schema))
 
     def clear(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""

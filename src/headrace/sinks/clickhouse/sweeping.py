@@ -13,7 +13,12 @@ from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.views import current_sql, live_condition
 
-SWEEP_SETTINGS: Final = {"mutations_sync": "2", "lightweight_deletes_sync": "2", "distributed_foreground_insert": "1"}
+SWEEP_SETTINGS: Final = {
+    "mutations_sync": "2",
+    "lightweight_deletes_sync": "2",
+    "distributed_foreground_insert": "1",
+    "max_partitions_per_insert_block": "0",
+}
 CLEANUP_SETTINGS: Final = {"alter_sync": "2", "optimize_throw_if_noop": "0"}
 _TIMES: Final = quote_name("__headrace_times")
 

@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connec
 from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_holders
-from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.layout import Layout, Meaning
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.replicas import check_replicas
@@ -159,6 +159,16 @@ def _drop(connection: Connection, target: ClickHouseTarget, plan: Layout, there:
         connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}{cluster}")
         if there.kind == "Distributed" and plan.holder is not None:
             connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.holder))}{cluster}")
+
+
+def newest_version(scope: LayoutScope, layout: Layout) -> int | None:
+    """The highest version of a row in the table; None if there is no row, or rows have none."""
+    version = layout.mark(Meaning.VERSION)
+    if version is None:
+        return None
+    with translated(scope.target, f"looking at table {layout.database}.{layout.table}"):
+        found = connect(scope.target).client.query(f"SELECT count(), max({quote_name(version.name)}) FROM {layout.qualified}").result_rows
+    return int(found[0][1]) if found[0][0] else None
 
 
 def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:

@@ -44,7 +44,7 @@ class BlockCount:
 
     def __init__(self, scope: LayoutScope, layout: Layout, connection: Connection) -> None:
         self._scope, self._layout = scope, layout
-        self._most_partitions = int(connection.client.server_settings["max_partitions_per_insert_block"].value)
+        self._most_partitions = connection.most_partitions
         self._blocks = self._parts = 0
         self._room = LEAST_BLOCKS
 

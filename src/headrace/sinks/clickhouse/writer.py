@@ -223,8 +223,9 @@ class ClickHouseWriter:
         if connection is not self._connection:
             # Another host may know other settings, and hold other dates.
             self._connection = connection
-            self._settings = connection.known(INSERT_SETTINGS)
-            self._token_settings = connection.known({**INSERT_SETTINGS, **TOKEN_SETTINGS})
+            settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.most_partitions)}
+            self._settings = connection.known(settings)
+            self._token_settings = connection.known({**settings, **TOKEN_SETTINGS})
             self._routes.clear()
         return connection
 

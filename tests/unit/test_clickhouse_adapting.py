@@ -1,0 +1,335 @@
+"""Tables that are there: which are used as they are, and which are refused, with what is wrong and what to do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.creation import plan_layout
+from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
+from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+ORDERS = TableSchema(
+    TableName("shop", "orders"), (Column("id", Kind.INT64, False), Column("note", Kind.STRING), Column("n", Kind.INT32, False)), ("id",)
+)
+KEYLESS = replace(ORDERS, primary_key=())
+OWN = (FoundColumn("id", "Int64", in_sort_key=True), FoundColumn("note", "Nullable(String)"), FoundColumn("n", "Int32"))
+SIGN, VERSION = FoundColumn("_sign", "Int8"), FoundColumn("_version", "UInt64")
+TOMBSTONE = FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = -1")
+MADE = FoundTable(
+    "ReplacingMergeTree(_version, _deleted) ORDER BY id SETTINGS index_granularity = 8192", "id", (*OWN, SIGN, VERSION, TOMBSTONE)
+)
+
+
+def there(engine: str, *more: FoundColumn, key: str = "id", partition: str = "", kind: str = "") -> FoundTable:
+    return FoundTable(engine, key, (*OWN, *more), partition, kind or engine.partition("(")[0].partition(" ")[0])
+
+
+def adapted(found: FoundTable, schema: TableSchema = ORDERS, holder: FoundTable | None = None, cluster: str = "", **chosen: Any) -> Layout:
+    choices = SinkChoices(tuple(chosen.items()), cluster=cluster)
+    return adapt(plan_layout(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), holder)
+
+
+def marks(layout: Layout) -> list[tuple[str, Meaning]]:
+    return [(mark.name, mark.meaning) for mark in layout.marks]
+
+
+def test_what_would_be_made_is_ours() -> None:
+    layout = adapted(MADE)
+    assert (layout.family, layout.ours, layout.made, layout.hides_deleted, layout.moving) == (Family.REPLACING, True, True, True, ("id",))
+    assert marks(layout) == [("_sign", Meaning.SIGN), ("_version", Meaning.VERSION)]
+    assert adapted(replace(MADE, sort_key="(`id`)")).ours
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', _version, _deleted) ORDER BY id",
+        "SharedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', _version, _deleted) ORDER BY id",
+        "ReplicatedReplacingMergeTree(_version, _deleted) ORDER BY id",
+    ],
+)
+def test_forms_for_many_servers_are_what_they_stand_for(engine: str) -> None:
+    assert adapted(replace(MADE, engine=engine)).ours
+    shared = engine.replace("ReplacingMergeTree", "CollapsingMergeTree").replace("_version, _deleted", "_sign")
+    layout = adapted(there(shared, SIGN, VERSION))
+    assert (layout.family, layout.storage.engine, marks(layout)) == (
+        Family.COLLAPSING,
+        "CollapsingMergeTree",
+        [("_sign", Meaning.SIGN), ("_version", Meaning.VERSION)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen", "expected"),
+    [
+        (there("ReplacingMergeTree(v, d) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8")), {}, ("d", Meaning.DELETED)),
+        (there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "Int64"), SIGN), {}, ("_sign", Meaning.SIGN)),
+        (
+            there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "Int8")),
+            {"delete_column": "d"},
+            ("d", Meaning.SIGN),
+        ),
+        (
+            there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "Bool"), SIGN),
+            {"delete_column": "d"},
+            ("d", Meaning.DELETED),
+        ),
+        (
+            there(
+                "ReplacingMergeTree(v, d) ORDER BY id",
+                FoundColumn("v", "UInt64"),
+                FoundColumn("d", "UInt8", "MATERIALIZED", "s = -1"),
+                FoundColumn("s", "Int8"),
+            ),
+            {},
+            ("s", Meaning.SIGN),
+        ),
+    ],
+)
+def test_where_deletions_are_marked(found: FoundTable, chosen: dict[str, Any], expected: tuple[str, Meaning]) -> None:
+    assert marks(adapted(found, **chosen))[0] == expected
+
+
+def test_deletions_may_be_left_out_where_nothing_marks_them() -> None:
+    layout = adapted(there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64")), deletes="ignore")
+    assert (marks(layout), layout.ignores_deletes) == ([("v", Meaning.VERSION)], True)
+
+
+def test_operation_and_time_are_told_where_there_are_columns_for_them() -> None:
+    more = (
+        FoundColumn("_operation", "Enum8('snapshot' = 0, 'insert' = 1, 'update' = 2, 'delete' = 3, 'before' = 4)"),
+        FoundColumn("_commit_time", "DateTime"),
+    )
+    layout = adapted(replace(MADE, columns=(*MADE.columns, *more)))
+    assert Mark("_commit_time", Meaning.COMMIT_TIME, "DateTime") in layout.marks
+    assert layout.mark(Meaning.OPERATION) is not None
+    # A column of that name that cannot hold it is the user's own.
+    other = replace(MADE, columns=(*MADE.columns, FoundColumn("_operation", "Nullable(Int8)")))
+    assert adapted(other).mark(Meaning.OPERATION) is None
+
+
+def test_the_columns_that_keys_depend_on_move_rows() -> None:
+    day = FoundColumn("bucket", "UInt8", "MATERIALIZED", "n % 4", in_sort_key=True)
+    found = there(
+        "ReplacingMergeTree(v, d) ORDER BY (bucket, id)", day, FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8"), key="bucket, id"
+    )
+    assert adapted(found).moving == ("id", "n")
+    noted = replace(found, columns=tuple(replace(c, in_partition_key=c.name == "note") for c in found.columns))
+    layout = adapted(noted)
+    assert (set(layout.moving), layout.scattered) == ({"id", "n", "note"}, True)
+    renamed = there(
+        "ReplacingMergeTree(v, d) ORDER BY (k, id)",
+        FoundColumn("v", "UInt64"),
+        FoundColumn("d", "UInt8"),
+        FoundColumn("k", "Int32", in_sort_key=True),
+        key="k, id",
+    )
+    renamed = replace(renamed, columns=tuple(c for c in renamed.columns if c.name != "n"))
+    assert adapted(renamed, rename=(("n", "k"),)).moving == ("id", "n")
+
+
+def test_versions_of_rows_that_cancel_each_other() -> None:
+    plain = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", in_sort_key=True), key="id, v")
+    assert marks(adapted(plain)) == [("_sign", Meaning.SIGN), ("v", Meaning.CONTENT)]
+    assert (adapted(plain).version_by_content, adapted(plain).storage.sort_key) == (True, ("id",))
+    hashed = FoundColumn("v", "UInt64", "MATERIALIZED", "cityHash64((id, note, n))", in_sort_key=True)
+    computed = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, hashed, key="id, v")
+    assert marks(adapted(computed)) == [("_sign", Meaning.SIGN)]
+    of_source = there("VersionedCollapsingMergeTree(_sign, n) ORDER BY id", SIGN, key="id, n")
+    assert (marks(adapted(of_source)), adapted(of_source).version_by_content) == ([("_sign", Meaning.SIGN)], False)
+    keyless = adapted(plain, KEYLESS)
+    assert (keyless.every_before, keyless.is_exact, keyless.moving) == (True, True, ())
+
+
+def test_coalescing_where_it_fits() -> None:
+    schema = replace(ORDERS, columns=tuple(replace(column, nullable=False) for column in ORDERS.columns))
+    found = there("CoalescingMergeTree ORDER BY id")
+    layout = adapted(found, schema, deletes="ignore")
+    assert (layout.family, layout.is_ordered, layout.is_exact, layout.counts) == (Family.COALESCING, True, True, False)
+    listed = there("CoalescingMergeTree((n, note)) ORDER BY id")
+    assert adapted(listed, schema, deletes="ignore").family is Family.COALESCING
+    for bad, of, chosen, why in (
+        (found, schema, {}, "it cannot take away a row"),
+        (found, ORDERS, {"deletes": "ignore"}, "a NULL in note would not cover the value before it"),
+        (there("CoalescingMergeTree((n)) ORDER BY id"), schema, {"deletes": "ignore"}, "of its column note it keeps any value"),
+        (found, replace(schema, primary_key=()), {"deletes": "ignore"}, "nothing tells the source's rows apart"),
+    ):
+        with pytest.raises(DefiniteError, match=why):
+            adapted(bad, of, **chosen)
+
+
+V, D = FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8")
+REFUSED: list[tuple[FoundTable, dict[str, Any], str, str]] = [
+    (there("SummingMergeTree((n)) ORDER BY id"), {}, "SummingMergeTree, which adds up the rows", "ReplacingMergeTree"),
+    (there("AggregatingMergeTree ORDER BY id"), {}, "AggregatingMergeTree, which aggregates", "ReplacingMergeTree"),
+    (there("ReplicatedGraphiteMergeTree('/x', 'r', 'rollup') ORDER BY id"), {}, "GraphiteMergeTree, which thins out rows", ""),
+    *((there(engine), {}, f"its engine is {engine}, which", "") for engine in ("Log", "TinyLog", "StripeLog", "Memory")),
+    (there("`Null`"), {}, "its engine is Null, which keeps nothing", ""),
+    (there("Join(ANY, LEFT, id)"), {}, "its engine is Join", ""),
+    (there("Buffer('d', 't', 1, 1, 1, 1, 1, 1, 1)"), {}, "its engine is Buffer, which holds rows back", ""),
+    (there("SomethingNew(1)"), {}, "its engine is SomethingNew, which Headrace does not know", ""),
+    (there("", kind="View"), {}, "its engine is View, which is a query", ""),
+    (there("", kind="MaterializedView"), {}, "its engine is MaterializedView, which is the result of a query", ""),
+    (there("", kind="Dictionary"), {}, "its engine is Dictionary", ""),
+    (there("ReplacingMergeTree(`v"), {}, "its engine is unknown", ""),
+    (there("ReplacingMergeTree ORDER BY id", V), {}, "ReplacingMergeTree without a version column", "version, is_deleted"),
+    (
+        there("ReplacingMergeTree(v) ORDER BY id", V),
+        {},
+        "nothing in it can say that a row was deleted",
+        "delete_column.*missing_columns.*deletes",
+    ),
+    (there("ReplacingMergeTree(v) ORDER BY id", V, SIGN), {"delete_column": "gone"}, "no column gone, in which deletions", "UInt8"),
+    (
+        there("ReplacingMergeTree(v, d) ORDER BY id", FoundColumn("v", "DateTime"), D),
+        {},
+        "its column v is DateTime and cannot hold",
+        "UInt64",
+    ),
+    (there("ReplacingMergeTree(v) ORDER BY id", V, FoundColumn("_sign", "Int32")), {}, "its column _sign is Int32", ""),
+    (there("ReplacingMergeTree(n, d) ORDER BY id", D), {}, "its column n, which its engine needs, is a column of the source", "rename"),
+    (
+        there("ReplacingMergeTree(v, d) ORDER BY id", V, FoundColumn("d", "UInt8", "MATERIALIZED", "n > 3")),
+        {},
+        "its column d is n > 3, not",
+        "",
+    ),
+    (there("MergeTree(day, (id), 8192)", V), {}, "arguments in the old way", ""),
+    (there("MergeTree ORDER BY id"), {}, "it has no column _version", "missing_columns"),
+    (there("MergeTree ORDER BY id", VERSION), {}, "no column _operation that says what happened", "LowCardinality"),
+    (there("CollapsingMergeTree(_sign) ORDER BY id", SIGN), {"deletes": "ignore"}, "deletions cannot be left out", "apply"),
+    (
+        there("CollapsingMergeTree(_sign) ORDER BY n", SIGN, key="n"),
+        {},
+        r"its sort key is \(n\), which does not hold the key's column id",
+        "`id`",
+    ),
+    (there("ReplacingMergeTree(v, d) ORDER BY intDiv(id, 2)", V, D, key="intDiv(id, 2)"), {}, "does not hold the key's column id", ""),
+    (
+        there("ReplacingMergeTree(v, d) ORDER BY (id, d)", V, replace(D, in_sort_key=True), key="id, d"),
+        {},
+        "its sort or partition key holds d",
+        "",
+    ),
+    (
+        there(
+            "ReplacingMergeTree(v, d) ORDER BY (at, id)",
+            V,
+            D,
+            FoundColumn("at", "DateTime", "DEFAULT", "now()", in_sort_key=True),
+            key="at, id",
+        ),
+        {},
+        r"its key depends on column at = now\(\), which is not decided by the row",
+        "",
+    ),
+    (
+        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "DateTime")),
+        {},
+        "its column v is DateTime and cannot hold",
+        "UInt64",
+    ),
+    (
+        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", "DEFAULT", "toUnixTimestamp(now())")),
+        {},
+        "no hash of the whole row",
+        "cityHash64",
+    ),
+    (
+        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", "MATERIALIZED", "cityHash64(id, n)")),
+        {},
+        "without note",
+        "",
+    ),
+    (replace(MADE, columns=MADE.columns[1:]), {}, "it has no column id", "ADD COLUMN `id` Int64.*missing_columns.*rename"),
+    (
+        replace(MADE, columns=(*OWN[:1], FoundColumn("note", "Nullable(Date)"), *MADE.columns[2:])),
+        {},
+        r"its column note is Nullable\(Date\)",
+        "",
+    ),
+    (replace(MADE, columns=(*OWN[:2], FoundColumn("n", "Int32", "ALIAS", "1"), *MADE.columns[3:])), {}, "its column n is computed", ""),
+    (replace(MADE, columns=(*MADE.columns, FoundColumn("more", "Int8"))), {}, "a column more Int8 that the source has not", "DEFAULT"),
+]
+
+
+@pytest.mark.parametrize(("found", "chosen", "difference", "remedy"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+def test_what_cannot_hold_the_source_s_rows_is_refused(found: FoundTable, chosen: dict[str, Any], difference: str, remedy: str) -> None:
+    with pytest.raises(DefiniteError, match=difference) as caught:
+        adapted(found, **chosen)
+    assert "the table shop.orders is there, but is not what Headrace needs" in caught.value.message
+    assert caught.value.place == "table shop.orders"
+    assert caught.value.hint
+    if remedy:
+        assert re.search(remedy, caught.value.hint)
+
+
+def test_rows_that_nothing_tells_apart() -> None:
+    for found, why in (
+        (there("ReplacingMergeTree(v, d) ORDER BY id", V, D), "nothing tells the source's rows apart"),
+        (there("CollapsingMergeTree(_sign) ORDER BY id", SIGN), "nothing tells the source's rows apart"),
+    ):
+        with pytest.raises(DefiniteError, match=why):
+            adapted(found, KEYLESS)
+
+
+OF_THE_USER = (
+    FoundColumn("x", "Int8", "DEFAULT", "1"),
+    FoundColumn("x", "Nullable(Int8)"),
+    FoundColumn("x", "Int8", "ALIAS", "n"),
+    FoundColumn("x", "LowCardinality(Nullable(String))"),
+    FoundColumn("x", "Int8", "EPHEMERAL", "1"),
+)
+
+
+@pytest.mark.parametrize("column", OF_THE_USER)
+def test_columns_of_the_user_s_own_are_left_to_the_table(column: FoundColumn) -> None:
+    layout = adapted(replace(MADE, columns=(*MADE.columns, column)))
+    assert all(stored.name != "x" for stored in layout.columns)
+
+
+def test_a_distributed_table_is_what_it_stands_for() -> None:
+    over = FoundTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
+    layout = adapted(over, holder=MADE)
+    assert (layout.holder, layout.family, set(layout.moving)) == (("shop", "orders_local"), Family.REPLACING, {"id", "n"})
+    assert layout.insert_settings["distributed_foreground_insert"] == "1"
+    assert adapted(replace(over, engine="Distributed('c', 'shop', 'orders_local')"), holder=MADE).moving == ("id",)
+    for found, holder, why in (
+        (over, None, "over shop.orders_local, which is not on this server"),
+        (over, replace(over), "which distributes them again"),
+        (over, there("Log"), "its engine is Log"),
+        (replace(over, engine="Distributed('c', 'shop', 'orders_local', rand())"), MADE, r"rand\(\) gives another each time"),
+        (replace(over, engine="Distributed('c', currentDatabase(), 'orders_local')"), MADE, "in a way that is not understood"),
+        (replace(over, columns=(*over.columns[:-1], replace(TOMBSTONE, type="UInt16"))), MADE, "it has column UInt16 _deleted"),
+        (replace(over, columns=over.columns[1:]), MADE, "it has no column id, the table that holds the rows has"),
+    ):
+        with pytest.raises(DefiniteError, match=why):
+            adapted(found, holder=holder)
+
+
+def test_what_is_missing_is_added_by_choice_only() -> None:
+    bare = FoundTable("ReplacingMergeTree(v) ORDER BY id", "id", (OWN[0], V), kind="ReplacingMergeTree")
+    choices = SinkChoices((("missing_columns", "add"),))
+    plan = plan_layout(ORDERS, ClickHouseTarget("h"), choices)
+    missing = missing_parts(plan, bare, choices.of(ORDERS.name))
+    assert [(column.name, column.type) for column in missing.columns] == [("note", "Nullable(String)"), ("n", "Int32"), ("_sign", "Int8")]
+    assert marks(adapt(plan, missing.added_to(bare), choices.of(ORDERS.name))) == [("_sign", Meaning.SIGN), ("v", Meaning.VERSION)]
+    assert missing_parts(plan, bare, SinkChoices().of(ORDERS.name)) == Missing()
+    history = there("MergeTree ORDER BY id")
+    added = missing_parts(plan, history, choices.of(ORDERS.name))
+    assert [column.name for column in added.columns] == ["_operation", "_version", "_commit_time"]
+
+
+def test_tables_that_headrace_made_are_known_again() -> None:
+    assert was_made(MADE)
+    assert was_made(there("MergeTree ORDER BY id", FoundColumn("v", "UInt64", comment="Headrace: place in the source's log")))
+    assert not was_made(there("ReplacingMergeTree(v, d) ORDER BY id", V, D))
