@@ -18,6 +18,8 @@ SWEEP_SETTINGS: Final = {
     "lightweight_deletes_sync": "2",
     "distributed_foreground_insert": "1",
     "max_partitions_per_insert_block": "0",
+    # A row policy that hid deletions before FINAL would bring back what they delete.
+    "apply_row_policy_after_final": "1",
 }
 CLEANUP_SETTINGS: Final = {"alter_sync": "2", "optimize_throw_if_noop": "0"}
 _TIMES: Final = quote_name("__headrace_times")
