@@ -10,6 +10,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -95,28 +96,28 @@ def verify(arguments: argparse.Namespace) -> int:
     """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
     from headrace.pipes.settings_file import read_settings
     from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
-    from headrace.pipes.verifying.pipes import find_watermark, known_pipe
+    from headrace.pipes.verifying.pipes import find_watermark, known_pipe, pipe_in_sink
     from headrace.pipes.verifying.result import TableResult, Verdict
     from headrace.pipes.verifying.view import choose_view, overall, result_lines, results_json
 
     address = parse_mysql_url(arguments.source)
-    known = known_pipe(arguments.state)
-    given = Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))
-    options = VerifyOptions(
-        projection=given if given != Projection() or known.projection is None else known.projection,
-        zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
-        chunk_rows=arguments.chunk_rows,
-        sample=_sample(arguments.sample, arguments.seed),
-        repair=arguments.repair,
-        spark=SparkUse(arguments.spark),
-        master=arguments.master,
-    )
-    chosen = known.selection if known.selection is not None and not arguments.tables else _selection(arguments, address.database)
-    choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
     results: list[TableResult] = []
-    with open_sink(arguments.sink, choices=choices) as named:
-        watermark = find_watermark(named.sink, address, arguments.pipe, known, arguments.wait)
-        for result in verify_tables(address, named.sink, chosen, options, watermark=watermark, view=choose_view()):
+    with open_sink(arguments.sink) as named:
+        known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(named.sink.own_tables(), address, arguments.pipe)
+        options = VerifyOptions(
+            projection=known.carried(Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))),
+            zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
+            chunk_rows=arguments.chunk_rows,
+            sample=_sample(arguments.sample, arguments.seed),
+            repair=arguments.repair,
+            spark=SparkUse(arguments.spark),
+            master=arguments.master,
+        )
+        chosen = known.selection if known.selection is not None and not arguments.tables else _selection(arguments, address.database)
+        choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
+        sink = replace(named.sink, choices=choices)
+        watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
+        for result in verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view()):
             results.append(result)
             if not arguments.json:
                 print("\n".join(result_lines(result)), flush=True)
@@ -406,12 +407,12 @@ def _add_columns(command: argparse.ArgumentParser) -> None:
 
 
 def _add_comparison(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--state", default="", metavar="DIR", help="the pipe's state directory: its tables, columns and settings are taken"
-    )
+    command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
     command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
-    command.add_argument("--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (from --state)")
-    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (from --state)")
+    command.add_argument(
+        "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
+    )
+    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (what the pipe says)")
     command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
     command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
     command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")

@@ -149,6 +149,10 @@ def test_a_database_is_created_followed_shown_and_dropped(
     assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
     assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
 
+    # Whoever has the sink knows the pipe's tables and settings: nothing has to be said again.
+    verified = run_command("verify", account.url("mirrored"), sink.address, environment={MARK: sink.token})
+    assert (verified.code, "1 tables, 3 rows, 0 differences" in verified.output) == (0, True), verified.output
+
     # The password is nowhere but in the file that only its owner reads.
     assert account.password not in command_lines(sink.processes())
     [holding] = sink.files_with(account.password)

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
@@ -109,14 +110,22 @@ def all_pipes(own: OwnTables) -> list[PipeEntry]:
 
 
 def pipe_from(own: OwnTables, source: str, name: str = "") -> PipeEntry | None:
-    """The pipe of a name, or the only one that comes from a source's address; None if there is none, an error if there are several."""
+    """The pipe of a name, or else the one that comes from a source's server and database, whoever asks there; None if there is none.
+
+    Several that do the same are as good as one, and the last one counts; several that differ are an error.
+    """
     if name:
         return find_pipe(own, name)
-    found = [entry for entry in all_pipes(own) if entry.source == source]
-    if len(found) > 1:
+    found = sorted((entry for entry in all_pipes(own) if _origin(entry.source) == _origin(source)), key=lambda entry: entry.created)
+    if any((entry.options, entry.selection) != (found[-1].options, found[-1].selection) for entry in found):
         names = ", ".join(entry.name for entry in found)
         raise DefiniteError(f"several pipes come from {source}: {names}", place="headrace.pipes", hint="say which with --pipe NAME")
-    return found[0] if found else None
+    return found[-1] if found else None
+
+
+def _origin(source: str) -> tuple[str, str, str]:
+    parts = urlsplit(source)
+    return parts.netloc.rpartition("@")[2], parts.path, parts.query
 
 
 def _read(own: OwnTables, condition: str) -> list[PipeEntry]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
+from headrace.pipes.registry import pipe_from
 from headrace.pipes.remembered import settings_of
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.verifying.watermark import Standing, Watermark, standing_of
@@ -31,6 +32,14 @@ class KnownPipe:
     projection: Projection | None = None
     zero_dates: ZeroDates = ZeroDates.HALT
     choices: SinkChoices = field(default_factory=SinkChoices)
+    name: str = ""
+    """As the sink knows it; empty: not known."""
+
+    def carried(self, given: Projection) -> Projection:
+        """The columns that are compared: those that were asked for, or else those of the pipe; never what the pipe was told to ignore."""
+        if self.projection is None:
+            return given
+        return self.projection if given == Projection() else replace(given, hidden=self.projection.hidden)
 
 
 def known_pipe(path: str) -> KnownPipe:
@@ -42,6 +51,18 @@ def known_pipe(path: str) -> KnownPipe:
     if state is None:
         raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")
     return _told_by(directory, state)
+
+
+def pipe_in_sink(own: OwnTables, address: MySQLAddress, name: str) -> KnownPipe:
+    """The pipe that the sink knows under a name, or for this source; what its state says counts, if that is on this machine."""
+    entry = pipe_from(own, str(address), name)
+    if entry is None:
+        return KnownPipe()
+    directory = StateDirectory(Path(entry.state), make=False)
+    if entry.is_here and (state := directory.load()) is not None:
+        return replace(_told_by(directory, state), name=entry.name)
+    zero_dates = ZeroDates(entry.options.get("zero_dates", ZeroDates.HALT))
+    return KnownPipe(None, entry.tables if entry.selection else None, entry.projection, zero_dates, entry.chosen.sink, entry.name)
 
 
 def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
@@ -62,8 +83,9 @@ def find_watermark(sink: ClickHouseSink, address: MySQLAddress, pipe: str, known
     if pipe and pipe not in told:
         known_ones = ", ".join(sorted(told)) or "none"
         raise DefiniteError(f"the sink knows no pipe {pipe!r}", place="headrace.positions", hint=f"pipes that it knows: {known_ones}")
-    if not pipe and known.directory is not None and known.directory.path.name in told:
-        pipe = known.directory.path.name
+    likely = known.name or (known.directory.path.name if known.directory is not None else "")
+    if not pipe and likely in told:
+        pipe = likely
     if not pipe:
         same = [name for name, source in told.items() if _server(source) == _server(str(address))]
         if len(same) != 1:
