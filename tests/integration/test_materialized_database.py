@@ -25,7 +25,7 @@ from testkit.pipeline import command_lines, marked_processes, run_command
 from testkit.witness import sink_client
 
 MARK = "HEADRACE_TEST_RUN"
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 ROWS = "SELECT arrayStringConcat(groupArray(concat(toString(id), '/', toString(customer), '/', toString(total))), ' ') FROM "
 CURRENT = ROWS + "(SELECT * FROM shop.orders FINAL ORDER BY id)"
 
@@ -112,7 +112,7 @@ def execute(mysql_server: PrivateServer) -> Iterator[Callable[[str], None]]:
         run("DROP DATABASE mirrored")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_database_is_created_followed_shown_and_dropped(
     mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink
 ) -> None:
