@@ -114,7 +114,7 @@ def open_corpus(flavour: str, workload: Workload, cache: Path) -> Iterator[Corpu
     program = find_program(flavour)
     directory = cache / f"{flavour}-{program.version}-{workload.name}"
     cache.mkdir(parents=True, exist_ok=True)
-    with _lock(directory.with_name(directory.name + ".lock")):
+    with hold_alone(directory.with_name(directory.name + ".lock")):
         manifest_file = directory / "manifest.json"
         if not manifest_file.exists():
             shutil.rmtree(directory, ignore_errors=True)
@@ -125,7 +125,8 @@ def open_corpus(flavour: str, workload: Workload, cache: Path) -> Iterator[Corpu
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def hold_alone(path: Path) -> Iterator[None]:
+    """One benchmark at a time."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

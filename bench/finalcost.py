@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
+from rich.console import Console
 from rich.table import Table
 
 from bench.changes import SCHEMA, Growth
@@ -83,7 +84,8 @@ class FinalCost:
         return found
 
 
-def measure_final(rows: int) -> FinalCost:
+def measure_final(rows: int, console: Console) -> FinalCost:
+    console.print(f"final: {rows:,} rows through the sink's writer", highlight=False)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
         target = ClickHouseTarget(server.host, server.port)
         sink = ClickHouseSink(target, SinkChoices(all_tables=(("view", True),)))
@@ -94,14 +96,15 @@ def measure_final(rows: int) -> FinalCost:
         for block in growth.run():
             writer.write(block)
         load_s = time.perf_counter() - began
-        return _Asker(connect(target).client, growth).measure(load_s)
+        console.print(f"  {growth.changes:,} changes loaded in {load_s:.0f} s", highlight=False)
+        return _Asker(connect(target).client, growth, console).measure(load_s)
 
 
 class _Asker:
     """Asks both tables the same questions."""
 
-    def __init__(self, client: Client, growth: Growth) -> None:
-        self._client, self._growth = client, growth
+    def __init__(self, client: Client, growth: Growth, console: Console) -> None:
+        self._client, self._growth, self._console = client, growth, console
         keys = growth.keys
         self._keys = [int(keys[len(keys) * n // (KEYED_ASKINGS + 1)]) for n in range(1, KEYED_ASKINGS + 1)]
 
@@ -152,6 +155,8 @@ class _Asker:
                 found.append(self._client.raw_query(form.format(table=table, key=key)))
                 times.append(time.perf_counter() - began)
             answers[name], best[name] = found, min(times)
+        shown = ", ".join(f"{name} {seconds * 1000:.1f}" for name, seconds in best.items())
+        self._console.print(f"  {table}: {shown} ms", highlight=False)
         return answers, best
 
     def _parts(self, table: str) -> tuple[int, int]:

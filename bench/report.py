@@ -13,11 +13,13 @@ from rich.table import Table
 
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
+from bench.finalcost import FinalCost
 from bench.live import LiveResult
 from bench.machine import Machine
 from bench.race import Result
 from bench.target import Target
 from bench.verdicts import Verdict, judge
+from bench.verifying import VerifyCost
 
 TEXT_WIDTH = 150
 
@@ -61,6 +63,8 @@ class Report:
     live: LiveResult | None = None
     shapes: Mapping[str, Race] = field(default_factory=dict)
     crowd: Race | None = None
+    final: FinalCost | None = None
+    verified: VerifyCost | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -91,6 +95,8 @@ class Report:
             "latency": asdict(self.live) if self.live is not None else None,
             "shapes": {shape: race.to_json() for shape, race in self.shapes.items()},
             "tables": self.crowd.to_json() if self.crowd else None,
+            "final": asdict(self.final) if self.final is not None else None,
+            "verify": asdict(self.verified) if self.verified is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
@@ -102,6 +108,10 @@ class Report:
             yield _shapes_table(self.shapes)
         if self.crowd is not None:
             yield _readers_table(f"{len(self.crowd.manifest.rows)} tables of mixed traffic", self.crowd)
+        if self.final is not None:
+            yield self.final.table()
+        if self.verified is not None:
+            yield self.verified.table()
 
 
 def _readers_table(title: str, race: Race) -> Table:
