@@ -4,6 +4,8 @@ Each case is one column: what the source has, what was chosen, the type that com
 
 from __future__ import annotations
 
+import json
+import random
 import secrets
 import struct
 from collections.abc import Iterator
@@ -126,7 +128,25 @@ CHOICES = [
         [MOST, MOST.copy_negate(), LEAST, None, Decimal(0)],
         [f"{MOST:f}", f"-{MOST:f}", "-0." + "0" * 29 + "1", None, "0." + "0" * 30],
     ),
-    Case(one(Kind.JSON, True), {"json": JsonAs.JSON}, "Nullable(JSON)", ['{"a": [1, 2.5]}', None, "{}"], ['{"a":[1,2.5]}', None, "{}"]),
+    Case(
+        one(Kind.JSON, True),
+        {"json": JsonAs.JSON},
+        "Nullable(JSON)",
+        [
+            '{"a": [1, 2.5]}',
+            None,
+            "{}",
+            '{"d": "2020-1-1", "t": "2020-01-01 00:00:00.5", "n": "20200101", "m": [false, "x", 1], "z": "0000-00-00"}',
+            '{"big": 18446744073709551615, "low": -9223372036854775808, "more": 18446744073709551616, "f": 5e-324, "one": 1.0, "no": null}',
+        ],
+        [
+            '{"a":[1,2.5]}',
+            None,
+            "{}",
+            '{"d":"2020-1-1","m":[false,"x",1],"n":"20200101","t":"2020-01-01 00:00:00.5","z":"0000-00-00"}',
+            '{"big":18446744073709551615,"f":5e-324,"low":-9223372036854775808,"more":"18446744073709551616","one":1}',
+        ],
+    ),
     Case(one(Kind.BIT, True, precision=1), {"bit": BitAs.BOOL}, "Nullable(Bool)", [1, 0, None], ["true", "false", None]),
     Case(one(Kind.BIT, precision=2), {"bit": BitAs.BOOL}, "UInt64", [3, 0], ["3", "0"]),
     Case(one(Kind.BIT, True, precision=5), {"bit": BitAs.STRING}, "Nullable(String)", [31, None, 1], ["11111", None, "00001"]),
@@ -243,7 +263,7 @@ CHOICES = [
         [str(2**64 - 1), None, "0"],
     ),
     Case(one(Kind.UINT64, True), {"uint64": UnsignedAs.STRING}, "Nullable(String)", [2**64 - 1, None, 0], [str(2**64 - 1), None, "0"]),
-    Case(one(Kind.YEAR), {"year": YearAs.STRING}, "String", [0, 1901, 2155], ["0", "1901", "2155"]),
+    Case(one(Kind.YEAR), {"year": YearAs.STRING}, "String", [0, 1901, 2155], ["0000", "1901", "2155"]),
     Case(
         one(Kind.STRING, True),
         {"low_cardinality": ("v*",)},
@@ -449,7 +469,7 @@ def test_a_value_that_a_chosen_type_cannot_hold_halts_with_its_row(
     with pytest.raises(DefiniteError) as raised:
         sink.writer().write(block_of(schema, [values[0], values[0], *values[1:]]))
     assert why in raised.value.message
-    assert raised.value.place == f"table {schema.name}, row id=2, column v"
+    assert raised.value.place.startswith(f"table {schema.name}, row id=2, column v, ")
     assert sink.reader().count(schema) == 0
 
 
@@ -495,3 +515,86 @@ def test_types_by_kind_give_way_to_types_by_column(target: ClickHouseTarget) -> 
         "c": "Nullable(DateTime64(3, 'UTC'))",
         "d": "Nullable(Int16)",
     }
+
+
+def test_a_table_that_is_there_is_written_in_its_own_types_and_names(target: ClickHouseTarget, caplog: pytest.LogCaptureFixture) -> None:
+    columns = (
+        Column("n", Kind.INT32, False),
+        Column("price", Kind.DECIMAL, True, 10, 2),
+        Column("at", Kind.DATETIME, True, 3),
+        Column("day", Kind.DATE, True),
+        Column("state", Kind.ENUM, True, members=("a", "b")),
+        Column("big", Kind.INT64, True),
+    )
+    schema = schema_of(*columns)
+    table = f"types.{quote_name(schema.name.table)}"
+    stored = "n Int64, cost String, at DateTime64(6, 'UTC'), day Nullable(String), state Nullable(Enum8('a' = 1, 'b' = 2)), big Int32"
+    sink = choose(target, {"rename": (("price", "cost"),)})
+    sink.reader().query("CREATE DATABASE IF NOT EXISTS types")
+    sink.reader().query(
+        f"CREATE TABLE {table} (id UInt64, {stored}, _sign Int8, _version UInt64, _deleted UInt8 MATERIALIZED _sign = -1)"
+        " ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id"
+    )
+    sink.prepare([schema])
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records if "halts at" in record.getMessage()] == [
+        "column price is kept as String: the pipe halts at NULL",
+        "column at is kept as DateTime64(6, 'UTC'): the pipe halts at NULL",
+        "column state is kept as Nullable(Enum8('a' = 1, 'b' = 2)): the pipe halts at the members that it lacks: ''",
+        "column big is kept as Int32: the pipe halts at NULL, and numbers that Int32 cannot hold",
+    ]
+    values = [[2**31 - 1, -1], [Decimal("-0.05"), Decimal("99999999.99")], [1000, FIRST_US], [LAST_DAY, None], ["b", None], [5, -(2**31)]]
+    arrays = [to_array(column, cells) for column, cells in zip(columns, values, strict=True)]
+    images = pa.record_batch([pa.array([7, 8], pa.uint32()), *arrays], schema=schema.arrow_schema)
+    marks = (pa.array([Op.INSERT] * 2, pa.uint8()), pa.array([1, 2], pa.uint64()), pa.array([0, 0], pa.int64()))
+    sink.writer().write(ChangeBlock(schema, images, *marks))
+    _, rows = sink.reader().query(f"SELECT id, n, cost, toString(at), day, state, big FROM {table} FINAL ORDER BY id")
+    assert rows == [
+        [7, 2**31 - 1, "-0.05", "1970-01-01 00:00:00.001000", "9999-12-31", "b", 5],
+        [8, -1, "99999999.99", "0000-01-01 00:00:00.000000", None, None, -(2**31)],
+    ]
+    found = compare(schema, pa.Table.from_batches([images]), sink.reader().read_range(schema, (6,), (9,)))
+    assert (found.rows, found.total) == (2, 0)
+
+
+TEXTS = ["", "é", "2020-01-01", "2020-1-1", "2020-01-01 00:00:00.5", "12", "true", "null", "0000-00-00", "a.b", "\0", "127.0.0.1", "-0"]
+NUMBERS = [0, 1, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, 10**30, 0.1, -0.0, 1.0, 1e300, 5e-324, 1.2345678901234568e20, -2.5]
+
+
+def random_value(dice: random.Random, depth: int) -> Any:
+    kind = dice.randrange(10 if depth else 6)
+    if kind < 3:
+        return dice.choice(NUMBERS)
+    if kind < 6:
+        return dice.choice([*TEXTS, True, False])
+    if kind < 8:
+        return [random_value(dice, depth - 1) for _ in range(dice.randrange(4))]
+    return random_document(dice, depth - 1)
+
+
+def random_document(dice: random.Random, depth: int) -> dict[str, Any]:
+    return {f"{dice.choice(['a', 'c d', 'é', ''])}{n}": dice.choice([None, random_value(dice, depth)]) for n in range(dice.randrange(5))}
+
+
+def test_what_the_type_json_keeps_of_a_document_is_known(target: ClickHouseTarget) -> None:
+    """Random documents are stored, and what comes back is what is said to be kept; a changed one is found."""
+    dice = random.Random(4)
+    documents = [json.dumps(random_document(dice, 3), ensure_ascii=False) for _ in range(800)]
+    sink, schema = choose(target, {"json": JsonAs.JSON}), schema_of(one(Kind.JSON))
+    sink.prepare([schema])
+    block = block_of(schema, documents)
+    sink.writer().write(block)
+    source, read = sink.reader().kept(schema, pa.Table.from_batches([block.images])), sink.reader().read_range(schema)
+    assert compare(schema, source, read).differences == ()
+    changed = block_of(schema, ['{"a0": 1}', *documents[1:]])
+    assert compare(schema, sink.reader().kept(schema, pa.Table.from_batches([changed.images])), read).total == 1
+
+
+def test_a_document_that_the_type_json_cannot_hold_is_the_server_s_error(target: ClickHouseTarget) -> None:
+    sink, schema = choose(target, {"json": JsonAs.JSON}), schema_of(one(Kind.JSON))
+    sink.prepare([schema])
+    for document in ('{"a": 1, "a": 2}', '{"a.b": 1, "a": {"b": 2}}', '{"a": [[1], null]}', '{"a": 1e400}'):
+        with pytest.raises(DefiniteError, match="ClickHouse error 117") as raised:
+            sink.writer().write(block_of(schema, ["{}", document]))
+        assert 'choose json = "string"' in raised.value.hint
+        assert "row id=1" in raised.value.place
+    assert rows_of(sink, f"SELECT id FROM types.{quote_name(schema.name.table)} FINAL") == [0]

@@ -23,6 +23,7 @@ from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.marks import mark_field, mark_values
+from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.refusals import Refused, RefusedRow, place_text, row_text
 from headrace.sinks.clickhouse.values import render_value
 
@@ -49,6 +50,22 @@ class BlockEncoder:
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self._arrow_schema.names)
+
+    @property
+    def converts(self) -> bool:
+        """Whether the server converts something, which needs `CONVERSION_SETTINGS`."""
+        return any(carrier.sent_as for carrier in self._carriers)
+
+    def statement(self, table: str) -> str:
+        """The INSERT that the stream follows."""
+        names = ", ".join(map(quote_name, self.columns))
+        if not self.converts:
+            return f"INSERT INTO {table} ({names}) FORMAT ArrowStream\n"
+        sent = [(c.name, made.sent_as, c.type) for c, made in zip(self._columns, self._carriers, strict=True)]
+        sent += [(mark.name, "", mark.type) for mark in self._marks]
+        structure = ", ".join(f"{quote_name(name)} {of or kind}" for name, of, kind in sent)
+        chosen = ", ".join(f"CAST({quote_name(name)} AS {kind})" if of else quote_name(name) for name, of, kind in sent)
+        return f"INSERT INTO {table} ({names}) SELECT {chosen} FROM input({quote_text(structure)}) FORMAT ArrowStream\n"
 
     def encode(self, block: ChangeBlock, prefix: bytes = b"") -> memoryview:
         """The prefix, then the block as an Arrow stream of one batch; valid until the next call."""

@@ -16,6 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Recode = Callable[[Any], Any]
+CONVERSION_SETTINGS: Final = {
+    # Text that looks like a date, and a boolean beside other things, stay what they are.
+    "input_format_try_infer_dates": "0",
+    "input_format_try_infer_datetimes": "0",
+    "input_format_json_read_bools_as_strings": "0",
+    "input_format_json_read_bools_as_numbers": "0",
+    "input_format_json_read_numbers_as_strings": "0",
+}
+"""What keeps the server from seeing types in a document that it has not. They do not reach the conversions of an Arrow stream, only those
+that a statement spells out."""
 HERE: Final = "{}"
 """Stands for the column in an expression."""
 
@@ -45,6 +55,8 @@ class Carrier:
     """Whether NULLs are sent as NULLs."""
     null_as_value: bool = False
     """Whether a NULL is sent as a value that the column cannot have otherwise."""
+    sent_as: str = ""
+    """The ClickHouse type in which it is sent if the server is to convert it, under `CONVERSION_SETTINGS`; empty: its own."""
     read: str = HERE
     """The expression whose Arrow form `restore` takes."""
     canonical: str | None = HERE

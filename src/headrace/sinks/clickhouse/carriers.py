@@ -6,6 +6,7 @@ hold halts, with its row and column, before anything of its block is written. A 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from headrace.sinks.clickhouse.text_carriers import (
 from headrace.sinks.clickhouse.time_carriers import carry_date, carry_instant, carry_time
 from headrace.sinks.clickhouse.typenames import StoredType, unwrap
 
-_CARRIERS: Final = {
+_CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], Carrier | str | None]]] = {
     **dict.fromkeys(BITS, carry_integer),
     Kind.FLOAT32: carry_float,
     Kind.FLOAT64: carry_float,
@@ -55,9 +56,10 @@ def carrier_for(column: Column, stored: str, limits: ServerLimits) -> Carrier:
     """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
     kept = unwrap(stored)
     found = _CARRIERS[column.kind](column, kept, limits) or carry_spelled(column, kept)
-    if found is None:
+    if found is None or isinstance(found, str):
+        why = f": {found}" if found else ""
         raise DefiniteError(
-            f"{column.source_type or column.kind.value} does not fit a column of type {stored}",
+            f"{column.source_type or column.kind.value} does not fit a column of type {stored}{why}",
             place=f"column {column.name}",
             hint="see docs/types.md for the types that hold it",
         )

@@ -31,6 +31,7 @@ INSERT_SETTINGS = {
     "insert_deduplicate": "0",
     # Since 26.x this one decides, whatever the other says.
     "deduplicate_insert": "disable",
+    "deduplicate_insert_select": "disable",
     # Merging a block before it is stored costs as much again as storing it; FINAL and the background merges do it anyway.
     "optimize_on_insert": "0",
     "input_format_null_as_default": "0",
@@ -44,6 +45,7 @@ INSERT_SETTINGS = {
 TOKEN_SETTINGS = {
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
+    "deduplicate_insert_select": "enable_when_possible",
     # A view's table gets what the table itself left out, if it has not got it yet, and knows by the same token whether it has.
     "deduplicate_blocks_in_dependent_materialized_views": "1",
     # One batch is one block, however long.

@@ -2,7 +2,7 @@
 
 The type keeps values by their paths (keys joined by dots) and prints them as a document of its own. Gone are the order of keys, keys whose
 value is null or an empty object, the difference between `{"a.b": 1}` and `{"a": {"b": 1}}`, and how a number was written; an integer
-beyond 64 bits becomes text, and integers beside fractions in an array become fractions. Two texts that are equal here are one document
+beyond 64 bits becomes text, and one beyond 53 bits in an array may become a fraction. Two texts that are equal here are one document
 to the type. Row by row, in Python: this is for comparing, never for writing.
 """
 
@@ -54,7 +54,7 @@ def _kept(value: Any) -> Any:
         case dict():
             return dict(_paths(value))
         case list():
-            return [_kept(one) for one in (_as_fractions(value) if _has_fraction(value) else value)]
+            return [_kept(float(one) if type(one) is int else one) for one in value]
         case float() if value.is_integer() and _LEAST <= value <= _MOST and str(value) != "-0.0":
             return int(value)
     return value
@@ -66,13 +66,3 @@ def _paths(document: dict[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield from _paths(value, f"{before}{key}.")
         elif value is not None:
             yield before + key, _kept(value)
-
-
-def _has_fraction(value: Any) -> bool:
-    return any(_has_fraction(one) for one in value) if isinstance(value, list) else isinstance(value, float)
-
-
-def _as_fractions(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_fractions(one) for one in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

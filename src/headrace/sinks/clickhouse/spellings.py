@@ -42,6 +42,8 @@ def spelling(column: Column) -> tuple[Recode, Recode] | None:
             return (lambda array: spell_instants(array, digits)), (lambda array: array.cast(pa.timestamp("us")).view(mine))
         case Kind.TIME:
             return (lambda array: spell_times(array, column.precision)), read_times
+        case Kind.YEAR:
+            return (lambda array: pc.utf8_lpad(_cast_text(array), 4, "0")), (lambda array: array.cast(mine))
         case Kind.BIT:
             return (lambda array: spell_bits(array, column.precision or 64)), read_bits
         case Kind.UUID:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Kind, TableSchema
+from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
 from headrace.sinks.clickhouse.bookkeeping import check_not_ours
+from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts
 from headrace.sinks.clickhouse.failures import translated
@@ -41,7 +42,7 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
     plans = plan_layouts(schemas, target, scope.choices)
     check_not_ours(plans)
     with translated(target, "checking tables"):
-        _check_time_type(connection, schemas)
+        _check_time_type(connection, plans)
         found, holders = find_with_holders(connection, ((plan.database, plan.table) for plan in plans))
     check_replicas(connection, scope, plans, found)
     layouts: list[Layout] = []
@@ -63,6 +64,7 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
         if (layout.database, layout.table) not in found:
             create_table(connection, target, layout)
         _make_readable(connection, scope, layout)
+        _warn_of_types(connection, layout)
 
 
 def create_table(connection: Connection, target: ClickHouseTarget, layout: Layout) -> None:
@@ -202,12 +204,23 @@ def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:
         connection.client.command(statement, settings=connection.known(SWEEP_SETTINGS))
 
 
-def _check_time_type(connection: Connection, schemas: Sequence[TableSchema]) -> None:
-    timed = next((s for s in schemas for c in s.columns if c.kind is Kind.TIME), None)
+def _check_time_type(connection: Connection, layouts: Sequence[Layout]) -> None:
+    timed = next((layout for layout in layouts for column in layout.columns if "Time64(" in column.type.replace("DateTime64(", "")), None)
     if timed is None or connection.client.query("SELECT 1 FROM system.data_type_families WHERE name = 'Time64'").result_rows:
         return
     raise DefiniteError(
         f"ClickHouse {connection.client.server_version} has no type for TIME columns",
-        place=f"table {timed.name}",
-        hint="use ClickHouse 25.6 or later, or leave the table out with --exclude",
+        place=f"table {timed.source}",
+        hint='use ClickHouse 25.6 or later, choose time = "int64" or "string", or leave the table out with --exclude',
     )
+
+
+def _warn_of_types(connection: Connection, layout: Layout) -> None:
+    """Say which values would halt the pipe, or lose something, because of a type that was chosen or found."""
+    for column in layout.columns:
+        carrier = carrier_for(column.source, column.type, connection.limits)
+        place = f"{layout.source}: column {column.source.name} is kept as {column.type}"
+        if carrier.caution:
+            log.warning("%s: the pipe halts at %s", place, carrier.caution)
+        if carrier.loses:
+            log.warning("%s, which does not keep %s", place, carrier.loses)

@@ -16,6 +16,7 @@ from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.carrier import Carrier, Check, Recode, chain, to_type
 from headrace.sinks.clickhouse.documents import kept_documents, stored_documents
 from headrace.sinks.clickhouse.limits import ServerLimits
+from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.spellings import read_uuids, spelling
 from headrace.sinks.clickhouse.typenames import StoredType, unwrap
 
@@ -48,6 +49,7 @@ def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
                 pa.string(),
                 restore=stored_documents,
                 checks=checks,
+                sent_as="Nullable(String)" if stored.nullable else "String",
                 read="toString({})",
                 canonical=None,
                 comparable=False,
@@ -191,7 +193,7 @@ def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: t
         bad = pc.and_(pc.is_null(found), pc.is_valid(array))
         return bad if pc.any(bad).as_py() else None
 
-    missing = "text that is no member" if needed is None else ", ".join(sorted({"", *needed} - set(numbers))[:5])
+    missing = "text that is no member" if needed is None else ", ".join(map(quote_text, sorted({"", *needed} - set(numbers))[:5]))
     caution = missing if needed is None or not missing else f"the members that it lacks: {missing}"
     check = Check(f"is no member of {stored.plain.name} as the column has it", find)
     recode = chain(places, values.take)

@@ -1,8 +1,8 @@
 """Dates, times and instants in ClickHouse's types.
 
 Invariant: see `carrier`. The server clips years and fractions that a type does not hold without a word, so every block is compared with
-what the type holds on this server. A DATETIME is the source's wall clock: in a column labelled UTC its ticks are those of the same clock
-in UTC; in a column of another zone it is stored as the instant at which that zone's clocks show it, so that ClickHouse shows the same.
+what the type holds on this server. A DATETIME is the source's wall clock, and its column is labelled UTC, so that ClickHouse shows the
+same clock; a column in another zone is refused. A TIMESTAMP is an instant, which a column of any zone holds.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def carry_date(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
     return None
 
 
-def carry_instant(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
-    """A DATETIME or a TIMESTAMP."""
+def carry_instant(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str | None:
+    """A DATETIME or a TIMESTAMP; a text says why not."""
     match stored.plain.name:
         case "DateTime64":
             return _carry_datetime64(column, stored, limits)
@@ -80,7 +80,7 @@ def carry_time(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
     return None
 
 
-def _carry_datetime64(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def _carry_datetime64(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str | None:
     scale = stored.plain.number(0, 3)
     if not 0 <= scale <= 9:
         return None
@@ -98,14 +98,14 @@ def _carry_datetime64(column: Column, stored: StoredType, limits: ServerLimits) 
         read = "{}" if zone in UTC_ZONES else "toTimeZone({}, 'UTC')"
         return Carrier(_UTC_US, None, chain(to_type(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
     if zone not in UTC_ZONES:
-        return None
+        return _wall_clock_in(zone)
     return Carrier(_US, None, _wall_clock, checks, caution=_both(fraction, years))
 
 
-def _carry_datetime(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def _carry_datetime(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str:
     zone = stored.plain.text(0) or limits.zone
     if column.kind is Kind.DATETIME and zone not in UTC_ZONES:
-        return None
+        return _wall_clock_in(zone)
     outside = f"is outside what {stored.spelled} holds"
     checks = (check_range(pa.int64(), 0, _LAST_SECOND * 1_000_000 + 999_999, outside), *_check_fraction(column, 0))
     recode = chain(seen_as(_US), to_type(pa.timestamp("s")), seen_as(pa.int64()), to_type(pa.uint32()))
@@ -113,6 +113,11 @@ def _carry_datetime(column: Column, stored: StoredType, limits: ServerLimits) ->
     canonical = f"toDateTime64({{}}, {column.precision}, 'UTC')"
     caution = _both("fractions of a second" if column.precision else "", "years before 1970 or after 2106")
     return Carrier(pa.uint32(), recode, restore, checks, canonical=canonical, caution=caution)
+
+
+def _wall_clock_in(zone: str) -> str:
+    # Where clocks are put forward, hours are missing; and the rules of a zone differ from one program's database to the next.
+    return f"a DATETIME is a wall clock, which a column in the zone {zone} cannot hold for every hour; label the column 'UTC'"
 
 
 def _wall_clock(array: Any) -> Any:

@@ -24,6 +24,7 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.carrier import CONVERSION_SETTINGS
 from headrace.sinks.clickhouse.choices import OnRefusedRow
 from headrace.sinks.clickhouse.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.dead_letters import post
@@ -33,7 +34,6 @@ from headrace.sinks.clickhouse.failures import RefusedByServer, ServerIsBusy, tr
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve_one
 from headrace.sinks.clickhouse.leaving_out import without_deletions
-from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.refusals import (
     HALVED_WHEN_BUSY,
     HALVED_WHEN_REFUSED,
@@ -58,6 +58,8 @@ class _Route:
     layout: Layout
     statement: bytes
     encoder: BlockEncoder
+    settings: dict[str, str]
+    """What the statement needs besides."""
     named: _Named | None
     """For a table whose blocks have tokens."""
 
@@ -208,7 +210,7 @@ class ClickHouseWriter:
 
     def _send(self, connection: Connection, route: _Route, block: ChangeBlock, settings: dict[str, str]) -> None:
         body = route.encoder.encode(block, route.statement)
-        settings = {**settings, **route.layout.insert_settings}
+        settings = {**settings, **route.settings, **route.layout.insert_settings}
         with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
@@ -236,10 +238,11 @@ class ClickHouseWriter:
             compression = None if self._target.is_loopback else "lz4"
             layout = resolve_one(self._scope, schema, self._tables)
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
-            columns = ", ".join(quote_name(name) for name in encoder.columns)
-            statement = f"INSERT INTO {layout.qualified} ({columns}) FORMAT ArrowStream\n"
+            settings = connection.known(CONVERSION_SETTINGS) if encoder.converts else {}
             if layout.is_ordered and schema not in self._named:
                 self._named[schema] = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
             # What was written before a change of hosts counts on.
-            route = self._routes[schema] = _Route(layout, statement.encode(), encoder, self._named.get(schema))
+            route = self._routes[schema] = _Route(
+                layout, encoder.statement(layout.qualified).encode(), encoder, settings, self._named.get(schema)
+            )
         return route
