@@ -8,6 +8,7 @@ to end waits for nothing any more: the error leaves, and what was not done is do
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -36,13 +37,18 @@ class Waits:
     _reason: str = ""
     _since: float = 0.0
     _heard: float = -_HEARD_S
+    _last: float = -math.inf
 
     def note(self, reason: str) -> None:
         """Something failed and will be tried again."""
         now = time.monotonic()
         if now - self._heard >= _HEARD_S:
             self._since = now
-        self._reason, self._heard = reason, now
+        self._reason, self._heard, self._last = reason, now, now
+
+    def quiet_s(self) -> float:
+        """For how many seconds nothing has failed."""
+        return time.monotonic() - self._last
 
     def over(self) -> None:
         """Something was done: nothing is waited for."""

@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from headrace.pipes.cleaning import Cleaner
 from headrace.pipes.copying import Copier, Interrupted
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
@@ -115,12 +116,14 @@ class Pipe(RunnablePipe):
             streaming.copying_task,
             self._stop.is_set,
         )
-        return _Parts(
-            settings,
-            streaming,
-            copier,
-            Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written),
+        resyncs = Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written)
+        cleaner = Cleaner(
+            self._targets,
+            settings.pipe_name,
+            lambda: [shows(table.schema) for table in list(state.tables.values())],
+            lambda: copier.is_complete and resyncs.is_idle and not state.waiting,
         )
+        return _Parts(settings, streaming, copier, resyncs, cleaner)
 
     def _check_tables(self, state: PipeState) -> None:
         with closing(retrying(lambda: connect(self._address))) as connection:
@@ -140,6 +143,7 @@ class Pipe(RunnablePipe):
 
         def meanwhile(stream: ChangeStream) -> None:
             parts.resyncs.poll(session, stream.paused)
+            parts.cleaner.poll(stream.paused)
 
         if ended():
             return
@@ -162,8 +166,8 @@ class Pipe(RunnablePipe):
 class _Parts:
     """What an open pipe consists of."""
 
-    def __init__(self, settings: PipeSettings, streaming: Streaming, copier: Copier, resyncs: Resynchroniser) -> None:
-        self._once, self.streaming, self.copier, self.resyncs = settings.once, streaming, copier, resyncs
+    def __init__(self, settings: PipeSettings, streaming: Streaming, copier: Copier, resyncs: Resynchroniser, cleaner: Cleaner) -> None:
+        self._once, self.streaming, self.copier, self.resyncs, self.cleaner = settings.once, streaming, copier, resyncs, cleaner
 
     def is_finished(self, target: BinlogPosition) -> bool:
         return self._once and self.streaming.reached >= target and self.copier.is_complete and self.resyncs.is_idle

@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 
 BOOKS = "headrace"
-OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes")
+OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes", "cleanups")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON_SETTINGS = {"output_format_json_quote_64bit_integers": "0"}
 _OLD_PARTS_LIFETIME_S = 30

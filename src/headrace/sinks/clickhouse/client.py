@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import clickhouse_connect
@@ -26,6 +28,7 @@ from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_l
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
+LONG_ANSWER_TIMEOUT_S = 24 * 3600
 INSERT_SETTINGS = {
     "async_insert": "0",
     "insert_deduplicate": "0",
@@ -99,6 +102,17 @@ def connect(target: ClickHouseTarget) -> Connection:
                     raise
 
 
+@contextmanager
+def patient(target: ClickHouseTarget) -> Iterator[Connection]:
+    """A connection for a statement that may take hours."""
+    connection = _open(target, choose_host(target), answer_s=LONG_ANSWER_TIMEOUT_S)
+    try:
+        yield connection
+    finally:
+        connection.client.close_connections()
+        connection.client.close()
+
+
 def disconnect(target: ClickHouseTarget) -> None:
     """Close the process's connections to the target, if there are any."""
     for index in range(len(target.hosts)):
@@ -109,7 +123,7 @@ def disconnect(target: ClickHouseTarget) -> None:
             found.client.close()
 
 
-def _open(target: ClickHouseTarget, host: ClickHouseTarget) -> Connection:
+def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSWER_TIMEOUT_S) -> Connection:
     with translated(target, "connecting"):
         client = clickhouse_connect.get_client(
             host=host.host,
@@ -119,7 +133,7 @@ def _open(target: ClickHouseTarget, host: ClickHouseTarget) -> Connection:
             interface="https" if target.secure else "http",
             compress=False if target.is_loopback else "lz4",
             connect_timeout=CONNECT_TIMEOUT_S,
-            send_receive_timeout=ANSWER_TIMEOUT_S,
+            send_receive_timeout=answer_s,
             client_name="headrace",
             autogenerate_session_id=False,
             query_retries=0,

@@ -19,13 +19,17 @@ from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.dead_letters import DONE, WAITING, Letter, mark, waiting
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.dead_letters import DONE, SUPERSEDED, WAITING, Letter, mark, waiting
 from headrace.sinks.clickhouse.layout import Family, Layout
+from headrace.sinks.clickhouse.ledger import LEDGER
+from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.refusals import Refused, taken
 from headrace.sinks.clickhouse.row_json import row_values
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 _AT_ONCE = 10_000
+_OVERTAKING = ("truncate_table", "drop_table", "rename_table")
 _IN_ORDER = (Family.COLLAPSING, Family.COALESCING)
 ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
 Place = tuple[int, int, int | None]
@@ -44,7 +48,7 @@ class Outcome:
 def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[Outcome]:
     """Write rows that wait; each is marked before it is told of."""
     tables = sink.own_tables()
-    letters = waiting(tables, pipe=pipe, table=table, ids=ids)
+    letters = _still_wanted(tables, waiting(tables, pipe=pipe, table=table, ids=ids))
     for _, alike in itertools.groupby(sorted(letters, key=_kind), _kind):
         group = list(alike)
         schema = group[0].schema
@@ -53,6 +57,22 @@ def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids:
             marked = [(one.letter, DONE if one.written else WAITING, one.column, one.reason) for one in outcomes]
             retrying(lambda marked=marked: mark(tables, marked, time.time_ns() // 1000))  # type: ignore[misc]
             yield from outcomes
+
+
+def _still_wanted(tables: OwnTables, letters: list[Letter]) -> list[Letter]:
+    """Those that no later statement of the source has overtaken: after a TRUNCATE a row must not come back, after a RENAME it would go to
+    another table's rows. The others are marked so."""
+    overtaken = [letter for letter in letters if _overtaken(tables, letter)]
+    retrying(lambda: mark(tables, ((letter, SUPERSEDED, "", "") for letter in overtaken), time.time_ns() // 1000))
+    return [letter for letter in letters if letter not in overtaken]
+
+
+def _overtaken(tables: OwnTables, letter: Letter) -> bool:
+    if not tables.exists(LEDGER):
+        return False
+    kinds = " OR ".join(f"position(kind, {quote_text(kind)}) > 0" for kind in _OVERTAKING)
+    same = f"pipe = {quote_text(str(letter.fields['pipe']))} AND source_table = {quote_text(letter.table)}"
+    return bool(tables.select(LEDGER, ("version",), f"{same} AND version > {letter.version} AND outcome != 'ignored' AND ({kinds})"))
 
 
 def _kind(letter: Letter) -> tuple[str, str]:

@@ -118,6 +118,10 @@ class ClickHouseSink:
         return ClickHouseDigests(self._scope)
 
     @property
+    def scope(self) -> LayoutScope:
+        return self._scope
+
+    @property
     def _scope(self) -> LayoutScope:
         return LayoutScope(self.target, self.choices, self.generation)
 
