@@ -6,7 +6,8 @@ Nothing but statistics comes back. A failed task fails its batch, and the batch 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -74,8 +75,12 @@ class Task:
             writer.close()
 
     def _copy(self, work: Work, writer: Writer) -> list[Report]:
+        # What cannot be written ends the reading too: a snapshot's transaction would keep its tables from being altered.
+        with closing(self.reader.read(work)) as blocks:
+            return self._copy_blocks(work, writer, blocks)
+
+    def _copy_blocks(self, work: Work, writer: Writer, blocks: Generator[ChangeBlock, None, Work | None]) -> list[Report]:
         changes: dict[str, list[int]] = {}
-        blocks = self.reader.read(work)
         while True:
             try:
                 block = next(blocks)

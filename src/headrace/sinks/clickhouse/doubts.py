@@ -2,17 +2,19 @@
 
 A token alone is not quite enough on a server without replicas: it stores a part and notes its token one after the other, and a server that
 is killed in between knows a block that it has not got, or has one that it does not know (which of the two depends on its version). That is
-the last block before the kill, so it is only asked about a block that was sent before and not answered, and, when a batch is written again,
-about the one that holds the highest version there is, and the next.
+the last block before the kill. So the rows are asked about a block that was sent before and not answered, and, when a batch is written
+again, about the block that holds the highest version there is.
 
-A history tells exactly which images are there; the others are sent under another name, once no INSERT of before is under way. Where images
-cancel each other, one that is left tells of its whole block, if the table has no partitions. Elsewhere (no version column; partitions; a
-block of which nothing was left; a snapshot, whose rows have one version) the token decides.
+A history tells exactly which images are there, so there the rows decide for all blocks that may be there: what is missing is sent under
+another name, once no INSERT of before is under way. Where images cancel each other, one that is left tells of its whole block, if the table
+has no partitions. Elsewhere (no version column; partitions; a block of which nothing was left; a snapshot, whose rows have one version) the
+token decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +27,8 @@ from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.tokens import first_version, last_version
+
+_BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,9 @@ class Doubts:
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
             return Left(block)
         span = first_version(block), last_version(block)
-        doubtful, self._sent = self._sent == span or self._is_last(span), span
-        if not doubtful or self._has_replicas:
+        doubtful, self._sent = self._sent == span or self._may_be_there(span), span
+        if not doubtful or self._engine.startswith(("Replicated", "Shared")):
+            # With replicas, parts and tokens are noted in one step.
             return Left(block)
         if self._layout.family is Family.HISTORY:
             return self._missing_of(block, span)
@@ -64,14 +69,14 @@ class Doubts:
         """The last block that was sent is there."""
         self._sent = None
 
-    def _is_last(self, span: tuple[int, int]) -> bool:
-        """Whether the block holds the highest version that the table has, or is the first after that: blocks before it are surely there."""
+    def _may_be_there(self, span: tuple[int, int]) -> bool:
+        """Whether the rows should be asked: up to the first block that lies beyond all there is."""
         if not self._again:
             return False
         if self._highest is None:
             self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._layout.qualified}")[0].as_py() or 0)
         self._again = span[0] <= self._highest
-        return self._highest <= span[1]
+        return self._layout.family is Family.HISTORY or span[0] <= self._highest <= span[1]
 
     def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> Left:
         inserting = f"SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {quote_text(f'INSERT INTO {self._like}%')}"
@@ -84,12 +89,11 @@ class Doubts:
     def _has_any(self, span: tuple[int, int]) -> bool:
         return len(self._column(f"SELECT 1 FROM {self._layout.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
 
-    @property
-    def _has_replicas(self) -> bool:
-        """Whether parts and tokens are noted in one step."""
-        return bool(self._column(f"SELECT engine LIKE 'Replicated%' OR engine LIKE 'Shared%' {self._from_tables}")[0].as_py())
+    @cached_property
+    def _engine(self) -> str:
+        return bytes(self._column(f"SELECT engine {self._from_tables}")[0].as_py()).decode()
 
-    @property
+    @cached_property
     def _is_partitioned(self) -> bool:
         return bool(self._column(f"SELECT partition_key != '' {self._from_tables}")[0].as_py())
 
@@ -112,7 +116,11 @@ class Doubts:
 
     def _column(self, sql: str) -> pa.ChunkedArray:
         with translated(self._scope.target, f"looking for the last block of {self._layout.database}.{self._layout.table}"):
-            return pa.ipc.open_stream(connect(self._scope.target).client.raw_query(sql, fmt="ArrowStream")).read_all().column(0)
+            return (
+                pa.ipc.open_stream(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"))
+                .read_all()
+                .column(0)
+            )
 
 
 def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:
