@@ -181,20 +181,19 @@ def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.M
     cutter = Cutter(monkeypatch)
     # First the snapshot, then, from the run on that completes it, the stream: a step further each time, with other settings each time.
     landed: Counter[str] = Counter()
-    for step, block in enumerate((0, 1, 3, 6, 9, 11, 13)):
+    for step, block in enumerate((0, 1, 3, 6, 9, 12)):
         mode = SnapshotMode.CONSISTENT if step % 3 == 1 else SnapshotMode.LOCK_FREE
         if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, snapshot=mode):
             landed["snapshot"] += 1
         change(book, step)
     runs()
     check(client, book, database)
-    for step, block in enumerate((0, 1, 2, 4, 7, 11, 16, 22, 29, 37, 3, 5), 20):
+    for step, block in enumerate((0, 1, 5, 10, 14, 22, 30, 7), 20):
         change(book, step)
-        change(book, step + 20)
         flush_rows = (0, 150, 40)[step % 3]
         if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, flush_rows=flush_rows):
             landed["stream"] += 1
     assert landed["snapshot"] >= 5
-    assert landed["stream"] >= 9
+    assert landed["stream"] >= 6
     runs(slots=3)
     check(client, book, database)

@@ -8,7 +8,7 @@ remembered, the table is told to remember more before it forgets the batch's fir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,8 @@ from headrace.sinks.clickhouse.names import quote_name, quote_text
 
 LEAST_BLOCKS: Final = 10_000
 """What every such table remembers: a batch of the default size has a hundred times fewer."""
-_REPLICATED: Final = ("Replicated", "Shared")
+_ALONE, _REPLICATED = "non_replicated_deduplication_window", "replicated_deduplication_window"
+_DEFAULTS: Final = {_ALONE: "system.merge_tree_settings", _REPLICATED: "system.replicated_merge_tree_settings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class _Memory:
 
 def ensure_windows(scope: LayoutScope, layouts: Iterable[Layout]) -> None:
     """See to it that each of the tables remembers enough blocks. Repeatable."""
-    for layout in layouts:
-        _ensure(scope, layout, LEAST_BLOCKS)
+    wanted = tuple(layouts)
+    for layout, memory in zip(wanted, _look(scope, wanted), strict=True):
+        _ensure(scope, layout, memory, LEAST_BLOCKS)
 
 
 class BlockCount:
@@ -57,43 +59,50 @@ class BlockCount:
 
     def _make_room(self) -> int:
         """How many parts may be written before looking again."""
-        memory = _look(self._scope, self._layout)
+        [memory] = _look(self._scope, [self._layout])
         if memory.partitioned:
-            return _ensure(self._scope, self._layout, 2 * self._parts).blocks
-        blocks = _ensure(self._scope, self._layout, 2 * self._blocks).blocks
-        return self._parts + blocks - self._blocks
+            return _ensure(self._scope, self._layout, memory, 2 * self._parts)
+        return self._parts + _ensure(self._scope, self._layout, memory, 2 * self._blocks) - self._blocks
 
 
-def _ensure(scope: LayoutScope, layout: Layout, least: int) -> _Memory:
-    memory = _look(scope, layout)
+def _ensure(scope: LayoutScope, layout: Layout, memory: _Memory, least: int) -> int:
+    """Make the table remember at least so many blocks; how many it does."""
     if memory.blocks >= least:
-        return memory
-    database, table = layout.holder or (layout.database, layout.table)
+        return memory.blocks
+    database, table = _place(layout)
     cluster = f" ON CLUSTER {quote_text(scope.choices.cluster)}" if scope.choices.cluster else ""
     with translated(scope.target, f"raising {memory.setting} of table {database}.{table} from {memory.blocks} to {least}"):
         connect(scope.target).client.command(
             f"ALTER TABLE {quote_name(database)}.{quote_name(table)}{cluster} MODIFY SETTING {memory.setting} = {least}"
         )
-    return _Memory(memory.setting, least, memory.partitioned)
+    return least
 
 
-def _look(scope: LayoutScope, layout: Layout) -> _Memory:
-    connection, (database, table) = connect(scope.target), layout.holder or (layout.database, layout.table)
-    with translated(scope.target, f"looking at table {database}.{table}"):
-        found = connection.client.query(
-            "SELECT engine, engine_full, partition_key FROM system.tables "
-            f"WHERE database = {quote_text(database)} AND name = {quote_text(table)}"
-        ).result_rows
-        if not found:
-            raise DefiniteError(
-                f"the table {database}.{table} is not on this server", place=f"table {layout.source}", hint="connect to one that has it"
-            )
-        engine, full, partition_key = found[0]
-        replicated = str(engine).startswith(_REPLICATED)
-        setting = "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
-        own = re.search(rf"\b{setting} = (\d+)", str(full))
-        if own is not None:
-            return _Memory(setting, int(own.group(1)), bool(partition_key))
-        defaults = "system.replicated_merge_tree_settings" if replicated else "system.merge_tree_settings"
-        usual = connection.client.query(f"SELECT value FROM {defaults} WHERE name = '{setting}'").result_rows
-    return _Memory(setting, int(usual[0][0]), bool(partition_key))
+def _look(scope: LayoutScope, layouts: Sequence[Layout]) -> list[_Memory]:
+    """What the tables remember, as the server has it now."""
+    if not layouts:
+        return []
+    client = connect(scope.target).client
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in map(_place, layouts))
+    tables = f"SELECT database, name, engine, engine_full, partition_key FROM system.tables WHERE (database, name) IN ({listed})"
+    usual = " UNION ALL ".join(f"SELECT name, value FROM {source} WHERE name = '{setting}'" for setting, source in _DEFAULTS.items())
+    with translated(scope.target, "looking at tables"):
+        found = {(database, name): about for database, name, *about in client.query(tables).result_rows}
+        defaults = {name: int(value) for name, value in client.query(usual).result_rows}
+    return [_memory(layout, found.get(_place(layout)), defaults) for layout in layouts]
+
+
+def _memory(layout: Layout, about: list[str] | None, defaults: Mapping[str, int]) -> _Memory:
+    if about is None:
+        database, table = _place(layout)
+        raise DefiniteError(
+            f"the table {database}.{table} is not on this server", place=f"table {layout.source}", hint="connect to a server that has it"
+        )
+    engine, full, partition_key = about
+    setting = _REPLICATED if engine.startswith(("Replicated", "Shared")) else _ALONE
+    own = re.search(rf"\b{setting} = (\d+)", full)
+    return _Memory(setting, int(own.group(1)) if own is not None else defaults[setting], bool(partition_key))
+
+
+def _place(layout: Layout) -> tuple[str, str]:
+    return layout.holder or (layout.database, layout.table)
