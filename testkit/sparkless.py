@@ -79,9 +79,16 @@ def run_work(task: Task, work: Work) -> list[Report]:
     return carried._run(json.loads(json.dumps(work)))
 
 
-def run_works(session: object, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+def run_works(
+    session: object,
+    task: Task,
+    works: Sequence[Work],
+    parallelism: int,
+    on_done: Callable[[Work, list[Report]], None],
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
     """What `headrace.spark.stream.run_works` does, in threads."""
-    del session
+    del session, on_idle
     with ThreadPoolExecutor(max_workers=max(parallelism, 1)) as pool:
         running = [(work, pool.submit(run_work, task, work)) for work in works]
         for work, future in running:

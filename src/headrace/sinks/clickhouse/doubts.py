@@ -37,7 +37,7 @@ class Left:
 
     block: ChangeBlock
     is_rest: bool = False
-    """Whether it is surely not there, so that it must not be taken for what the server may know."""
+    """Whether it is surely not there: then it goes under a name that the server cannot know."""
 
 
 class Doubts:

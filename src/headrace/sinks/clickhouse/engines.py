@@ -151,9 +151,6 @@ def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
 def plain_name(expression: str) -> str | None:
     """The column, where an expression is nothing but one."""
     tokens = list(tokenize(expression))
-    if len(tokens) == 3 and tokens[0].value == "(" and tokens[2].value == ")":
-        # So some versions print a key of one column.
-        tokens = tokens[1:2]
     return tokens[0].value if len(tokens) == 1 and _is_column(tokens, 0) else None
 
 

@@ -121,7 +121,8 @@ class ClickHouseWriter:
         route.named.count.add(written.rows)
         left = route.named.doubts.left_of(written)
         if left.block.rows:
-            self._write_named(route, left.block, token_of(self._pipe, block, self._attempt) + (":rest" if left.is_rest else ""))
+            name = token_of(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.is_rest else "")
+            self._write_named(route, left.block, name)
         route.named.doubts.answered()
 
     def write_row(self, block: ChangeBlock, name: str) -> None:
