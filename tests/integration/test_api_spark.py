@@ -23,12 +23,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace.spark
 from headrace.demo.server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
+from headrace.pipes.verifying.compared import describe
+from headrace.pipes.verifying.looking import Sides
+from headrace.pipes.verifying.looks import Answer, Look, LookKind, SparkLookers, ThreadLookers
+from headrace.pipes.verifying.regions import Region
+from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.spark.faults import decode
 from headrace.spark.session import start_session
 from testkit.accounts import Account, create_replica_account
 from testkit.binlogs import Logbook, Row, Value, fraction_text, open_logbook, time_text
 from testkit.documents import DOCS, run_examples
+from testkit.pairs import open_pair
 
 DATABASE = "typed"
 TYPES = """
@@ -291,3 +299,26 @@ def test_options_that_cannot_be(spark: SparkSession, account: Account) -> None:
             spark.read.format("headrace").options(**{**options_of(account, "x"), **options}).load()
         assert message in str(caught.value)
         assert account.password not in str(caught.value)
+
+
+def test_regions_are_compared_as_tasks(spark: SparkSession, mysql_server: PrivateServer, book: Logbook, tmp_path: Path) -> None:
+    """`headrace verify` on Spark (here, because it shares the session): what a task finds is what a thread finds."""
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL)")
+    with EmbeddedServer(tmp_path / "sink") as engine, open_pair(parse_mysql_url(mysql_server.url(DATABASE)), engine) as pair:
+        schema = pair.schema("t")
+        pair.copy(schema)
+        pair.run("UPDATE t SET v = 'changed' WHERE id = 2", "DELETE FROM t WHERE id = 3")
+        sides, tables = Sides(pair.address, pair.sink), [describe(schema, pair.sink)]
+        looks = [Look(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in LookKind]
+        found: list[dict[LookKind, Answer]] = []
+        for lookers in (ThreadLookers(sides, tables, 2), SparkLookers(spark, sides, tables, 2)):
+            answers: dict[LookKind, Answer] = {}
+            lookers.run(looks, lambda look, answer, answers=answers: answers.update({look.kind: answer}))  # type: ignore[misc]
+            found.append(answers)
+        assert found[0] == found[1]
+        narrowed = found[1][LookKind.NARROW].findings
+        assert narrowed is not None
+        assert sorted(narrowed.keys.column("id").to_pylist()) == [2, 3]
+        pair.run("DROP TABLE t")
+        with pytest.raises(DefiniteError, match="no such table"):
+            lookers.run(looks[:1], lambda *_: None)

@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.settings_file import parse_settings
 from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
-from headrace.pipes.verifying import looking, settling
+from headrace.pipes.verifying import looking, regions, settling
 from headrace.pipes.verifying.compared import describe
 from headrace.pipes.verifying.looking import Looker, Sides
 from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
@@ -31,7 +31,7 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 from testkit.pairs import Pair, open_pair
 
-ROWS = 2000
+ROWS = 1000
 NUMBERS = f"WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS - 1})"
 # Keys that both sides order alike, and keys that they do not: definition, key of row i, three keys to spoil in ClickHouse's words.
 KEYS: dict[str, tuple[str, str, tuple[str, str, str]]] = {
@@ -84,7 +84,7 @@ def make(pair: Pair, table: str, definition: str, key: str) -> TableSchema:
 def verify(
     pair: Pair, *schemas: TableSchema, options: VerifyOptions | None = None, watermark: Watermark | None = None
 ) -> list[TableResult]:
-    chosen = options or VerifyOptions(chunk_rows=250, settle=False)
+    chosen = options or VerifyOptions(chunk_rows=400, settle=False)
     selection = Selection(tuple(str(schema.name) for schema in schemas))
     return list(verify_tables(pair.address, pair.sink, selection, replace(chosen, zero_dates=ZeroDates.NULL), watermark=watermark))
 
@@ -134,7 +134,7 @@ def test_repairing_sets_missing_extra_and_different_rows_right(pair: Pair) -> No
         pair.spoil(f"ALTER TABLE {place} DELETE WHERE {key[2]} SETTINGS mutations_sync = 2")
     pair.run("DELETE FROM number WHERE id = 10", "DELETE FROM text WHERE word = 'é5'", "UPDATE mixed SET v = 'new' WHERE id = 3")
     pair.tell("pipe", pair.log_end())
-    options = VerifyOptions(chunk_rows=250, repair=True)
+    options = VerifyOptions(chunk_rows=400, repair=True)
     results = verify(pair, *schemas, options=options, watermark=watch(pair))
     assert [(result.verdict, result.comparison.total, result.notes) for result in results] == [(Verdict.EQUAL, 0, ())] * 4
     assert {result.schema.name.table: result.repaired for result in results} == {"number": 3, "text": 3, "mixed": 12, "moment": 2}
@@ -226,18 +226,19 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     assert (found.comparison.total, found.changing, found.keys.to_pylist()) == (1, 1, [{"id": 17}])
 
 
-def test_a_sample_is_the_same_for_the_same_seed(pair: Pair) -> None:
+def test_a_sample_is_the_same_for_the_same_seed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "_LEAST_SAMPLE_CHUNK", 120)
     schemas = [make(pair, name, *KEYS[name][:2]) for name in ("number", "text")]
     for schema in schemas:
         pair.copy(schema)
-    monkey = VerifyOptions(settle=False, sample=Sample(1, share=0.25))
-    first = [result.comparison.rows for result in verify(pair, *schemas, options=monkey)]
-    again = [result.comparison.rows for result in verify(pair, *schemas, options=monkey)]
-    other = [result.comparison.rows for result in verify(pair, *schemas, options=replace(monkey, sample=Sample(2, rows=500)))]
+    options = VerifyOptions(settle=False, sample=Sample(1, share=0.25))
+    first = [result.comparison.rows for result in verify(pair, *schemas, options=options)]
+    again = [result.comparison.rows for result in verify(pair, *schemas, options=options)]
+    other = [result.comparison.rows for result in verify(pair, *schemas, options=replace(options, sample=Sample(2, rows=250)))]
     assert first == again != other
-    assert all(300 < rows < 700 for rows in first + other)
+    assert all(150 < rows < 350 for rows in first + other)
     pair.spoil(f"TRUNCATE TABLE `{pair.address.database}`.number")
-    [result] = verify(pair, schemas[0], options=monkey)
+    [result] = verify(pair, schemas[0], options=options)
     assert result.comparison.total == first[0]
 
 
