@@ -38,6 +38,7 @@ from headrace.sinks.clickhouse.choices import (
     YearAs,
 )
 from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.constants import constant_in
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
@@ -423,6 +424,23 @@ def test_a_chosen_type_keeps_the_extremes(target: ClickHouseTarget, case: Case) 
     kept = sink.reader().kept(schema, pa.Table.from_batches([block.images]))
     found = compare(schema, kept, read)
     assert (found.total, found.differences) == (0, ())
+
+
+def test_a_default_is_the_same_constant_in_every_type(target: ClickHouseTarget) -> None:
+    """What an added column shows in old rows is what a block with that value would have stored."""
+    asked: list[tuple[str, str, str]] = []
+    for case in CHOICES + TYPES:
+        for value, shown in zip(case.values, case.shown, strict=True):
+            written = None if value is None else constant_in(case.column, case.stored, value)
+            if written is not None:
+                asked.append((f"{case} {value!r:.40}", f"(SELECT {case.expression} FROM (SELECT {written} AS v))", shown))
+    kinds = {case.column.kind for case in CHOICES + TYPES}
+    assert kinds - {Kind.JSON} == {Kind[label.split("-")[0].upper()] for label, _, _ in asked}
+    reader = choose(target, {}).reader()
+    for start in range(0, len(asked), 40):
+        part = asked[start : start + 40]
+        [row] = reader.query(f"SELECT {', '.join(f'{sql} AS c{n}' for n, (_, sql, _) in enumerate(part))}")[1]
+        assert dict(zip((label for label, _, _ in part), row, strict=True)) == {label: shown for label, _, shown in part}
 
 
 HALTS = [

@@ -83,6 +83,10 @@ IN_PLACE: list[tuple[str, list[str]]] = [
     ("MODIFY e ENUM('x','y','z')", []),
     ("MODIFY e VARCHAR(9)", ["MODIFY COLUMN `e` Nullable(String)"]),
     ("MODIFY a VARCHAR(11)", ["MODIFY COLUMN `a` Nullable(String)"]),
+    (
+        "ADD COLUMN c TIME(3) DEFAULT '-01:00:00.5'",
+        ["ADD COLUMN IF NOT EXISTS `c` Nullable(Time64(3)) DEFAULT CAST('-01:00:00.500000', 'Nullable(Time64(3))') AFTER `dt`"],
+    ),
     ("MODIFY dt DATETIME(6)", ["MODIFY COLUMN `dt` Nullable(DateTime64(6, 'UTC'))"]),
     ("MODIFY a INT FIRST", ["MODIFY COLUMN `id` Int32 AFTER `a`"]),
     ("MODIFY d DECIMAL(5,2) FIRST", ["MODIFY COLUMN `d` Nullable(Decimal(5, 2)) FIRST"]),

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.typenames import parse_type, unwrap
-from headrace.sinks.clickhouse.types import enum_type
+from headrace.sinks.clickhouse.types import enum_type, grown_enum
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,8 @@ def test_an_enum_has_the_source_s_numbers() -> None:
 
 def test_an_enum_grows_without_moving_its_members() -> None:
     before = enum_type(("a", "b"))
-    assert enum_type(("a", "b", "c"), before) == "Enum8('' = 0, 'a' = 1, 'b' = 2, 'c' = 3)"
-    assert enum_type(("a", "new", "b"), before) == "Enum8('' = 0, 'a' = 1, 'b' = 2, 'new' = 3)"
-    assert enum_type(("b",), before) == before
+    assert grown_enum(before, enum_type(("a", "b", "c"))) == "Enum8('' = 0, 'a' = 1, 'b' = 2, 'c' = 3)"
+    assert grown_enum(before, f"Nullable({enum_type(('a', 'new', 'b'))})") == "Nullable(Enum8('' = 0, 'a' = 1, 'b' = 2, 'new' = 3))"
+    assert grown_enum(f"Nullable({before})", enum_type(("b",))) == before
+    assert grown_enum(before, "String") == ""
+    assert grown_enum("Enum8('x' = -5)", enum_type(("x", "y"))) == "Enum8('x' = -5, 'y' = 2)"

@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
 from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning, StoredColumn
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.types import ROW
+from headrace.sinks.clickhouse.types import ROW, grown_enum
 from headrace.sinks.clickhouse.views import create_view_sql, shown_from
 
 _ASIDE = "_headrace_{}"
@@ -301,6 +301,8 @@ class _InPlace:
         if self.subject.layout.family is Family.HISTORY and not holds_all(there.type, kind):
             # What was stays as it was: the column keeps its type, which holds the new values too.
             return
+        # Members keep their numbers, whatever places the source gave them.
+        kind = grown_enum(there.type, kind) or kind
         if not converts_in_place(there.type, kind):
             self.obstacle = f"ClickHouse does not convert column {there.name} from {there.type} to {kind} in place"
             return

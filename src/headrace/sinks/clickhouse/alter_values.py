@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from headrace.model.effects import Shortened
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.constants import constant_in
 from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.types import storage_type
 from headrace.sinks.clickhouse.values import literal
 
-_BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _PLAIN: Final = frozenset(
     {*(kind for kind in Kind if kind.value.startswith(("int", "uint"))), Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT}
 )
@@ -28,8 +29,8 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
     """A value of a column as a constant of its stored type; empty where the type shows it by itself; None where it cannot be said."""
     if value is None:
         return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
-    if stored != storage_type(schema, column) and column.kind not in _PLAIN | {Kind.DECIMAL}:
-        return None
+    if stored != storage_type(schema, column) or column.kind is Kind.TIME:
+        return constant_in(column, stored, value)
     if column.kind in _BY_NUMBER:
         integer = pa.int32() if column.kind is Kind.DATE else pa.int64()
         value = pa.array([value], integer).view(column.arrow_type)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -88,20 +89,30 @@ def storage_type(schema: TableSchema, column: Column, choices: TableChoices = _D
     return StoredType(kind.plain, kind.nullable, low or kind.low_cardinality).spelled
 
 
-def enum_type(members: tuple[str, ...], grown_from: str = "") -> str:
+def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None) -> str:
     """An Enum of a source's members with the source's numbers, and 0 for the empty text, which stands for a value that was none.
 
-    Members that a stored Enum has already keep their numbers, as ClickHouse demands of an ALTER, and stay even if the source dropped them.
+    Members that have a number already keep it, and stay even if the source dropped them.
     """
-    numbers = parse_type(grown_from).members if grown_from else {"": 0}
-    taken = set(numbers.values())
+    known = {"": 0} if numbers is None else dict(numbers)
+    taken = set(known.values())
     for number, name in enumerate(members, 1):
-        if name not in numbers:
-            numbers[name] = number if number not in taken else max(taken) + 1
-            taken.add(numbers[name])
+        if name not in known:
+            known[name] = number if number not in taken else max(taken) + 1
+            taken.add(known[name])
     family = "Enum8" if max(taken) <= _MOST_ENUM8 else "Enum16"
-    listed = sorted(numbers.items(), key=lambda member: member[1])
+    listed = sorted(known.items(), key=lambda member: member[1])
     return f"{family}({', '.join(f'{quote_text(name)} = {number}' for name, number in listed)})"
+
+
+def grown_enum(old: str, new: str) -> str:
+    """An Enum with the members of both types, those of the old one under their numbers, as ClickHouse demands; empty if one is no Enum."""
+    before, after = unwrap(old), unwrap(new)
+    if not (before.plain.name.startswith("Enum") and after.plain.name.startswith("Enum")):
+        return ""
+    members = sorted(after.plain.members.items(), key=lambda member: member[1])
+    grown = parse_type(enum_type(tuple(name for name, _ in members if name), before.plain.members))
+    return replace(after, plain=grown).spelled
 
 
 def _given(column: Column, choices: TableChoices) -> str:
