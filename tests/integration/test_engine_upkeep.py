@@ -6,7 +6,8 @@ import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,16 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes.copying import Copier
+from headrace.pipes.state import TableState
+from headrace.pipes.targets import Targets
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.layout import Meaning
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.sweeping import cleanup_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.mysql.position import BinlogPosition
 from testkit.clustered import ClusteredServer
 
 COLUMNS = (Column("id", Kind.INT64, False), Column("word", Kind.STRING, False, comment="it's"))
@@ -234,3 +239,35 @@ def test_many_partitions_in_one_block(target: ClickHouseTarget) -> None:
     sink.writer().write(block(KEYED, *((n, Op.INSERT, n, "x") for n in range(1, 301))))
     assert sink.reader().count(KEYED) == 300
     assert sink.layout(KEYED).mark(Meaning.VERSION) is not None
+
+
+def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget) -> None:
+    sink = sink_of(target)
+    sink.prepare([KEYED])
+    notes: list[str] = []
+    nothing: Any = None
+    copier = Copier(
+        address=nothing,
+        targets=Targets(sink),
+        settings=nothing,
+        view=cast(Any, SimpleNamespace(note=notes.append)),
+        directory=nothing,
+        state=nothing,
+        log=nothing,
+        shown=lambda schema: schema,
+        task=nothing,
+        stopping=lambda: False,
+    )
+    position = BinlogPosition("binlog.000002", 500, "")
+    table = TableState(KEYED, position.to_json())
+    copier._check_older(table)
+    assert notes == []
+    sink.writer().write(block(KEYED, (position.version - 1, Op.INSERT, 1, "a")))
+    copier._check_older(table)
+    assert "shop.t holds rows already; those that the source has not stay, until headrace resync" in notes[0]
+    sink.writer().write(block(KEYED, (1_700_000_000_000 << 22, Op.INSERT, 1, "by a clock")))
+    with pytest.raises(DefiniteError, match="holds rows with versions up to 7130316800000000000") as caught:
+        copier._check_older(table)
+    assert "TRUNCATE" in caught.value.hint
+    # A later snapshot of the same pipe comes after rows of its own.
+    copier._check_older(replace(table, snapshot=1))
