@@ -12,7 +12,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
 from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.creation import plan_layout
+from headrace.sinks.clickhouse.creation import plan_layout, remembering_sql
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
 from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning
 from headrace.sinks.clickhouse.url import ClickHouseTarget
@@ -271,6 +271,17 @@ def test_what_cannot_hold_the_source_s_rows_is_refused(found: FoundTable, chosen
     assert caught.value.hint
     if remedy:
         assert re.search(remedy, caught.value.hint)
+
+
+def test_a_replicated_table_that_counts_remembers_blocks_for_long() -> None:
+    engine = "ReplicatedMergeTree('/x', 'r') ORDER BY id SETTINGS index_granularity = 8192"
+    found = there(engine, VERSION, FoundColumn("_operation", "String"))
+    expected = "ALTER TABLE `shop`.`orders` MODIFY SETTING replicated_deduplication_window_seconds = 2592000"
+    assert remembering_sql(adapted(found)) == expected
+    assert remembering_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 3600"))) == expected
+    assert remembering_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 604800"))) == ""
+    assert remembering_sql(adapted(replace(found, engine="MergeTree ORDER BY id"))) == ""
+    assert remembering_sql(adapted(replace(MADE, engine="Replicated" + MADE.engine))) == ""
 
 
 def test_rows_that_nothing_tells_apart() -> None:

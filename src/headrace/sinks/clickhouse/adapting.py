@@ -178,6 +178,7 @@ class _Adapter(Subject):
             self.engine.settings,
             computed,
             shard_by=self.shard_by,
+            replication=self.engine.replication,
         )
 
     def _hides_deleted(self) -> bool:

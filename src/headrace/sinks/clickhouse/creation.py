@@ -32,6 +32,7 @@ MADE: Final = "Headrace: place in the source's log"
 # Blocks of engines that count are written under tokens; these settings make a server remember them.
 _WINDOW: Final = {"non_replicated_deduplication_window": "10000"}
 _REPLICATED_WINDOW: Final = {"replicated_deduplication_window": "10000", "replicated_deduplication_window_seconds": "2592000"}
+_LEAST_MEMORY_S: Final = 7 * 86_400
 # Columns that ClickHouse itself keeps in MergeTree tables.
 _RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
@@ -317,6 +318,17 @@ def engine_sql(storage: Storage) -> str:
     words = [quote_text(part) for part in storage.replica] + [quote_name(name) for name in storage.arguments]
     name = f"Replicated{storage.engine}" if storage.cluster else storage.engine
     return f"{name}({', '.join(words)})" if words else name
+
+
+def remembering_sql(layout: Layout) -> str:
+    """What makes a replicated table that was found, and counts rows, know a block again for as long as a pipe may stand still; empty where
+    it does. (How many blocks it knows is another matter: see `windows`.)"""
+    name = "replicated_deduplication_window_seconds"
+    known = int(dict(layout.storage.settings).get(name, "0"))
+    if not layout.storage.replication or not layout.is_ordered or known >= _LEAST_MEMORY_S:
+        return ""
+    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    return f"ALTER TABLE {held} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
 
 
 def _setting(value: str) -> str:

@@ -101,6 +101,8 @@ class Storage:
     """SQL of columns and indexes beyond the source's and ours."""
     clauses: tuple[tuple[str, str], ...] = ()
     """More clauses by choice: PRIMARY KEY, SAMPLE BY, TTL."""
+    replication: str = ""
+    """Of a table that was found: `Replicated` or `Shared`, if it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, wa
 from headrace.sinks.clickhouse.bookkeeping import check_not_ours
 from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts
+from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts, remembering_sql
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_holders
 from headrace.sinks.clickhouse.layout import Layout, Meaning
@@ -59,6 +59,10 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
         lacking.append((layout, missing, there, holder))
     for layout, missing, there, holder in lacking:
         _add_missing(connection, target, layout, missing, there, holder)
+        remembering = remembering_sql(layout)
+        if remembering:
+            with translated(target, f"making table {layout.database}.{layout.table} remember blocks for longer"):
+                connection.client.command(remembering)
     _create_databases(connection, scope, layouts)
     for layout in layouts:
         if (layout.database, layout.table) not in found:
