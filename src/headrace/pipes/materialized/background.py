@@ -69,7 +69,9 @@ class Background:
         """Put down what the pipe is to be run with: the command, besides its state and settings, and the variables that are secret."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._put(keeper.SECRET, json.dumps(dict(secrets)))
-        self._put(SETTINGS, to_toml(settings))
+        if not (self.directory / SETTINGS).exists():
+            # Someone may have edited what was put down before.
+            self._put(SETTINGS, to_toml(settings))
         whole = [*command, "--state", str(self.directory), "--settings", str(self.directory / SETTINGS)]
         self._put(keeper.PLAN, json.dumps({"command": whole, "retry_ms": retry_ms}))
 
