@@ -67,6 +67,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a few rows, so that a table of two thousand has all that one of ten million has."""
     monkeypatch.setattr(looking, "_READ_ROWS", 40)
     monkeypatch.setattr(looking, "_BUCKET_ROWS", 10)
+    monkeypatch.setattr(regions, "_SINK_ROWS", 300)
 
 
 def make(pair: Pair, table: str, definition: str, key: str) -> TableSchema:

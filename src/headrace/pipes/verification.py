@@ -200,8 +200,8 @@ class _Verification:
             findings.setdefault(look.region, []).append(answer.findings)
 
         if unlike:
-            lookers.run([Look(LookKind.NARROW, number, r, regions[r], rows[r]) for r in unlike], on_answer)
-        settled = self._settle(looker, table, regions, rows, findings)
+            lookers.run([Look(LookKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
+        settled = self._settle(looker, table, regions, first, findings)
         settled, repaired, notes = self._repair(looker, table, settled)
         behind = (self._lag(),) if settled.behind else ()
         unread = sum(one.unread for found in findings.values() for one in found)
@@ -217,7 +217,7 @@ class _Verification:
         )
 
     def _settle(
-        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], rows: Sequence[int], findings: dict[int, list[Findings]]
+        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer], findings: dict[int, list[Findings]]
     ) -> Settled:
         nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
         differing = {r: found for r, found in findings.items() if any(one.comparison.total for one in found)}
@@ -225,7 +225,7 @@ class _Verification:
         if table.schema.row_key:
             keys = distinct(pa.concat_tables([nothing, *(one.keys for found in differing.values() for one in found)]))
             return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
-        parts = [settler.settle_whole(table, regions[r], rows[r]) for r in differing]
+        parts = [settler.settle_whole(table, regions[r], _most_rows(first[r])) for r in differing]
         return Settled(
             sum((part.comparison for part in parts), Comparison()),
             nothing,
@@ -260,12 +260,13 @@ def _first_looks(table: ComparedTable, number: int, place: int, region: Region) 
     read = [Look(LookKind.READ, number, place, region)] if table.read or not table.by_digest else []
     if not table.by_digest:
         return read
-    if len(region.wheres) == 1:
+    if len(region.wheres) == len(region.conditions) == 1:
         return [*read, Look(LookKind.BOTH, number, place, region)]
-    # The sink sums up the whole at once, with threads of its own; the source part by part.
+    # The sink sums up the whole at once, or a few large parts, with threads of its own; the source range by range.
     share = max(region.estimate // len(region.wheres), 1)
     parts = [Look(LookKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
-    return [*read, Look(LookKind.SINK, number, place, region), *parts]
+    sink = [Look(LookKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
+    return [*read, *sink, *parts]
 
 
 def _added(one: Answer, other: Answer) -> Answer:
@@ -280,6 +281,11 @@ def _rows(answer: Answer) -> int:
     if answer.source is not None:
         return answer.source.rows
     return answer.findings.comparison.rows if answer.findings is not None else 0
+
+
+def _most_rows(answer: Answer) -> int:
+    """How many rows a region has on the side that has more."""
+    return max(_rows(answer), answer.sink.rows if answer.sink is not None else 0)
 
 
 __all__ = ["Sample", "SparkUse", "TableResult", "Verdict", "VerifyOptions", "verify_tables"]

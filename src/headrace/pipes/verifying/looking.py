@@ -98,9 +98,7 @@ class Looker(AbstractContextManager["Looker"]):
             return self.read(table, region)
         count = min(max(rows // _BUCKET_ROWS, 1), _MOST_BUCKETS)
         source = self._source_buckets(table, region.wheres, count)
-        target = retrying(
-            lambda: self._digests.buckets(table.schema, region.condition, count, _names(table.digested)), deadline_s=_DEADLINE_S
-        )
+        target = self._sink_buckets(table, region.conditions, count)
         sizes = {
             bucket: max(source.get(bucket, Digest()).rows, target.get(bucket, Digest()).rows)
             for bucket in sorted(source.keys() | target.keys())
@@ -143,9 +141,15 @@ class Looker(AbstractContextManager["Looker"]):
     def _source_buckets(self, table: ComparedTable, wheres: Sequence[str], count: int) -> Mapping[int, Digest]:
         total: dict[int, Digest] = {}
         for where in wheres:
-            found = self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.digested, where, count))  # type: ignore[misc]
-            for bucket, digest in found.items():
-                total[bucket] = total.get(bucket, Digest()) + digest
+            _add(total, self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.digested, where, count)))  # type: ignore[misc]
+        return total
+
+    def _sink_buckets(self, table: ComparedTable, conditions: Sequence[str], count: int) -> Mapping[int, Digest]:
+        total: dict[int, Digest] = {}
+        names = _names(table.digested)
+        for condition in conditions:
+            found = retrying(lambda one=condition: self._digests.buckets(table.schema, one, count, names), deadline_s=_DEADLINE_S)  # type: ignore[misc]
+            _add(total, found)
         return total
 
     def _within(self, table: ComparedTable, region: Region, count: int, buckets: Sequence[int]) -> Region:
@@ -169,6 +173,11 @@ class Looker(AbstractContextManager["Looker"]):
                 raise
 
         return retrying(attempt, deadline_s=_DEADLINE_S)
+
+
+def _add(total: dict[int, Digest], found: Mapping[int, Digest]) -> None:
+    for bucket, digest in found.items():
+        total[bucket] = total.get(bucket, Digest()) + digest
 
 
 def _names(schema: TableSchema) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,9 +68,10 @@ def pipe_in_sink(own: OwnTables, address: MySQLAddress, name: str) -> KnownPipe:
 
 def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
     columns = state.options.get("columns", {})
+    chosen = Selection.from_json(state.selection)
     return KnownPipe(
         directory,
-        Selection.from_json(state.selection),
+        replace(chosen, exclude=(*chosen.exclude, *(glob.escape(str(name)) for name in sorted(state.ignored)))),
         state.projection(Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ())))),
         ZeroDates(state.options.get("zero_dates", ZeroDates.HALT)),
         settings_of(state, str(directory.path / "pipe.json")).sink,

@@ -26,6 +26,8 @@ from headrace.sources.mysql.snapshot import estimate_rows
 CHUNK_ROWS: Final = 250_000
 _ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.DECIMAL, Kind.BYTES, Kind.YEAR}
 """Kinds that both sides order alike, and whose values are spelled exactly on both."""
+_SINK_ROWS: Final = 20_000_000
+"""Rows that the sink sums up in one query: seconds, and far from any limit of time."""
 _LEAST_SAMPLE_CHUNK: Final = 2_000
 _SAMPLE_CHUNKS: Final = 8
 
@@ -37,13 +39,19 @@ class Region:
     wheres: tuple[str, ...]
     condition: str
     estimate: int
+    parts: tuple[str, ...] = ()
+    """Conditions for the sink that cut the region into disjoint parts, if it is too large for one query."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return self.parts or (self.condition,)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Region:
-        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"])
+        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"], tuple(raw["parts"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,15 @@ def plan_regions(
         return _sampled_ranges(ranges, sample.seed, share) if len(ranges) > 1 else [_sampled_rows(sink, table, rows, sample.seed, share)]
     if len(ranges) == 1 and (table.read or not table.by_digest):
         return _buckets(sink, table, rows, chunk_rows)
-    return ranges if len(ranges) > 1 else [Region(tuple(found.where for found in cuts.ranges), "1", max(rows, 1))]
+    return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(found.where for found in cuts.ranges))]
+
+
+def _whole(sink: ClickHouseSink, table: ComparedTable, rows: int, wheres: tuple[str, ...]) -> Region:
+    """The table as one region; the sink is asked for parts of it where an answer for the whole would take minutes."""
+    count, digests = -(-rows // _SINK_ROWS), sink.digests()
+    names = [column.name for column in table.digested.columns]
+    parts = [digests.in_buckets(table.schema, count, [i], names) for i in range(count)] if count > 1 else []
+    return Region(wheres, "1", max(rows, 1), tuple(parts))
 
 
 def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: Cuts) -> list[Region]:

@@ -40,8 +40,8 @@ class TableResult:
 
     @property
     def verdict(self) -> Verdict:
-        if self.comparison.total or (self.unread and not self.behind):
+        if self.comparison.total:
             return Verdict.DIFFERENT
         if self.behind or self.is_behind:
             return Verdict.BEHIND
-        return Verdict.CHANGING if self.changing else Verdict.EQUAL
+        return Verdict.CHANGING if self.changing or self.unread else Verdict.EQUAL

@@ -15,6 +15,7 @@ from headrace.pipes.verify import Difference
 from headrace.pipes.verifying.result import TableResult, Verdict
 
 log = logging.getLogger("headrace")
+_WIDEST = 200
 
 
 class VerifyView(Protocol):
@@ -107,13 +108,19 @@ def result_lines(result: TableResult) -> list[str]:
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
     """One difference on one line."""
-    named = ", ".join(f"{name}={value!r}" for name, value in zip(key, difference.key, strict=True)) if key else repr(difference.key)
+    named = ", ".join(f"{name}={_shown(value)}" for name, value in zip(key, difference.key, strict=True)) if key else _shown(difference.key)
     match difference.kind:
         case "missing":
             return f"{named}: missing in the sink"
         case "extra":
             return f"{named}: only in the sink"
-    return f"{named}: {difference.column} is {difference.source!r} at the source, {difference.target!r} in the sink"
+    return f"{named}: {difference.column} is {_shown(difference.source)} at the source, {_shown(difference.target)} in the sink"
+
+
+def _shown(value: object) -> str:
+    """A value on one line; long ones are cut, with their length, so that a difference far behind shows at least there."""
+    text = repr(value)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}… ({len(text)} characters)"
 
 
 def results_json(results: Iterable[TableResult], **about: Any) -> str:
