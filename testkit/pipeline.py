@@ -146,10 +146,10 @@ class Pipeline:
         return run_command(*arguments, environment=self.environment)
 
     def chunks_done(self) -> int:
-        return self._lines().count('"done":')
+        return sum(len(done) for _, done in self._chunks().values())
 
     def chunks_planned(self) -> int:
-        return self._lines().count('"where":')
+        return sum(planned for planned, _ in self._chunks().values())
 
     def last_planned_batch(self) -> int:
         return _newest(self.state / "checkpoint" / "offsets")
@@ -179,9 +179,18 @@ class Pipeline:
         with EmbeddedServer.connect_or_start(path) as server:
             yield server.url
 
-    def _lines(self) -> str:
+    def _chunks(self) -> dict[str, tuple[int, set[int]]]:
+        """How many chunks each table's snapshot has by its last plan, and which are done."""
         file = self.state / "snapshot.jsonl"
-        return file.read_text() if file.exists() else ""
+        found: dict[str, tuple[int, set[int]]] = {}
+        # The last line may be half written.
+        for line in file.read_text().split("\n")[:-1] if file.exists() else ():
+            entry = json.loads(line)
+            if "chunks" in entry:
+                found[entry["table"]] = (len(entry["chunks"]), set())
+            elif "done" in entry:
+                found[entry["table"]][1].add(entry["done"])
+        return found
 
     def _tables(self) -> list[str]:
         return [word for glob in self.tables for word in ("--tables", glob)]

@@ -18,10 +18,13 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.model.version import unpack_version
 from headrace.pipes.pipe import Pipe
 from headrace.pipes.progress import LogView
+from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.state import StateDirectory
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -196,4 +199,58 @@ def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.M
     assert landed["snapshot"] >= 5
     assert landed["stream"] >= 6
     runs(slots=3)
+    check(client, book, database)
+
+
+def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
+    """Every table shows what the source has, and collapsing ones add up to it."""
+    for table in TABLES:
+        expected = Counter(source_rows(book.server, book.database, table))
+        read = sink.renewed().reader().read_range(book.schema(table))
+        assert Counter(tuple(row[column] for column in ("id", "n", "s")) for row in read.to_pylist()) == expected, table
+        if table.startswith(("folded", "paired")):
+            place = f"`{sink.target.database}`.{table}"
+            sums = client.query(f"SELECT {COLUMNS}, toInt32(sum(_sign)) AS times FROM {place} GROUP BY {COLUMNS} HAVING times != 0")
+            assert Counter({tuple(row[:-1]): row[-1] for row in sums.result_rows}) == expected, table
+
+
+def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is emptied in the log, or read again on demand, counts what came after that, also if it is killed on the way."""
+    book, sink = runs.book, runs.sink
+    prepare(book, rows=40)
+    runs()
+    cutter = Cutter(monkeypatch)
+    change(book, 1)
+    book.run(*(f"TRUNCATE TABLE {table}" for table in TABLES))
+    change(book, 2)
+    assert survive(runs, cutter, 3, answered=True)
+    change(book, 3)
+    assert survive(runs, cutter, 9, answered=False)
+    runs()
+    shown(client, book, sink)
+    # Something is wrong with the tables, and they are read again.
+    for table in COUNTING:
+        client.command(f"INSERT INTO `{sink.target.database}`.{table} SELECT * FROM `{sink.target.database}`.{table}")
+    directory = StateDirectory(runs.state)
+    ask_for_resync(directory, (f"{book.database}.folded*", f"{book.database}.paired*"))
+    change(book, 4)
+    assert survive(runs, cutter, 1, answered=True)
+    change(book, 5)
+    assert survive(runs, cutter, 2, answered=True, snapshot=SnapshotMode.CONSISTENT)
+    change(book, 6)
+    runs()
+    shown(client, book, sink)
+
+
+def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Client) -> None:
+    book, database = runs.book, runs.sink.target.database
+    prepare(book, rows=5)
+    runs.sink.prepare([book.schema(table) for table in TABLES])
+    client.command(f"INSERT INTO `{database}`.folded (id, n, _sign, _version) VALUES (1, 1, 1, 1)")
+    with pytest.raises(DefiniteError, match="holds rows already, and its engine adds rows up"):
+        runs()
+    client.command(f"TRUNCATE TABLE `{database}`.folded")
+    runs()
+    change(book, 1)
+    runs()
     check(client, book, database)

@@ -138,6 +138,9 @@ class Decision:
             self._intent.tables[name] = self._renewed(table)
             if keeps:
                 self._intent.prepared.add(name)
+            elif not found.steps:
+                # A history keeps what was; it is told of each row that it went.
+                self._intent.swept.append(schema)
             self._take(name, [kind], found, KEPT if keeps or not found.steps else APPLIED)
 
     def _leave(self, name: TableName) -> None:
