@@ -14,7 +14,7 @@ from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundTable
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.names import quote_text
+from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 Place = tuple[str, str]
@@ -35,6 +35,18 @@ def check_replicas(connection: Connection, scope: LayoutScope, layouts: Sequence
         engines |= dict.fromkeys(new, "a plain table to be made")
     check_shared(target, engines)
     check_same(target, _paths_by_host(target, [place for place, engine in engines.items() if engine.startswith("Replicated")]))
+
+
+def sync_replica(scope: LayoutScope, layout: Layout) -> None:
+    """Wait until the host that is asked has all that was written to others: who reads there to write, as a sweep does, must see it."""
+    if not scope.target.others:
+        return
+    database, table = layout.holder or (layout.database, layout.table)
+    connection = connect(scope.target)
+    with translated(scope.target, f"waiting for the replica of {database}.{table}"):
+        here = f"database = {quote_text(database)} AND table = {quote_text(table)}"
+        if connection.client.query(f"SELECT 1 FROM system.replicas WHERE {here}").result_rows:
+            connection.client.command(f"SYSTEM SYNC REPLICA {quote_name(database)}.{quote_name(table)}")
 
 
 def check_shared(target: ClickHouseTarget, engines: Mapping[Place, str]) -> None:

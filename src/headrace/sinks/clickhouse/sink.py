@@ -23,6 +23,7 @@ from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.replicas import sync_replica
 from headrace.sinks.clickhouse.tables import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.windows import ensure_windows
@@ -71,6 +72,7 @@ class ClickHouseSink:
 
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
+        sync_replica(self._scope, self.layout(schema))
         sweep_table(self._scope, self.layout(schema), before)
         supersede(self.own_tables(), schema.name, before, time.time_ns() // 1000)
 
