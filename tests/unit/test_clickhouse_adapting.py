@@ -15,6 +15,7 @@ from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.creation import plan_layout, remembering_sql
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
 from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning
+from headrace.sinks.clickhouse.sweeping import sweep_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
 ORDERS = TableSchema(
@@ -313,10 +314,13 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
     layout = adapted(over, holder=MADE)
     assert (layout.holder, layout.family, set(layout.moving)) == (("shop", "orders_local"), Family.REPLACING, {"id", "n"})
     assert layout.insert_settings["distributed_foreground_insert"] == "1"
+    wide = adapted(replace(over, elsewhere=True), holder=MADE, cluster="c")
+    assert sweep_sql(replace(wide, family=Family.COLLAPSING), 5).startswith("DELETE FROM `shop`.`orders_local` ON CLUSTER `c`")
     assert adapted(replace(over, engine="Distributed('c', 'shop', 'orders_local')"), holder=MADE).moving == ("id",)
     for found, holder, why in (
         (over, None, "over shop.orders_local, which is not on this server"),
         (over, replace(over), "which distributes them again"),
+        (replace(over, elsewhere=True), MADE, "over the servers of cluster c, and Headrace was not told"),
         (over, there("Log"), "its engine is Log"),
         (replace(over, engine="Distributed('c', 'shop', 'orders_local', rand())"), MADE, r"rand\(\) gives another each time"),
         (replace(over, engine="Distributed('c', currentDatabase(), 'orders_local')"), MADE, "in a way that is not understood"),

@@ -177,6 +177,7 @@ class _Adapter(Subject):
             self.table.partition_key,
             self.engine.settings,
             computed,
+            cluster=self.plan.storage.cluster if self.distributes or self.engine.replication else "",
             shard_by=self.shard_by,
             replication=self.engine.replication,
         )

@@ -328,7 +328,8 @@ def remembering_sql(layout: Layout) -> str:
     if not layout.storage.replication or not layout.is_ordered or known >= _LEAST_MEMORY_S:
         return ""
     held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
-    return f"ALTER TABLE {held} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
+    cluster = f" ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else ""
+    return f"ALTER TABLE {held}{cluster} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
 
 
 def _setting(value: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.sinks.clickhouse.client import Connection
-from headrace.sinks.clickhouse.engines import UnreadableEngine, parse_distribution, parse_engine
+from headrace.sinks.clickhouse.engines import Distribution, UnreadableEngine, parse_distribution, parse_engine
 from headrace.sinks.clickhouse.names import quote_text
 
 
@@ -33,6 +33,8 @@ class FoundTable:
     partition_key: str = ""
     kind: str = ""
     """The engine's bare name, which views have too."""
+    elsewhere: bool = False
+    """Of a table that distributes rows: whether other servers get some."""
 
     def column(self, name: str) -> FoundColumn | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -68,14 +70,24 @@ def find_with_holders(
     connection: Connection, places: Iterable[tuple[str, str]]
 ) -> tuple[Mapping[tuple[str, str], FoundTable], Mapping[tuple[str, str], FoundTable]]:
     """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
-    found = find_tables(connection, places)
-    beneath = {}
+    found = dict(find_tables(connection, places))
+    beneath: dict[tuple[str, str], Distribution] = {}
     for place, table in found.items():
         if table.kind == "Distributed":
             try:
-                over = parse_distribution(parse_engine(table.engine))
+                beneath[place] = parse_distribution(parse_engine(table.engine))
             except UnreadableEngine:
                 continue  # said by whoever adapts to it
-            beneath[place] = (over.database or place[0], over.table)
-    holders = find_tables(connection, beneath.values())
-    return found, {place: holders[held] for place, held in beneath.items() if held in holders}
+    if not beneath:
+        return found, {}
+    held = {place: (over.database or place[0], over.table) for place, over in beneath.items()}
+    holders = find_tables(connection, held.values())
+    wide = _clusters_of_many(connection)
+    found.update({place: replace(found[place], elsewhere=over.cluster in wide) for place, over in beneath.items()})
+    return found, {place: holders[where] for place, where in held.items() if where in holders}
+
+
+def _clusters_of_many(connection: Connection) -> frozenset[str]:
+    """The clusters that have other servers than this one."""
+    rows = connection.client.query("SELECT DISTINCT cluster FROM system.clusters WHERE NOT is_local").result_rows
+    return frozenset(str(row[0]) for row in rows)

@@ -91,6 +91,12 @@ class Subject:
             raise self.refused(
                 f"it distributes rows over {over.database}.{over.table}, which distributes them again", "choose the inner table as target"
             )
+        if self.found.elsewhere and over.cluster != self.plan.storage.cluster:
+            raise self.refused(
+                f"it distributes rows over the servers of cluster {over.cluster}, and Headrace was not told to work on that cluster: what"
+                " it does to the table itself would reach one server only",
+                f'choose cluster = "{over.cluster}", or make the table that holds the rows the target',
+            )
         fickle = fickle_function(over.shard_by)
         if fickle:
             raise self.refused(
