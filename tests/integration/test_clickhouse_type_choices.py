@@ -332,6 +332,7 @@ TYPES = [
     ),
     typed("Int64", one(Kind.DATETIME, precision=6), [FIRST_US, LAST_US], [str(FIRST_US), str(LAST_US)]),
     typed("String", one(Kind.TIMESTAMP, precision=6), [1, 2**31 * 1_000_000], ["1970-01-01 00:00:00.000001", "2038-01-19 03:14:08.000000"]),
+    typed("Time64(9)", one(Kind.TIME, precision=6), [-MOST_TIME_US, 1], ["-838:59:59.000000000", "00:00:00.000001000"]),
     typed("Time64(6)", one(Kind.TIME, precision=0), [-MOST_TIME_US, MOST_TIME_US], ["-838:59:59.000000", "838:59:59.000000"]),
     typed(
         "Time",
@@ -546,12 +547,15 @@ def test_a_table_that_is_there_is_written_in_its_own_types_and_names(target: Cli
     )
     schema = schema_of(*columns)
     table = f"types.{quote_name(schema.name.table)}"
-    stored = "n Int64, cost String, at DateTime64(6, 'UTC'), day Nullable(String), state Nullable(Enum8('a' = 1, 'b' = 2)), big Int32"
+    stored = (
+        "n LowCardinality(Int64), cost String, at DateTime64(6, 'UTC'), day Nullable(String),"
+        " state Nullable(Enum8('a' = 1, 'b' = 2)), big Int32"
+    )
     sink = choose(target, {"rename": (("price", "cost"),)})
     sink.reader().query("CREATE DATABASE IF NOT EXISTS types")
     sink.reader().query(
         f"CREATE TABLE {table} (id UInt64, {stored}, _sign Int8, _version UInt64, _deleted UInt8 MATERIALIZED _sign = -1)"
-        " ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id"
+        " ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id SETTINGS allow_suspicious_low_cardinality_types = 1"
     )
     sink.prepare([schema])
     assert [record.getMessage().partition(": ")[2] for record in caplog.records if "halts at" in record.getMessage()] == [

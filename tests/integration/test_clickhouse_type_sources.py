@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -11,12 +12,17 @@ import pytest
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
+from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
 from headrace.pipes.verify import compare
+from headrace.pipes.verifying.result import Verdict
 from headrace.sinks.clickhouse.choices import BitAs, EnumAs, GeometryAs, SetAs, SinkChoices, TimeAs, TinyintAs, UnsignedAs, YearAs
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.mysql.connection import connect, parse_mysql_url
+from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, open_logbook
+from testkit.pairs import Pair
 
 
 class Case(NamedTuple):
@@ -135,3 +141,32 @@ def test_the_text_of_every_chosen_type_is_the_source_s_own(server: PrivateServer
         images = sink.reader().kept(schema, pa.Table.from_batches([block.images for block in blocks]))
         found = compare(schema, images, sink.reader().read_range(schema))
         assert (found.rows, found.differences) == (2, ())
+
+
+def test_tables_in_chosen_types_are_verified_by_value(server: PrivateServer, database: str, sink: ClickHouseSink) -> None:
+    """Keys and values in types of another order and spelling; documents and shapes by what their types keep."""
+    chosen = {**CHOICES, "types": (("a", "String"), ("b", "String"), ("f", "String"), ("document", "JSON"))}
+    retyped = ClickHouseSink(sink.target, SinkChoices(tuple(chosen.items())))
+    address = parse_mysql_url(server.url(database))
+    with closing(connect(address)) as connection:
+        pair = Pair(connection, address, retyped)
+        pair.run(
+            f"USE {database}",
+            "SET SESSION time_zone = '+00:00'",
+            "CREATE TABLE k (a INT, b DATETIME(3), t TIME(3), s SET('x','y'), f DOUBLE, g POINT, document JSON, PRIMARY KEY (a, b, t))",
+            *(
+                f"INSERT INTO k VALUES ({n - 6}, '0001-01-{n + 1:02d} 00:00:00.{n:03d}', '-00:00:{n:02d}.5', 'y,x', {n}.1,"
+                f" ST_GeomFromText('POINT({n} -{n}.5)', {4326 * (n % 2)}), '{{\"b\": {n}, \"a\": null}}')"
+                for n in range(12)
+            ),
+        )
+        schema = pair.schema("k")
+        pair.copy(schema)
+        selection, options = Selection((f"{database}.k",)), VerifyOptions(settle=False, spark=SparkUse.NEVER)
+        [equal] = verify_tables(pair.address, pair.sink, selection, options)
+        assert (equal.comparison.rows, equal.comparison.differences, equal.verdict) == (12, (), Verdict.EQUAL)
+        for value, column in (("'0.10000000000000002'", "f"), ("'{\"b\": 1.5}'", "document"), ("(0.0, 0.5)", "g"), ("['x']", "s")):
+            pair.spoil(f"ALTER TABLE {database}.k UPDATE {column} = {value} WHERE a = '-6' SETTINGS mutations_sync = 2")
+        [spoilt] = verify_tables(pair.address, pair.sink, selection, options)
+        assert {found.column for found in spoilt.comparison.differences} == {"f", "document", "g", "s"}
+        assert {found.key[0] for found in spoilt.comparison.differences} == {-6}

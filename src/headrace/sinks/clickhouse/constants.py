@@ -33,6 +33,13 @@ def constant_in(column: Column, stored: str, value: object) -> str | None:
     return f"CAST({_written(unwrap(stored).plain.name, sent[0])}, {quote_text(stored)})"
 
 
+def number_or_value(scalar: Any) -> object:
+    """An Arrow scalar as `constant_in` takes it."""
+    if pa.types.is_temporal(scalar.type):
+        return scalar.value
+    return scalar.as_py()
+
+
 def _array(column: Column, value: object) -> Any:
     match column.kind:
         case Kind.ENUM | Kind.SET:

@@ -60,7 +60,10 @@ class ClickHouseDigests:
         if not schema.row_key:
             return False
         layout = self._layout(schema)
-        first = layout.stored(schema.row_key[0]).name
+        key = [layout.stored(name) for name in schema.row_key]
+        if not all(self._carrier(column).comparable for column in key):
+            return False
+        first = key[0].name
         return layout.storage.sort_key[:1] in ((first,), (quote_name(first),))
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:

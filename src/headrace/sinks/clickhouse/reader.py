@@ -22,8 +22,9 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.carrier import Carrier
 from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.constants import constant_in, number_or_value
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.values import literal
@@ -61,14 +62,16 @@ class ClickHouseReader:
     def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
         """The condition of `read_range`."""
         layout = self._layout(schema)
-        keys = [(schema.column(name), self._comparable(layout, name)) for name in schema.row_key]
+        bounded = max(len(lower or ()), len(upper or ()))
+        keys = [(schema.column(name), self._comparable(layout, name)) for name in schema.row_key[:bounded]]
         return _range_condition(schema, keys, lower, upper)
 
     def key_condition(self, schema: TableSchema, keys: pa.Table) -> str:
         """The condition of having one of these keys, given as a table of the key's columns."""
         layout = self._layout(schema)
-        names = [self._comparable(layout, name) for name in schema.row_key]
-        spelled = [[literal(schema.column(name), value) for value in keys.column(name)] for name in schema.row_key]
+        stored = [layout.stored(name) for name in schema.row_key]
+        names = [quote_name(column.name) for column in stored]
+        spelled = [self._constants(column, keys.column(column.source.name)) for column in stored]
         if len(names) == 1:
             return f"{names[0]} IN ({', '.join(spelled[0])})"
         rows = ", ".join(f"({', '.join(row)})" for row in zip(*spelled, strict=True))
@@ -108,6 +111,13 @@ class ClickHouseReader:
 
     def _layout(self, schema: TableSchema) -> Layout:
         return resolve(self._scope, [schema])[schema.name]
+
+    def _constants(self, column: StoredColumn, values: Any) -> list[str]:
+        """Values of a column as constants that are equal to what is stored."""
+        if carrier_for(column.source, column.type, connect(self._target).limits).comparable:
+            return [literal(column.source, value) for value in values]
+        # What the type cannot hold is equal to nothing that is stored.
+        return [constant_in(column.source, column.type, number_or_value(value)) or "NULL" for value in values]
 
     def _comparable(self, layout: Layout, name: str) -> str:
         """The expression of a key's column that constants of its kind are compared with."""
@@ -175,8 +185,8 @@ def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: tuple[An
     """The key compared with the bound column by column, with a plain condition on the first that the sort index can use."""
     if bound is None:
         return ""
-    if not 1 <= len(bound) <= len(keys):
-        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(keys)}", place=f"table {schema.name}")
+    if not 1 <= len(bound) <= len(schema.row_key):
+        raise DefiniteError(f"a bound of {len(bound)} values for a key of {len(schema.row_key)}", place=f"table {schema.name}")
     pairs = [(expression, literal(column, value)) for (column, expression), value in zip(keys, bound, strict=False)]
     condition = f"{pairs[-1][0]} {last} {pairs[-1][1]}"
     for name, value in reversed(pairs[:-1]):

@@ -20,9 +20,22 @@ from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.spellings import read_uuids, spelling
 from headrace.sinks.clickhouse.typenames import StoredType, unwrap
 
+_INTEGER: Final = re.compile(r"u?int\d+")
 _ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
 _WITHOUT_ZEROS: Final = "trim(TRAILING '\\0' FROM {})"
 _SET_ARRAYS: Final = ("String", "LowCardinality(String)")
+_PARSED: Final = {
+    **{
+        kind: f"{'U' if kind.value.startswith('u') else ''}Int{kind.value.lstrip('uint')}"
+        for kind in Kind
+        if _INTEGER.fullmatch(kind.value)
+    },
+    Kind.YEAR: "UInt16",
+    Kind.DATE: "Date32",
+    Kind.UUID: "UUID",
+    Kind.INET4: "IPv4",
+}
+"""Kinds whose text ClickHouse itself reads exactly, and as what."""
 _STRINGS: Final = pa.list_(pa.field("item", pa.string(), nullable=False))
 _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
 _JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
@@ -137,7 +150,10 @@ def carry_spelled(column: Column, stored: StoredType) -> Carrier | None:
     if made is None:
         return None
     spell, read = made
-    return Carrier(pa.string(), spell, chain(_decoded, read), canonical=None, comparable=False)
+    kind = _PARSED.get(column.kind)
+    cast = "accurateCast" if "Int" in (kind or "") else "CAST"
+    canonical = None if kind is None else f"{cast}({{}}, '{f'Nullable({kind})' if stored.nullable else kind}')"
+    return Carrier(pa.string(), spell, chain(_decoded, read), canonical=canonical, comparable=False)
 
 
 def _spelled_inner(stored: StoredType) -> str:
