@@ -177,7 +177,7 @@ class Copier:
             nonlocal total
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
-            for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_without_kind(work)]):
+            for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
                 if chunk.name in exact and chunk.name in self.state.tables:
                     self._note_exact(chunk.name, _position_of(reports), pause)
                 # Chunks that were read together have one count.
@@ -225,8 +225,11 @@ class Copier:
         if self.settings.snapshot is SnapshotMode.CONSISTENT:
             self._run_together(session, chunks, parallelism, on_done)
         else:
-            works: list[Work] = [{"kind": "chunk", **chunk.to_json()} for chunk in chunks]
+            works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
             run_works(session, self.task(), works, parallelism, on_done, self._stop_if_waiting)
+
+    def _is_exact(self, chunk: Chunk) -> bool:
+        return self._needs(self.state.tables[chunk.name]).exact
 
     def _stop_if_waiting(self) -> None:
         """Asked to end while something is away: chunks that are not done are read again."""
@@ -238,8 +241,9 @@ class Copier:
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
         shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
+        once = any(map(self._is_exact, pending))
         works: list[Work] = [
-            {"kind": "consistent", "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
+            {"kind": "consistent", "once": once, "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
             for reader, share in enumerate(shares)
         ]
         tables = sorted({chunk.name for chunk in pending})
@@ -261,8 +265,8 @@ class Copier:
             self.log.sweep_from(name, position)
 
 
-def _without_kind(work: Work) -> Work:
-    return {name: value for name, value in work.items() if name != "kind"}
+def _chunk_of(work: Work) -> Work:
+    return {name: value for name, value in work.items() if name not in ("kind", "once")}
 
 
 def _position_of(reports: list[Report]) -> dict[str, Any]:

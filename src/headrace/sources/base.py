@@ -15,8 +15,9 @@ from headrace.model.change import ChangeBlock
 Offset = dict[str, Any]
 Work = dict[str, Any]
 """What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end; `ordered` is all of the batch, for tables whose
-blocks must come in order, and which share of those tables is this task's), "chunk" or "consistent" (read and write a part
-of a snapshot), "mark" (nothing but `until`), or "statement" (passed on to the driver, with `query` and `offset`)."""
+blocks must come in order, and which share of those tables is this task's), "chunk" or "consistent" (read and write a part of a snapshot;
+with `once`, not a second time without the driver's knowing), "mark" (nothing but `until`), or "statement" (passed on to the driver, with
+`query` and `offset`)."""
 
 
 class Planner(Protocol):

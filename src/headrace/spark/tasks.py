@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
+from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock
 from headrace.sinks.base import Outlet, Writer
 from headrace.sources.base import Reader, Work
@@ -68,6 +70,9 @@ class Task:
             return [Report("statement", "", 0, 0, 0, json.dumps(work))]
         if work["kind"] == "mark":
             return [_done(work)]
+        if work.get("once") and _is_restarted():
+            # What the first attempt wrote counts; the driver takes it away before it tries again.
+            raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
         writer = self.sink.writer()
         try:
             return self._copy(work, writer)
@@ -94,6 +99,12 @@ class Task:
             totals[2] = max(totals[2], _newest(block))
         written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
         return [_done(work, found), *written]
+
+
+def _is_restarted() -> bool:
+    """Whether Spark runs this task for a second time."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def _done(work: Work, found: Work | None = None) -> Report:

@@ -142,7 +142,8 @@ class MySQLReader:
 
     def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
         if work["kind"] == "chunk":
-            return (yield from self._read_chunk(Chunk.from_json({name: value for name, value in work.items() if name != "kind"})))
+            about = {name: value for name, value in work.items() if name not in ("kind", "once")}
+            return (yield from self._read_chunk(Chunk.from_json(about)))
         if work["kind"] == "consistent":
             return (yield from self._read_together(work))
         news = {TableName(*name) for name in work.get("news", ())}
