@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from headrace.sources.mysql import decoder, reader
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, Place, open_logbook
+from testkit.replication import await_executed, executed, promote, start_replica
 from testkit.sparkless import Cutter, Killed, without_spark
 from testkit.witness import sink_client, source_rows
 
@@ -254,3 +255,35 @@ def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Clie
     change(book, 1)
     runs()
     check(client, book, database)
+
+
+def test_another_server_takes_over(
+    sink: ClickHouseSink, client: Client, fresh_server: Callable[..., PrivateServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
+    without_spark(monkeypatch)
+    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    cutter = Cutter(monkeypatch)
+    primary = fresh_server()
+    replica = start_replica(primary, fresh_server)
+    with primary.root_connection() as root, root.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+    with open_logbook(primary, "shop") as book:
+        prepare(book, rows=30)
+        before = Runs(book, sink, tmp_path / "state")
+        before()
+        change(book, 1)
+        assert survive(before, cutter, 9, answered=True)
+        await_executed(replica, executed(primary))
+    primary.stop()
+    promote(replica)
+    with open_logbook(replica, "shop") as book:
+        after = Runs(book, sink, tmp_path / "state")
+        change(book, 2)
+        assert survive(after, cutter, 2, answered=False)
+        change(book, 3)
+        after()
+        shown(client, book, sink)
+        change(book, 4)
+        after()
+        shown(client, book, sink)
