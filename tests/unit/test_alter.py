@@ -11,7 +11,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.policy import Policy, SchemaPolicy
 from headrace.pipes.rehearsal import Rehearsal, Rehearsed, describe, read_statements, strict_query
 from headrace.pipes.settings import PipeSettings
-from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.choices import BitAs, DecimalAs, GeometryAs, SetAs, SinkChoices, TimeAs, UnsignedAs
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -328,3 +328,37 @@ def test_every_policy_is_shown_with_what_it_leads_to(tmp_path: Path) -> None:
         rehearse("FROBNICATE t")
     with pytest.raises(DefiniteError, match="not understood"):
         describe(["CREATE TABLE a AS SELECT 1"], "s", MYSQL)
+
+
+SPELLED = "CREATE TABLE w (id INT PRIMARY KEY, d DECIMAL(5,2), t TIME, b BIT(3), s SET('p','q'), g POINT, u BIGINT UNSIGNED, i INT)"
+CHOSEN = SinkChoices(
+    (
+        ("decimal", DecimalAs.STRING),
+        ("time", TimeAs.STRING),
+        ("bit", BitAs.STRING),
+        ("set", SetAs.ARRAY),
+        ("geometry", GeometryAs.GEO),
+        ("uint64", UnsignedAs.STRING),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("clause", "outcome"),
+    [
+        ("MODIFY d DECIMAL(9,4)", "read again"),
+        ("MODIFY t TIME(3)", "read again"),
+        ("MODIFY b BIT(9)", "read again"),
+        ("MODIFY s VARCHAR(9)", "read again"),
+        ("MODIFY g GEOMETRY", "read again"),
+        ("MODIFY i DECIMAL(12,2)", "read again"),
+        ("MODIFY s SET('p','q','r')", "applied"),
+        ("MODIFY i BIGINT UNSIGNED", "applied"),
+        ("MODIFY u BIGINT", "applied"),
+        ("RENAME COLUMN d TO e", "applied"),
+        ("MODIFY d DECIMAL(5,2) NOT NULL", "applied"),
+    ],
+)
+def test_values_in_a_form_of_ours_are_not_left_to_clickhouse_to_convert(clause: str, outcome: str) -> None:
+    [found] = rehearse(f"ALTER TABLE w {clause}", choices=CHOSEN, tables=[SPELLED])
+    assert found.outcome == outcome, found

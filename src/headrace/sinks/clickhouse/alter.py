@@ -17,7 +17,7 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration, Fate, Filled, Shortened, Untold
 from headrace.sinks.clickhouse.adapting import adapt
-from headrace.sinks.clickhouse.alter_values import constant, converts_in_place, holds_all, is_nullable, shortened
+from headrace.sinks.clickhouse.alter_values import constant, converts_alike, converts_in_place, holds_all, is_nullable, shortened
 from headrace.sinks.clickhouse.choices import TableChoices
 from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
@@ -90,6 +90,7 @@ class Subject:
 
 def translate(alteration: Alteration, subject: Subject, version: int) -> Translation:
     """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
+    alteration = _respelled(alteration, subject)
     attempt = _InPlace(alteration, subject)
     attempt.run()
     if not attempt.obstacle:
@@ -100,6 +101,24 @@ def translate(alteration: Alteration, subject: Subject, version: int) -> Transla
         steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
         return Translation(tuple(steps), "; ".join(attempt.untold))
     return _rebuilt(alteration, subject, attempt, version)
+
+
+def _respelled(alteration: Alteration, subject: Subject) -> Alteration:
+    """The alteration, with columns untold that the target keeps in a form which ClickHouse would convert in another way than ours."""
+    stored = {column.source.name: column for column in subject.layout.columns}
+    usual = {column.source.name: column.type for column in subject.usual.columns}
+
+    def told(fate: Fate) -> Fate:
+        there = stored.get(fate.origin or "")
+        if there is None or isinstance(fate.effect, Untold):
+            return fate
+        follows = subject.layout.made or usual.get(there.source.name, there.type) == there.type
+        kind = subject.wanted.stored(fate.column.name).type if follows else there.type
+        if converts_alike(there.source, there.type, fate.column, kind):
+            return fate
+        return replace(fate, effect=Untold("ClickHouse would not convert it as Headrace stores it"))
+
+    return replace(alteration, fates=tuple(map(told, alteration.fates)))
 
 
 def has_view(layout: Layout, choices: TableChoices) -> bool:

@@ -12,10 +12,16 @@ from headrace.model.effects import Shortened
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.constants import constant_in
 from headrace.sinks.clickhouse.names import quote_text
+from headrace.sinks.clickhouse.typenames import unwrap
 from headrace.sinks.clickhouse.types import storage_type
 from headrace.sinks.clickhouse.values import literal
 
 _BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_MOMENTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_SPELLED: Final = _MOMENTS | {Kind.DATE, Kind.BIT, Kind.YEAR, Kind.FLOAT32, Kind.FLOAT64, Kind.UUID, Kind.INET4}
+_FORMED: Final = frozenset(
+    {"Array", "JSON", "FixedString", "Point", "Ring", "LineString", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
+)
 _PLAIN: Final = frozenset(
     {*(kind for kind in Kind if kind.value.startswith(("int", "uint"))), Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT}
 )
@@ -57,6 +63,24 @@ def converts_in_place(old: str, new: str) -> bool:
     if bare_old.startswith("Enum") and bare_new.startswith("Enum"):
         return dict(_MEMBER.findall(bare_old)).items() <= dict(_MEMBER.findall(bare_new)).items()
     return True
+
+
+def converts_alike(before: Column, old: str, after: Column, new: str) -> bool:
+    """Whether ClickHouse makes of a stored value what would be stored of the converted one.
+
+    It does for numbers, dates and plain text. Values that are stored as text in the source's spelling, in arrays, shapes or documents, or
+    as a count of microseconds mean the same only as long as the source's type says how they are spelled.
+    """
+    if unwrap(old).plain == unwrap(new).plain and (before.kind, before.precision, before.scale) == (after.kind, after.precision, after.scale):
+        return True
+    return not (_is_spelled(before, old) or _is_spelled(after, new))
+
+
+def _is_spelled(column: Column, stored: str) -> bool:
+    plain = unwrap(stored).plain.name
+    if plain == "String":
+        return column.kind in _SPELLED or (column.kind is Kind.DECIMAL and column.scale > 0)
+    return plain in _FORMED or (plain == "Int64" and column.kind in _MOMENTS)
 
 
 def holds_all(old: str, new: str) -> bool:
