@@ -71,7 +71,8 @@ def converts_alike(before: Column, old: str, after: Column, new: str) -> bool:
     It does for numbers, dates and plain text. Values that are stored as text in the source's spelling, in arrays, shapes or documents, or
     as a count of microseconds mean the same only as long as the source's type says how they are spelled.
     """
-    if unwrap(old).plain == unwrap(new).plain and (before.kind, before.precision, before.scale) == (after.kind, after.precision, after.scale):
+    same = (before.kind, before.precision, before.scale) == (after.kind, after.precision, after.scale)
+    if same and unwrap(old).plain == unwrap(new).plain:
         return True
     return not (_is_spelled(before, old) or _is_spelled(after, new))
 
