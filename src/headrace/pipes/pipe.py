@@ -132,7 +132,8 @@ class Pipe(RunnablePipe):
     def _copy(self, session: Any, parts: _Parts) -> None:
         rows = parts.copier.log.rows
         try:
-            parts.copier.run(session, self._settings.slots)
+            with parts.streaming.reporter.beating():
+                parts.copier.run(session, self._settings.slots)
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
         parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)

@@ -44,6 +44,8 @@ class Reporter:
         with self._lock:
             if known is not None and not is_new:
                 self._told = replace(known, source=self._source)
+            else:
+                self._told = replace(self._told, updated_us=_now_us())
             self._told = _moved(self._told, position)
 
     def copied(self, position: BinlogPosition, rows: int) -> None:
