@@ -170,6 +170,7 @@ def test_columns_of_an_expression() -> None:
         ("toDate(now64(3))", "now64"),
         ("generateUUIDv4()", "generateUUIDv4"),
         ("cityHash64(id)", None),
+        ("toYYYYMM(snowflakeIDToDateTime(id)) + UUIDStringToNum(u) + queryString(url)", None),
         ("intDiv(rand, 10) + `now`", None),
         ("toYYYYMM(created) + upper(random_word)", None),
         ("", None),

@@ -27,9 +27,9 @@ _TOKEN: Final = re.compile(
 _REPLICATING: Final = ("Replicated", "Shared")
 # Functions whose value is not decided by the row: two images of one row would be kept in different places.
 _FICKLE: Final = re.compile(
-    r"rand\w*|now\w*|today|yesterday|generate\w+|uuid\w*|hostname|\w*rownumber\w*|blocknumber|currentdatabase|currentuser|user|query\w*"
-    r"|connectionid|uptime|timezone|server\w*|utctimestamp|current_\w+|dictget\w*|joinget\w*|filesystem\w*|getsetting|getmacro|fqdn|tcpport"
-    r"|initial\w*|snowflake\w*|fuzz\w*",
+    r"rand\w*|now\w*|today|yesterday|generate\w+|hostname|\w*rownumber\w*|blocknumber|runningdifference\w*|runningaccumulate|neighbor"
+    r"|currentdatabase|currentuser|user|(?:initial)?queryid|connectionid|uptime|timezone|serveruuid|servertimezone|utctimestamp|current_\w+"
+    r"|dictget\w*|joinget\w*|filesystem\w*|getsetting|getmacro|fqdn|tcpport|fuzzbits|fuzzjson|fuzzquery",
     re.IGNORECASE,
 )
 _CONSTANTS: Final = frozenset({"null", "true", "false", "nan", "inf"})
