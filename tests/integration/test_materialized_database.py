@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.embedded.claim import read_holder
 from headrace.errors import DefiniteError
@@ -23,7 +25,6 @@ from headrace.pipes.materialized.answers import answer
 from headrace.pipes.materialized.background import Background
 from testkit.accounts import Account, create_replica_account
 from testkit.pipeline import command_lines, marked_processes, run_command
-from testkit.witness import sink_client
 
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 240.0
@@ -50,6 +51,11 @@ class Sink:
         assert found is not None, f"{query} is for the server"
         return str(found[1][0][0])
 
+    def pipes(self) -> list[list[str]]:
+        found = answer(self.address, "SHOW PIPES")
+        assert found is not None
+        return found[1]
+
     def refusal(self, query: str) -> str:
         with pytest.raises(DefiniteError) as caught:
             answer(self.address, query)
@@ -60,11 +66,11 @@ class Sink:
         deadline, found = time.monotonic() + PATIENCE_S, ""
         while found != expected:
             assert time.monotonic() < deadline, f"{query}: {found}, not {expected}\n{self.pipe.log.read_text()}"
-            time.sleep(0.1)
+            time.sleep(0.3)
             holder = read_holder(self.path)
             if holder is not None and holder.port:
-                with closing(sink_client(f"http://{holder.host}:{holder.port}")) as client:
-                    found = str(client.query(query).result_rows[0][0])
+                with urlopen(f"http://{holder.host}:{holder.port}/", query.encode(), timeout=60) as response:
+                    found = response.read().decode().strip()
 
     def processes(self) -> list[int]:
         return marked_processes(self.token)
@@ -115,7 +121,7 @@ def execute(mysql_server: PrivateServer) -> Iterator[Callable[[str], None]]:
 
 @pytest.mark.timeout(900)
 def test_a_database_is_created_followed_shown_and_dropped(
-    mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink
+    mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink, capsys: pytest.CaptureFixture[str]
 ) -> None:
     execute("CREATE TABLE mirrored.orders (id INT PRIMARY KEY AUTO_INCREMENT, customer INT NOT NULL, total DECIMAL(10,2), KEY (customer))")
     execute("INSERT INTO mirrored.orders VALUES (1, 7, 1.50), (2, 7, 2.50), (3, 9, 3.50)")
@@ -144,15 +150,16 @@ def test_a_database_is_created_followed_shown_and_dropped(
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
 
     assert sink.answer("SHOW CREATE DATABASE shop") == hidden
-    sink.until("SELECT source FROM headrace.pipes FINAL", f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored")
+    source = f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored"
+    assert sink.pipes() == [["shop", source, "running", "", str(sink.pipe.log)]]
     assert "IF NOT EXISTS" in sink.refusal(create)
     assert "is running" in sink.answer(if_not_exists)
     assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
     assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
 
     # Whoever has the sink knows the pipe's tables and settings: nothing has to be said again.
-    verified = run_command("verify", account.url("mirrored"), sink.address, environment={MARK: sink.token})
-    assert (verified.code, "1 tables, 3 rows, 0 differences" in verified.output) == (0, True), verified.output
+    assert cli.main(["verify", account.url("mirrored"), sink.address]) == 0
+    assert "1 tables, 3 rows, 0 differences" in capsys.readouterr().out
 
     # The password is nowhere but in the file that only its owner reads.
     assert account.password not in command_lines(sink.processes())
@@ -172,6 +179,8 @@ def test_a_database_is_created_followed_shown_and_dropped(
     settings.write_text(f"{written}sign_column = 'sign'\n")
     refusal = sink.refusal(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     assert 'the table mirrored.orders was begun with sign_column = "_sign"' in refusal
+    [[*_, status, reason, _]] = sink.pipes()
+    assert (status, reason in refusal) == ("failed", True)
     settings.write_text(f"{written}view = true\n")
     sink.answer(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5 5/5/5.5")

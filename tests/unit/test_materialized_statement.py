@@ -18,6 +18,7 @@ from headrace.pipes.materialized.statement import (
     DropDatabase,
     OtherOnDatabase,
     ShowCreate,
+    ShowPipes,
     hide_password,
     parse_statement,
 )
@@ -207,6 +208,7 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
         ("SHOW CREATE DATABASE shop", ShowCreate("shop")),
         ("RENAME DATABASE shop TO b", OtherOnDatabase("RENAME", "shop")),
         ("DETACH DATABASE shop", OtherOnDatabase("DETACH", "shop")),
+        ("show pipes;", ShowPipes()),
         ("SHOW DATABASES", None),
         ("SELECT 1", None),
         ("SELECT 'unclosed", None),

@@ -289,3 +289,23 @@ def test_wrong_settings_end_a_run_before_it_begins(tmp_path: Path, capsys: pytes
 def test_the_list_of_settings_is_printed() -> None:
     done = subprocess.run([sys.executable, "-m", "headrace", "settings"], check=True, capture_output=True, text=True)
     assert "delete_column" in done.stdout
+
+
+def test_flags_of_the_command_line_are_settings() -> None:
+    given = "--engine history --sort-key a,b --partition-by toYYYYMM(d) --delete-column gone --missing-columns add --view --set ttl=1"
+    parsed = cli._parser().parse_args(["replicate", "mysql://h/db", "chdb:x", *given.split(" "), "--schema-changes", "drop_table=keep"])
+    chosen = Chosen()
+    for flag in cli._flags(parsed):
+        chosen = flag.over(chosen)
+    assert chosen.plain == {
+        "sink": {
+            "engine": "history",
+            "sort_key": ["a", "b"],
+            "partition_by": "toYYYYMM(d)",
+            "delete_column": "gone",
+            "missing_columns": "add",
+            "view": True,
+            "ttl": "1",
+        },
+        "schema_changes": {"drop_table": "keep"},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from headrace.errors import DefiniteError
-from headrace.pipes.materialized.statement import CreateMirror, DropDatabase, OtherOnDatabase, ShowCreate, parse_statement
+from headrace.pipes.materialized.statement import CreateMirror, DropDatabase, OtherOnDatabase, ShowCreate, ShowPipes, parse_statement
 
 Answer: TypeAlias = tuple[list[str], list[list[Any]]]
 """Names and rows of a result."""
@@ -28,6 +28,8 @@ def answer(sink: str, query: str) -> Answer | None:
         case ShowCreate(name):
             shown = databases.show(name)
             return None if shown is None else (["statement"], [[shown]])
+        case ShowPipes():
+            return ["pipe", "source", "status", "reason", "log"], databases.pipes()
         case OtherOnDatabase(verb, name):
             if databases.show(name) is not None:
                 raise DefiniteError(

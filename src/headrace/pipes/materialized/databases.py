@@ -18,10 +18,11 @@ from urllib.parse import quote
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.pipes.endpoints import NamedSink, open_sink
+from headrace.pipes.materialized import keeper
 from headrace.pipes.materialized.background import PYTHON, Background
 from headrace.pipes.materialized.plan import PipePlan, plan_pipe
 from headrace.pipes.materialized.statement import HIDDEN, CreateMirror, DropDatabase, parse_statement
-from headrace.pipes.registry import PipeEntry, find_pipe, register
+from headrace.pipes.registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
@@ -78,6 +79,11 @@ class Databases:
         """The statement that made the database, its password hidden; None if it is no pipe of ours."""
         entry = self.find(name)
         return entry.statement or None if entry is not None else None
+
+    def pipes(self) -> list[list[str]]:
+        """Every pipe that fills the sink: name, source, whether it runs, why not, and its log if it runs in the background."""
+        with open_sink(self.sink) as named:
+            return [[entry.name, entry.source, *_status(entry)] for entry in all_pipes(named.sink.own_tables())]
 
     def find(self, name: str) -> PipeEntry | None:
         with open_sink(self.sink) as named:
@@ -159,6 +165,20 @@ def _check_here(entry: PipeEntry) -> None:
         raise DefiniteError(
             f"the pipe runs on another machine, {entry.host}", place=f"database {entry.name}", hint=f"give the statement on {entry.host}"
         )
+
+
+def _status(entry: PipeEntry) -> tuple[str, str, str]:
+    """Whether a pipe runs, why not, and its log."""
+    pipe = Background(Path(entry.state))
+    if not entry.is_here:
+        return f"on {entry.host}", "", ""
+    if not entry.statement:
+        return keeper.RUNNING if pipe.is_running else keeper.STOPPED, "", ""
+    told = pipe.status
+    state, reason = str(told.get("state", keeper.STOPPED)), str(told.get("failed", ""))
+    # What the keeper said last is only true while it lives, unless it was its last word.
+    alive = pipe.is_running or state == keeper.FAILED
+    return state if alive else keeper.STOPPED, reason if alive else "", str(pipe.log)
 
 
 def _without_secret(statement: object) -> object:

@@ -74,6 +74,11 @@ class ShowCreate:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowPipes:
+    """`SHOW PIPES`: a word of ours, which ClickHouse does not have."""
+
+
+@dataclass(frozen=True, slots=True)
 class OtherOnDatabase:
     """A statement that would pull a database from under its pipe."""
 
@@ -81,7 +86,7 @@ class OtherOnDatabase:
     name: str
 
 
-Statement: TypeAlias = CreateMirror | DropDatabase | ShowCreate | OtherOnDatabase
+Statement: TypeAlias = CreateMirror | DropDatabase | ShowCreate | ShowPipes | OtherOnDatabase
 
 
 def parse_statement(text: str) -> Statement | None:
@@ -100,6 +105,8 @@ def parse_statement(text: str) -> Statement | None:
         return DropDatabase(cursor.name("a database"), if_exists)
     if cursor.accept("SHOW", "CREATE", "DATABASE"):
         return ShowCreate(cursor.name("a database"))
+    if cursor.accept("SHOW", "PIPES"):
+        return ShowPipes()
     for verb in ("DETACH", "ATTACH", "RENAME", "ALTER"):
         if cursor.accept(verb, "DATABASE"):
             cursor.accept("IF", "EXISTS")
