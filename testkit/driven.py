@@ -109,14 +109,19 @@ class DrivenPipe:
         task = self.parts.streaming._task()
         reports = [report for work in works for report in task._run(json.loads(json.dumps(work)))]
         self.parts.streaming._on_batch(reports)
-        _write(checkpoint / "commits" / str(number), "v1\n{}")
+        self._commit(number)
+
+    def _commit(self, number: int) -> None:
+        _write(self.directory.checkpoint / "commits" / str(number), "v1\n{}")
 
     def _copy(self) -> None:
         with mock.patch("headrace.pipes.copying.run_works", _run_here):
             self.parts.copier.run(None, 1)
 
 
-def _run_here(session: Any, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None]) -> None:
+def _run_here(
+    session: Any, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None], *_: Any
+) -> None:
     del session, parallelism
     for work in works:
         on_done(work, task._run(json.loads(json.dumps(work))))

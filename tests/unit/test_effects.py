@@ -60,7 +60,7 @@ MODIFIED: list[tuple[str, str, object, object]] = [
     ("DECIMAL(5,2)", "DECIMAL(9,1)", U, None),
     ("DECIMAL(5,2)", "DECIMAL(5,2) UNSIGNED", K, U),
     ("FLOAT", "DOUBLE", K, None),
-    ("DOUBLE", "FLOAT", K, U),
+    ("DOUBLE", "FLOAT", U, None),
     ("DOUBLE", "DOUBLE(9,2)", U, None),
     ("DOUBLE(9,2)", "DOUBLE", K, None),
     ("BIT(5)", "BIT(9)", K, None),

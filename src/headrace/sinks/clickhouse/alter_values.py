@@ -37,13 +37,13 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
         return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
     if stored != storage_type(schema, column) or column.kind is Kind.TIME:
         return constant_in(column, stored, value)
-    if column.kind in _BY_NUMBER:
-        integer = pa.int32() if column.kind is Kind.DATE else pa.int64()
-        value = pa.array([value], integer).view(column.arrow_type)[0]
     if column.kind in _PLAIN:
         return literal(column, value)
     if column.kind is Kind.DECIMAL:
         return f"CAST('{Decimal(str(value)):f}', {quote_text(stored)})"
+    if column.kind in _BY_NUMBER:
+        integer = pa.int32() if column.kind is Kind.DATE else pa.int64()
+        value = pa.array([value], integer).view(column.arrow_type)[0]
     return f"CAST({literal(column, value)}, {quote_text(stored)})"
 
 

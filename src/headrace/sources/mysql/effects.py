@@ -115,8 +115,9 @@ def _float(old: Column, new: Column, *, strict: bool) -> Effect:
         return Kept()
     if "(" in new.source_type:
         return Untold("the source rounded to the digits of the new type")
-    narrower = old.kind is Kind.FLOAT64 and new.kind is Kind.FLOAT32
-    return _if(strict or not (narrower or "unsigned" in new.source_type))
+    if old.kind is Kind.FLOAT64 and new.kind is Kind.FLOAT32:
+        return Untold("the source rounded to fewer bits")
+    return _if(strict or "unsigned" not in new.source_type)
 
 
 def _decimal(old: Column, new: Column, *, strict: bool) -> Effect:
