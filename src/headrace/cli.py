@@ -186,6 +186,29 @@ def resync(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def ddl(arguments: argparse.Namespace) -> int:
+    """Show what a statement of the source would do to the sink."""
+    from headrace.pipes.rehearsal_view import Asked, rehearse
+    from headrace.pipes.settings_file import Chosen, read_settings
+
+    chosen = read_settings(Path(arguments.settings)) if arguments.settings else Chosen()
+    for flag in _flags(arguments):
+        chosen = flag.over(chosen)
+    asked = Asked(
+        arguments.statement,
+        arguments.source,
+        tuple(arguments.schema),
+        arguments.state,
+        arguments.sink,
+        arguments.database,
+        arguments.server_version,
+        chosen,
+    )
+    for line in rehearse(asked):
+        print(line)
+    return OK
+
+
 def retry(arguments: argparse.Namespace) -> int:
     """Write rows again that a target table refused; 1 if some still wait."""
     from headrace.pipes.retrials import retry_rows
@@ -324,6 +347,19 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(verbs, "resync", resync, "read tables again, without stopping the others")
     command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
     command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
+
+    command = _command(verbs, "ddl", ddl, "show what a statement of the source would do to the sink, without doing it")
+    command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
+    command.add_argument("--source", default="", metavar="SOURCE", help="the server whose tables it is about")
+    command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file of them")
+    command.add_argument("--state", default="", metavar="DIR", help="the state of a pipe that replicates them")
+    command.add_argument(
+        "--sink", default="", metavar="SINK", help="look at the tables there, instead of taking them as Headrace makes them"
+    )
+    command.add_argument("--database", default="", metavar="NAME", help="the database of names without one")
+    command.add_argument(
+        "--server-version", default="9.7.0", metavar="V", help="of --schema: such as 8.0.36 or 10.11.6-MariaDB (%(default)s)"
+    )
 
     command = _command(verbs, "retry", retry, "write rows again that a target table refused and that wait in headrace.errors")
     _add_sink(command)

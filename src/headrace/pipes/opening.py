@@ -24,6 +24,7 @@ from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.url import same_sink
+from headrace.sources.base import Offset
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
 from headrace.sources.mysql.connection import MySQLAddress
@@ -35,6 +36,7 @@ from headrace.sources.mysql.preflight import ServerIdentity, check_tables
 from headrace.sources.mysql.prepared import check_no_prepared
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.watermark import log_end
+from headrace.spark.checkpoint import committed_offset
 
 log = logging.getLogger("headrace")
 
@@ -153,10 +155,12 @@ class Opening:
     def _ask_again(self, state: PipeState) -> None:
         """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
 
-        (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.)
+        (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.) So, too,
+        those that followed a statement which the former server's log has and Spark has not committed: rows from before it come again.
         """
         names = set(state.waiting)
-        former = [table for table in state.tables.values() if _read_in_epoch(table) < state.epoch]
+        former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
+        names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
         if former:
             needs = retrying(lambda: self.targets.needs([shown(table.schema, table.hidden, self.settings) for table in former]))
             names.update(name for name, need in needs.items() if need.exact)
@@ -170,6 +174,13 @@ class Opening:
             lambda: visible_position(self.connection, self.address, epoch),
             self.address,
         )
+
+
+def _is_ahead(table: TableState, committed: Offset | None) -> bool:
+    """Whether a table is what a statement behind the last commit made it."""
+    if table.rows_from is None or table.rows_from != table.captured_at:
+        return False
+    return committed is None or BinlogPosition.from_json(table.captured_at) > BinlogPosition.from_json(committed)
 
 
 def _option(state: PipeState, name: str) -> Any:
