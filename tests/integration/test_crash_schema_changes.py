@@ -1,0 +1,56 @@
+"""Migrations while rows change, and kill -9 of the whole process tree at random moments: in the end both sides show the same.
+
+In CI three kills, on MariaDB; `make soak` takes many, on both servers, from another seed each time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.server import PrivateServer
+from testkit.accounts import Account
+from testkit.binlogs import open_logbook
+from testkit.migrations import TABLES, Migrations
+from testkit.pipeline import Pipeline
+from testkit.shown import assert_same
+from testkit.witness import sink_client
+
+SOAK = bool(os.environ.get("HEADRACE_SOAK"))
+KILLS = 40 if SOAK else 3
+
+
+@pytest.mark.timeout(7200 if SOAK else 600)
+def test_migrations_and_kills(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
+    if server.flavour == "mysql" and not SOAK:
+        pytest.skip("on MySQL only with HEADRACE_SOAK=1")
+    seed = int(time.time()) if SOAK else 7
+    chooser = random.Random(seed)
+    print(f"seed {seed}")
+    sink = tmp_path / "sink"
+    pipeline = Pipeline(replica_account.url(database), f"chdb:{sink}", tmp_path / "state", ("--chunk-rows", "50"))
+    migrations = Migrations(server, database, seed)
+    migrations.prepare()
+    with migrations:
+        for _ in range(KILLS):
+            run = pipeline.start()
+            batch, stop_at = pipeline.last_committed_batch(), time.monotonic() + chooser.uniform(6, 30)
+            run.until(lambda batch=batch, stop_at=stop_at: pipeline.last_committed_batch() > batch + 3 or time.monotonic() > stop_at)
+            time.sleep(chooser.uniform(0, 2))
+            run.kill()
+    assert len(migrations.done) > 10, migrations.done
+    for _ in range(2):
+        # The second run takes up what the first one asked to be read again at its very end.
+        done = pipeline.once()
+        assert done.code == 0, done.output
+    verified = pipeline.verify()
+    assert verified.code == 0, verified.output
+    with open_logbook(server, database) as book, pipeline.sink_served(sink) as url, sink_client(url) as client:
+        assert_same(client, book, [*TABLES, "bare"])
+        rows = client.query("SELECT pipe, version, source_table, outcome FROM headrace.schema_changes").result_rows
+    assert len(rows) == len({row[:3] for row in rows}), "each change has one row"
+    print(f"{len(migrations.done)} statements, ledger: {len(rows)} rows, {sum(row[3] == 'read again' for row in rows)} read again")
