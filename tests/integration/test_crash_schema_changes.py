@@ -38,9 +38,9 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
     with migrations:
         for _ in range(KILLS):
             run = pipeline.start()
-            batch, stop_at = pipeline.last_committed_batch(), time.monotonic() + chooser.uniform(6, 30)
-            run.until(lambda batch=batch, stop_at=stop_at: pipeline.last_committed_batch() > batch + 3 or time.monotonic() > stop_at)
-            time.sleep(chooser.uniform(0, 2))
+            batch = pipeline.last_committed_batch() + chooser.choice((1, 3, 8))
+            run.until(lambda batch=batch: pipeline.last_committed_batch() >= batch, 240)
+            time.sleep(chooser.uniform(0, 1.5))
             run.kill()
     assert len(migrations.done) > 10, migrations.done
     for _ in range(2):
@@ -52,5 +52,5 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
     with open_logbook(server, database) as book, pipeline.sink_served(sink) as url, sink_client(url) as client:
         assert_same(client, book, [*TABLES, "bare"])
         rows = client.query("SELECT pipe, version, source_table, outcome FROM headrace.schema_changes").result_rows
-    assert len(rows) == len({row[:3] for row in rows}), "each change has one row"
+    assert len(rows) == len({row[:3] for row in rows}) > 5, "each change has one row"
     print(f"{len(migrations.done)} statements, ledger: {len(rows)} rows, {sum(row[3] == 'read again' for row in rows)} read again")

@@ -253,7 +253,8 @@ def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, t
     for case in CASES:
         [first, *_] = book.fetch(f"SHOW COLUMNS FROM {case.name}")
         book.run(
-            f"UPDATE IGNORE {case.name} SET `{first[0]}` = `{first[0]}` + 10 LIMIT 1", f"DELETE FROM {case.name} ORDER BY 1 DESC LIMIT 1"
+            f"UPDATE IGNORE {case.name} SET `{first[0]}` = `{first[0]}` + 10 LIMIT 1",
+            f"DELETE FROM {case.name} ORDER BY `{first[0]}` DESC LIMIT 1",
         )
     pipe.catch_up()
     assert_same(client, book, names)
