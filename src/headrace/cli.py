@@ -360,6 +360,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--server-version", default="9.7.0", metavar="V", help="of --schema: such as 8.0.36 or 10.11.6-MariaDB (%(default)s)"
     )
+    _add_choices(command)
 
     command = _command(verbs, "retry", retry, "write rows again that a target table refused and that wait in headrace.errors")
     _add_sink(command)

@@ -98,3 +98,18 @@ def test_a_password_leaves_the_process_list_at_once(tmp_path: Path) -> None:
         finally:
             process.kill()
             process.communicate()
+
+
+def test_ddl_shows_a_translation_without_any_server(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)"
+    assert cli.main(["ddl", "ALTER TABLE shop.t DROP COLUMN a", "--schema", tables]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["shop.t: drop_column: applied", "  ALTER TABLE `shop`.`t` DROP COLUMN IF EXISTS `a`;"]
+    assert {"ignore:", "resync:", "halt: the pipe would stop before it"} <= set(lines)
+    assert cli.main(["ddl", "DROP TABLE shop.t", "--schema", tables, "--schema-changes", "drop_table=keep"]) == 0
+    assert capsys.readouterr().out.startswith("shop.t: drop_table: kept\n  RENAME TABLE")
+    assert cli.main(["ddl", "ANALYZE TABLE shop.t", "--schema", tables]) == 0
+    assert capsys.readouterr().out == "nothing to do in the sink\n"
+    for wrong in (["ddl", "DROP TABLE t"], ["ddl", "DROP TABLE t", "--schema", "SELECT 1"], ["ddl", "FROB t", "--schema", tables]):
+        assert cli.main(wrong) == 2
+        assert "remedy: " in capsys.readouterr().err
