@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.targets import Targets
@@ -116,14 +117,24 @@ class Executor:
             return
         intent = Intent.from_json(self.state.intent)
         while intent.done < len(intent.steps):
-            step = intent.steps[intent.done]
-            retrying(functools.partial(self.targets.run_step, step))
+            self._do(intent.steps[intent.done], intent)
             intent.done += 1
             self.state.intent = intent.to_json()
             self.directory.save(self.state)
         self._prepare(intent)
         self._sweep(intent)
         self.settle(intent)
+
+    def _do(self, step: Step, intent: Intent) -> None:
+        try:
+            retrying(functools.partial(self.targets.run_step, step))
+        except DefiniteError as error:
+            names = " ".join(str(name) for name in sorted(intent.tables))
+            if not names or self.reread is None:
+                raise
+            again = f"headrace resync {names} --state {self.directory.path}"
+            hint = f"{error.hint}; or have read again what it is about: {again}, then start again"
+            raise DefiniteError(error.message, place=error.place, hint=hint) from error
 
     def settle(self, intent: Intent) -> None:
         """The target tables are as they should be: write it down, first in the ledger, then in the state."""

@@ -152,6 +152,8 @@ def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Cata
         meaning = interpret(strict_query(statement, database), catalogue, dialect)
         _check(statement, meaning)
         catalogue = apply_all(meaning.changes, catalogue)
+    if not catalogue.tables:
+        raise DefiniteError("the definitions make no table", place="--schema", hint="give CREATE TABLE statements, or a file of them")
     return catalogue
 
 

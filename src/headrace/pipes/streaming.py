@@ -86,6 +86,8 @@ class Streaming:
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
         found = state.gone | {name: table.rows_from for name, table in state.tables.items()}
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
+        lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
         written = [shown_now(schema, state, self.settings) for schema in schemas.values()]
         needs = self.targets.needs(written)
         self.targets.expect(written)
@@ -98,7 +100,7 @@ class Streaming:
             state.epoch,
             # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
             {name: position for name, position in since.items() if position.epoch == state.epoch},
-            frozenset(state.waiting | state.ignored),
+            frozenset(state.waiting | state.ignored | lost),
             self.written,
             frozenset(name for name, need in needs.items() if need.ordered),
             frozenset(name for name, need in needs.items() if need.exact),
