@@ -60,8 +60,8 @@ class DrivenPipe:
         self.directory = StateDirectory(state)
         self._pipe = Pipe(book.address, sink, SINK_NAME, settings, LogView())
 
-    def open(self) -> DrivenPipe:
-        """What a run does before its stream begins, snapshots included."""
+    def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
+        """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""
         pipe = self._pipe
         pipe._resume(self.directory)
         with closing(connect(self.book.address)) as connection:
@@ -73,6 +73,7 @@ class DrivenPipe:
             self.parts.resyncs.take_all(nullcontext)
             self.parts.copier.plan(connection)
         self.parts.streaming.reporter.begin(self.parts.streaming.reached, is_new=opened.is_new)
+        meanwhile()
         self._copy()
         return self
 

@@ -383,6 +383,32 @@ def test_tables_that_were_there(book: Logbook, sink: EmbeddedServer, client: Cli
     book.run("DROP TABLE own")
 
 
+def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """Rows that a snapshot reads after a statement, by the definition from before it, are not altered once more: they are read again."""
+    for name in ("crossed", "added", "swapped", "other", "emptied", "again", "lost", "steady"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT, b INT)", f"INSERT INTO {name} VALUES (1, 1, 10), (2, 2, 20)")
+    book.run("UPDATE other SET a = 7")
+
+    def meanwhile() -> None:
+        book.run(
+            "ALTER TABLE crossed RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+            "ALTER TABLE added ADD COLUMN c INT DEFAULT 3",
+            "UPDATE added SET c = 4 WHERE id = 1",
+            "RENAME TABLE swapped TO x, other TO swapped, x TO other",
+            "TRUNCATE TABLE emptied",
+            "INSERT INTO emptied VALUES (3, 3, 3)",
+            "DROP TABLE again",
+            "CREATE TABLE again (id INT PRIMARY KEY, a INT, b INT)",
+            "INSERT INTO again VALUES (4, 4, 4)",
+            "ALTER TABLE lost DROP COLUMN a",
+        )
+
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open(meanwhile)
+    book.run("UPDATE crossed SET a = 5 WHERE id = 2", "DELETE FROM lost WHERE id = 1", "UPDATE steady SET a = 9")
+    pipe.catch_up()
+    assert_same(client, book, tables_of(book))
+
+
 COUNTING = ("history", "collapsing", "versioned")
 
 

@@ -12,6 +12,7 @@ on. Such a table is one chunk, or, in a consistent snapshot, chunks of one momen
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import math
 import time
@@ -27,6 +28,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
@@ -34,6 +36,7 @@ from headrace.pipes.targets import Targets
 from headrace.retry import retrying, waits
 from headrace.sinks.base import Needs
 from headrace.sources.base import Work
+from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
 from headrace.sources.mysql.position import BinlogPosition
@@ -153,7 +156,7 @@ class Copier:
         if pending:
             with pause():
                 forget_seen(self.directory, self.state)
-            self._read(session, pending, parallelism, pause)
+            self._read_steadily(session, pending, parallelism, pause)
         for name, snapshot in self._current():
             if snapshot.sweep is not None and not snapshot.pending:
                 table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
@@ -163,6 +166,36 @@ class Copier:
         if not self.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 note_seen(connection, self.address, self.directory, self.state)
+
+    def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+        """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""
+        while pending:
+            try:
+                self._read(session, pending, parallelism, pause)
+                return
+            except DefiniteError as error:
+                altered = self._altered({chunk.name for chunk in pending})
+                if not altered:
+                    raise
+                self._postpone(altered, error, pause)
+                pending = [Chunk.from_json(raw) for _, snapshot in self._current() for raw in snapshot.pending]
+
+    def _altered(self, names: set[TableName]) -> set[TableName]:
+        """Those of the tables that are no longer what they were when they were looked at."""
+        with closing(retrying(lambda: connect(self.address))) as connection:
+            found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
+        return {name for name in names if name not in self.state.tables or found.get(name) != self.state.tables[name].schema}
+
+    def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
+        with pause():
+            # First the request, then the note that the tables wait for it.
+            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+            self.state.waiting |= names
+            self.directory.save(self.state)
+            for name in names:
+                self.log.plan(name, self.log.tables[str(name)].number, [])
+        tables = ", ".join(map(str, sorted(names)))
+        self.view.note(f"{tables} changed while being read, and will be read again: {error.message}")
 
     def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         names = {chunk.name for chunk in pending}
@@ -182,7 +215,7 @@ class Copier:
                     self._note_exact(chunk.name, _position_of(reports), pause)
                 # Chunks that were read together have one count.
                 count = rows.pop(str(chunk.name), 0)
-                self.log.finish(chunk.name, chunk.number, count)
+                self.log.finish(chunk.name, chunk.number, count, _position_of(reports))
                 left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
                 self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
             if self.stopping():

@@ -33,7 +33,7 @@ from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.ledger import LedgerEntry
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
-from headrace.sources.mysql.position import file_number
+from headrace.sources.mysql.position import BinlogPosition, file_number
 
 _ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
 _OTHER = "definition"
@@ -103,6 +103,13 @@ class Decision:
         """Whether the target holds the table's rows: it is neither being read nor waiting for that."""
         snapshot = self.executor.snapshots.tables.get(str(name))
         return name not in self.executor.state.waiting and not (snapshot is not None and snapshot.pending)
+
+    def _was_read_before(self, name: TableName) -> bool:
+        """Whether all rows of the table's snapshot were read before the statement: what is altered holds no others."""
+        snapshot = self.executor.snapshots.tables.get(str(name))
+        return self._is_settled(name) and (
+            snapshot is None or all(BinlogPosition.from_json(place) <= self.followed.position for place in snapshot.read_at)
+        )
 
     def _ask(self, plan: Callable[[Altering], Translation]) -> Translation:
         """What the sink says to a plan, when it can be reached."""
@@ -201,7 +208,7 @@ class Decision:
         policies = {self._policy(kind, new) for new in moved}
         if not moved:
             return
-        ready = all(table is not None and self._is_settled(moved[new]) for new, table in tables.items())
+        ready = all(table is not None and self._was_read_before(moved[new]) for new, table in tables.items())
         found = Translation((), "it is not in the sink yet") if not ready or Policy.RESYNC in policies else self._plan_moves(moved, tables)
         if found.reread or self._intent.reread & moved.keys():
             for new in moved:
@@ -251,8 +258,8 @@ class Decision:
         if final == name:
             self._intent.tables[name] = altered
         policies = {self._policy(kind, name) for kind in kinds}
-        if not self._is_settled(name):
-            # Its rows are being read by the old definition.
+        if not self._was_read_before(name):
+            # Rows of it were read, or are being read, after the statement and by the old definition.
             if kinds:
                 self._read_again(final, "it was altered while it was being read", kinds)
             elif final == name:

@@ -242,6 +242,8 @@ class TableSnapshot:
     sweep: dict[str, Any] | None
     """Rows that the sink had before, and this snapshot (taken from this position on) has not seen, must go."""
     done: set[int] = field(default_factory=set)
+    read_at: list[dict[str, Any]] = field(default_factory=list)
+    """Where the log stood when chunks that are done were read."""
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -281,8 +283,9 @@ class SnapshotLog:
         found = self.tables[str(table)]
         self.plan(table, found.number, chunks, found.sweep)
 
-    def finish(self, table: TableName, chunk: int, rows: int) -> None:
-        self._append({"table": str(table), "done": chunk, "rows": rows})
+    def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
+        """A chunk's rows are in the sink; `read_at`: the position that they were read at."""
+        self._append({"table": str(table), "done": chunk, "rows": rows, "at": read_at})
 
     def sweep_from(self, table: TableName, position: dict[str, Any]) -> None:
         """The table's snapshot turned out to begin at this position."""
@@ -315,6 +318,8 @@ class SnapshotLog:
             self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"])
         elif "done" in entry:
             self.tables[table].done.add(entry["done"])
+            if entry.get("at") is not None:
+                self.tables[table].read_at.append(entry["at"])
             self.rows += entry["rows"]
         else:
             self.tables[table].sweep = entry["sweep"]
