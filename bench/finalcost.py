@@ -38,7 +38,7 @@ QUERIES = {
     "group by status": "SELECT status, count(), sum(amount) FROM {table} GROUP BY status ORDER BY status",
     "top customers": "SELECT customer_id, sum(amount) AS total FROM {table} GROUP BY customer_id ORDER BY total DESC, customer_id LIMIT 10",
 }
-KEYED_ASKINGS, ASKINGS = 25, 5
+KEYED_ASKINGS, ASKINGS = 25, 3
 QUIET_S, PATIENCE_S = 3.0, 300.0
 
 
@@ -50,6 +50,8 @@ class State:
     rows_stored: int
     seconds: Mapping[str, float]
     """Each query under FINAL."""
+    plain_s: Mapping[str, float]
+    """The same query on the plain table, asked by turns with the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +63,17 @@ class FinalCost:
     load_s: float
     optimize_s: float
     plain_parts: int
-    plain_s: Mapping[str, float]
     states: Mapping[str, State]
-    view_s: Mapping[str, float]
-    """Each query through the view, after OPTIMIZE FINAL."""
-
-    def ratio(self, state: str, query: str) -> float:
-        return self.states[state].seconds[query] / self.plain_s[query]
 
     def table(self) -> Table:
-        found = Table(
-            title=f"FINAL on {self.rows:,} rows ({self.changes:,} changes, loaded in {self.load_s:.0f} s), ms and x plain MergeTree"
-        )
+        size = f"{self.rows:,} rows left by {self.changes:,} changes, loaded in {self.load_s:.0f} s"
+        found = Table(title=f"FINAL in ms, and x the same in a plain MergeTree of {self.plain_parts} parts: {size}")
         found.add_column("query")
-        found.add_column(f"plain, {self.plain_parts} parts", justify="right")
         for name, state in self.states.items():
             found.add_column(f"{name}: {state.parts} parts, {state.rows_stored / 1e6:.1f} M rows", justify="right")
-        found.add_column("view t_current", justify="right")
-        for query, plain_s in self.plain_s.items():
-            cells = [_cell(state.seconds[query], plain_s) for state in self.states.values()]
-            found.add_row(query, f"{plain_s * 1000:.1f}", *cells, _cell(self.view_s[query], plain_s))
+        for query in QUERIES:
+            pairs = ((state.seconds[query], state.plain_s[query]) for state in self.states.values())
+            found.add_row(query, *(f"{seconds * 1000:.1f} ({seconds / plain_s:.1f} x)" for seconds, plain_s in pairs))
         return found
 
 
@@ -112,19 +105,17 @@ class _Asker:
         self._client.command(f"SYSTEM STOP MERGES {NAME}")
         self._check_rows()
         self._make_plain()
-        answers, plain_s = self._ask(PLAIN)
-        states = {"as loaded": self._state(answers)}
+        states = {"as loaded": self._ask(f"{NAME} FINAL")}
         self._client.command(f"SYSTEM START MERGES {NAME}")
         self._settle(NAME)
-        states["merged"] = self._state(answers)
+        states["merged"] = self._ask(f"{NAME} FINAL")
         began = time.perf_counter()
         self._client.command(f"OPTIMIZE TABLE {NAME} FINAL")
         optimize_s = time.perf_counter() - began
-        states["OPTIMIZE FINAL"] = self._state(answers)
-        view_answers, view_s = self._ask(VIEW)
-        _compare(view_answers, answers)
+        states["OPTIMIZE FINAL"] = self._ask(f"{NAME} FINAL")
+        states["its view t_current"] = self._ask(VIEW)
         growth = self._growth
-        return FinalCost(growth.rows, growth.changes, load_s, optimize_s, self._parts(PLAIN)[0], plain_s, states, view_s)
+        return FinalCost(growth.rows, growth.changes, load_s, optimize_s, self._parts(PLAIN)[0], states)
 
     def _check_rows(self) -> None:
         """The sink shows exactly the rows that the changes leave, by number and by sum of keys."""
@@ -139,25 +130,24 @@ class _Asker:
         self._client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree ORDER BY id AS SELECT {COLUMNS} FROM {NAME} FINAL")
         self._settle(PLAIN)
 
-    def _state(self, expected: Mapping[str, object]) -> State:
-        answers, seconds = self._ask(f"{NAME} FINAL")
-        _compare(answers, expected)
-        return State(*self._parts(NAME), seconds)
-
-    def _ask(self, table: str) -> tuple[dict[str, object], dict[str, float]]:
-        answers: dict[str, object] = {}
-        best: dict[str, float] = {}
+    def _ask(self, table: str) -> State:
+        """Every query, of both tables by turns: what disturbs one disturbs the other, and both must answer the same."""
+        best: dict[str, list[float]] = {}
         for name, form in QUERIES.items():
-            keyed = "{key}" in form
-            found, times = [], []
-            for key in self._keys if keyed else self._keys[:ASKINGS]:
-                began = time.perf_counter()
-                found.append(self._client.raw_query(form.format(table=table, key=key)))
-                times.append(time.perf_counter() - began)
-            answers[name], best[name] = found, min(times)
-        shown = ", ".join(f"{name} {seconds * 1000:.1f}" for name, seconds in best.items())
+            times: tuple[list[float], list[float]] = ([], [])
+            for key in self._keys if "{key}" in form else self._keys[:ASKINGS]:
+                answers = []
+                for place, asked in enumerate((table, PLAIN)):
+                    began = time.perf_counter()
+                    answers.append(self._client.raw_query(form.format(table=asked, key=key)))
+                    times[place].append(time.perf_counter() - began)
+                if answers[0] != answers[1]:
+                    raise DefiniteError(f"the answers to {name!r} differ between {table} and the plain table", place=f"id {key}")
+            best[name] = [min(found) for found in times]
+        shown = ", ".join(f"{name} {seconds * 1000:.1f} : {plain_s * 1000:.1f}" for name, (seconds, plain_s) in best.items())
         self._console.print(f"  {table}: {shown} ms", highlight=False)
-        return answers, best
+        seconds, plain_s = ({name: found[place] for name, found in best.items()} for place in (0, 1))
+        return State(*self._parts(NAME), seconds, plain_s)
 
     def _parts(self, table: str) -> tuple[int, int]:
         where = f"active AND database || '.' || table = '{table}'"
@@ -173,13 +163,3 @@ class _Asker:
             now = self._parts(table)
             if running or now != seen:
                 seen, since = now, time.monotonic()
-
-
-def _compare(found: Mapping[str, object], expected: Mapping[str, object]) -> None:
-    for name, answer in expected.items():
-        if found[name] != answer:
-            raise DefiniteError(f"the answers to {name!r} differ between the replicated table and the plain one", place=NAME)
-
-
-def _cell(seconds: float, plain_s: float) -> str:
-    return f"{seconds * 1000:.1f}  ({seconds / plain_s:.1f} x)"
