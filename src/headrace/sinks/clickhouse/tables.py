@@ -31,6 +31,8 @@ from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql
 
 log = logging.getLogger("headrace.clickhouse")
+_warned: set[str] = set()
+"""What was said of columns: once is enough for a process, however often tables are prepared."""
 
 # A server without access storage that can be written, and one whose user may not.
 _NO_POLICIES = ("ACCESS_STORAGE", "ACCESS_DENIED", "Not enough privileges")
@@ -224,6 +226,9 @@ def _warn_of_types(connection: Connection, layout: Layout) -> None:
     for column in layout.columns:
         carrier = carrier_for(column.source, column.type, connection.limits)
         place = f"{layout.source}: column {column.source.name} is kept as {column.type}"
+        if place in _warned:
+            continue
+        _warned.add(place)
         if carrier.caution:
             log.warning("%s: the pipe halts at %s", place, carrier.caution)
         if carrier.loses:
