@@ -38,7 +38,7 @@ test: setup ## Run all tests, on MariaDB and on Oracle MySQL (fetched on the fir
 .PHONY: soak
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
-	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_events_large.py $(ARGS)
+	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py $(ARGS)
 
 .PHONY: record
 record: setup ## Write the recorded logs in tests/golden anew from both servers (testkit/scenarios.py says what)

@@ -7,6 +7,7 @@ from outside: the source by its own SELECT and by `mysql-replication`, the sink 
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ ENGINES = {
     "events": EngineChoice.HISTORY,
     "latest": EngineChoice.REPLACING,
 }
-TABLES = (*ENGINES, "folded_parted", "paired_parted", "events_parted")
+TABLES = (*ENGINES, "folded_parted", "events_parted")
 COUNTING = tuple(table for table in TABLES if table != "latest")
 COLUMNS = "id, n, s"
 
@@ -185,20 +186,20 @@ def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.M
     cutter = Cutter(monkeypatch)
     # First the snapshot, then, from the run on that completes it, the stream: a step further each time, with other settings each time.
     landed: Counter[str] = Counter()
-    for step, block in enumerate((0, 1, 3, 6, 9, 12)):
+    for step, block in enumerate((0, 2, 5, 9)):
         mode = SnapshotMode.CONSISTENT if step % 3 == 1 else SnapshotMode.LOCK_FREE
         if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, snapshot=mode):
             landed["snapshot"] += 1
         change(book, step)
     runs()
     check(client, book, database)
-    for step, block in enumerate((0, 1, 5, 10, 14, 22, 30, 7), 20):
+    for step, block in enumerate((0, 3, 8, 14, 20), 20):
         change(book, step)
         flush_rows = (0, 150, 40)[step % 3]
         if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, flush_rows=flush_rows):
             landed["stream"] += 1
-    assert landed["snapshot"] >= 5
-    assert landed["stream"] >= 6
+    assert landed["snapshot"] >= 3
+    assert landed["stream"] >= 4
     runs(slots=3)
     check(client, book, database)
 
@@ -258,9 +259,16 @@ def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Clie
 
 
 def test_another_server_takes_over(
-    sink: ClickHouseSink, client: Client, fresh_server: Callable[..., PrivateServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flavour: str,
+    sink: ClickHouseSink,
+    client: Client,
+    fresh_server: Callable[..., PrivateServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
+    if flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
+        pytest.skip("on MySQL only with HEADRACE_SOAK=1")
     without_spark(monkeypatch)
     monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
     cutter = Cutter(monkeypatch)
