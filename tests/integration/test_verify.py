@@ -243,6 +243,51 @@ def test_a_sample_is_the_same_for_the_same_seed(pair: Pair, monkeypatch: pytest.
     assert result.comparison.total == first[0]
 
 
+KEY_COLUMNS = {
+    "f": ("FLOAT", ("0.1", "-3.4028234e38", "16777216")),
+    "d": ("DOUBLE", ("0.1", "5e-324", "1e22")),
+    "e": ("ENUM('a', 'it''s', 'é')", ("'a'", "'it''s'", "'é'")),
+    "st": ("SET('a', 'b')", ("''", "'a'", "'a,b'")),
+    "b": ("BIT(64)", ("0", "18446744073709551615", "5")),
+    "y": ("YEAR", ("0", "1901", "2155")),
+    "day": ("DATE", ("'0000-01-01'", "'1969-12-31'", "'9999-12-31'")),
+    "dt": ("DATETIME(6)", ("'0001-01-01'", "'1969-12-31 23:59:59.999999'", "'9999-12-31 23:59:59'")),
+    "ts": ("TIMESTAMP(2)", ("'1970-01-01 00:00:01'", "'2038-01-19 03:14:07.99'", "'2024-03-31 01:30:00'")),
+    "t": ("TIME(6)", ("'-838:59:59'", "'-00:00:00.000001'", "'100:00:00'")),
+    "c": ("VARCHAR(9) CHARACTER SET ucs2", ("''", "'漢'", "'it''s'")),
+    "vb": ("VARBINARY(9)", ("''", "x'00'", "x'27ff5c'")),
+    "n": ("DECIMAL(65,30)", ("0", "-0.000000000000000000000000000001", f"{'9' * 35}.{'9' * 30}")),
+    "u": ("BIGINT UNSIGNED", ("0", "18446744073709551615", "9223372036854775808")),
+}
+MARIADB_KEY_COLUMNS = {
+    "uu": (
+        "UUID",
+        ("'00000000-0000-0000-0000-000000000000'", "'123e4567-e89b-12d3-a456-426655440000'", "'f00e4567-e89b-72d3-8456-4266554400ff'"),
+    ),
+    "i4": ("INET4", ("'0.0.0.0'", "'255.255.255.255'", "'1.2.3.4'")),
+    "i6": ("INET6", ("'::'", "'2001:db8::1'", "'::ffff:1.2.3.4'")),
+}
+
+
+def test_rows_are_found_by_keys_of_every_kind(pair: Pair) -> None:
+    """Each row's key is spelled as constants of either server, and finds that row alone."""
+    columns = KEY_COLUMNS
+    if pair.is_mariadb:
+        columns = {**{name: KEY_COLUMNS[name] for name in KEY_COLUMNS if name not in ("u", "y")}, **MARIADB_KEY_COLUMNS}
+    defined = ", ".join(f"{name} {kind} NOT NULL" for name, (kind, _) in columns.items())
+    pair.run(f"CREATE TABLE keyed ({defined}, v INT, PRIMARY KEY ({', '.join(columns)}))")
+    for row in range(3):
+        pair.run(f"INSERT INTO keyed VALUES ({', '.join(values[row] for _, values in columns.values())}, {row})")
+    schema = pair.schema("keyed")
+    pair.copy(schema)
+    table, rows = describe(schema, pair.sink), pair.rows(schema)
+    with Looker(Sides(pair.address, pair.sink, ZeroDates.NULL)) as looker:
+        for keys, expected in ((rows, [0, 1, 2]), *((rows.slice(i, 1), rows.column("v")[i : i + 1].to_pylist()) for i in range(3))):
+            wanted = keys.select(list(schema.row_key))
+            assert sorted(looker.source_by_key(table, wanted).column("v").to_pylist()) == expected
+            assert sorted(looker.sink_by_key(table, wanted).column("v").to_pylist()) == expected
+
+
 COLUMNS = {
     "i": ("INT", ("-5", "7")),
     "f": ("FLOAT", ("0.1", "-0.0")),
