@@ -82,6 +82,11 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
             assert (verified.code, verified.output.splitlines()[-1][-13:]) == (0, "0 differences"), verified.output
             with sink_client(sink) as client:
                 assert assert_equal(client, server, "shop", TABLES, KEYS) > 500
+                client.command("ALTER TABLE shop.accounts DELETE WHERE id < 100 SETTINGS mutations_sync = 2")
+                repaired = pipeline.verify("--repair")
+                assert repaired.code == 0, repaired.output
+                assert "rows were different and have been repaired" in repaired.output
+                assert assert_equal(client, server, "shop", TABLES, KEYS) > 500
             done = run.terminate(signal.SIGTERM)
     assert done.code == 0, done.output
     assert_nothing_left(run, pipeline)

@@ -220,11 +220,30 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     pair.run("DELETE FROM number WHERE id = 17")
     with Looker(Sides(pair.address, pair.sink)) as looker:
         monkeypatch.setattr(settling, "_ROUNDS", 2)
-        settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end)
+        settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
         table = describe(schema, pair.sink)
         keys = pair.rows(schema).select(["id"]).slice(0, 500)
         found = settler.settle(table, pa.concat_tables([keys, pa.table({"id": pa.array([17], pa.int64())}, schema=keys.schema)]))
     assert (found.comparison.total, found.changing, found.keys.to_pylist()) == (1, 1, [{"id": 17}])
+
+
+def test_a_change_that_the_log_has_before_the_source_shows_it(pair: Pair) -> None:
+    """The sink is ahead of the source's own readers for a moment: that is no difference."""
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.run("UPDATE number SET v = 'logged' WHERE id = 10")
+    pair.copy(schema)
+    pair.run("UPDATE number SET v = 'before' WHERE id = 10", "UPDATE number SET v = 'other' WHERE id = 17")
+    keys = pair.rows(schema).select(["id"])
+    shown: list[str] = []
+
+    def becomes_visible() -> None:
+        shown.append("now")
+        pair.run("UPDATE number SET v = 'logged' WHERE id = 10")
+
+    with Looker(Sides(pair.address, pair.sink)) as looker:
+        watermark = Watermark("pipe", lambda: Standing(pair.log_end(), is_running=True), 5.0)
+        found = Settler(looker, watermark, pair.log_end, becomes_visible).settle(describe(schema, pair.sink), keys)
+    assert (found.keys.to_pylist(), found.changing, found.behind, shown) == ([{"id": 17}], 0, 0, ["now"])
 
 
 def test_a_sample_is_the_same_for_the_same_seed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

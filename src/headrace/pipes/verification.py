@@ -35,12 +35,15 @@ from headrace.pipes.verifying.view import LineView, VerifyView
 from headrace.pipes.verifying.watermark import Standing, Watermark, has_reached
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.watermark import log_end
+from headrace.sources.mysql.watermark import log_end, note_position
 
 _SPARK_ROWS: Final = 5_000_000
+_VISIBLE_WITHIN_S: Final = 30.0
+_COMMITTED_S: Final = 1.0
+_POLL_S: Final = 0.05
 _PRELOAD: Final = ("headrace.pipes.verifying.looks",)
 
 
@@ -234,7 +237,7 @@ class _Verification:
         )
 
     def _settler(self, looker: Looker) -> Settler:
-        return Settler(looker, self._watermark, self._log_end, patient=self._options.settle)
+        return Settler(looker, self._watermark, self._log_end, self._await_visible, patient=self._options.settle)
 
     def _repair(self, looker: Looker, table: ComparedTable, settled: Settled) -> tuple[Settled, int, tuple[str, ...]]:
         """What is different after repairing, how many rows were repaired, and what there is to say."""
@@ -249,6 +252,20 @@ class _Verification:
         repaired = settled.keys.num_rows - after.keys.num_rows
         again = replace(after, changing=settled.changing + after.changing, behind=settled.behind + after.behind)
         return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
+
+    def _await_visible(self) -> None:
+        """Wait until the source's readers see all that its log holds now."""
+        end, address = self._log_end(), self._sides.address
+        deadline = time.monotonic() + _VISIBLE_WITHIN_S
+        while time.monotonic() < deadline:
+            with closing(connect(address)) as connection:
+                if not is_mariadb(connection) and str(query(connection, address, "SELECT @@global.gtid_mode")[0][0]).upper() != "ON":
+                    # Without GTIDs only a global lock would tell; a commit takes milliseconds.
+                    time.sleep(_COMMITTED_S)
+                    return
+                if note_position(connection, address, end.epoch) >= end:
+                    return
+            time.sleep(_POLL_S)
 
     def _log_end(self) -> BinlogPosition:
         assert self._watermark is not None

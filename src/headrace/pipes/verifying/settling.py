@@ -5,6 +5,9 @@ Rows that differed are looked at again: (1) read them from the source, (2) see w
 changed back), and the sink had all that (1) saw: if (4) shows another row, it is different. If the row changed, nothing is known yet, and
 it is looked at again; rows that keep changing are told as such, never as different. If the pipe did not get that far, rows are behind.
 
+A server writes a transaction to its log before its own readers see it, so the sink may show a change that (5) does not: before a row is
+called different, all that the log held after (4) must have become visible, and the row must still be the same.
+
 Without a pipe to watch there is no (3) but time: only what stays different for some seconds counts.
 """
 
@@ -19,7 +22,7 @@ import pyarrow as pa
 
 from headrace.pipes.verify import Comparison, compare, different_keys
 from headrace.pipes.verifying.compared import ComparedTable
-from headrace.pipes.verifying.keys import chosen, key_list
+from headrace.pipes.verifying.keys import Key, chosen, key_list
 from headrace.pipes.verifying.looking import Looker
 from headrace.pipes.verifying.regions import Region
 from headrace.pipes.verifying.watermark import Watermark, has_reached
@@ -46,8 +49,17 @@ class Settled:
 class Settler:
     """Looks at rows until it is sure of them."""
 
-    def __init__(self, looker: Looker, watermark: Watermark | None, log_end: Callable[[], BinlogPosition], *, patient: bool = True) -> None:
-        self._looker, self._watermark, self._log_end = looker, watermark, log_end
+    def __init__(
+        self,
+        looker: Looker,
+        watermark: Watermark | None,
+        log_end: Callable[[], BinlogPosition],
+        await_visible: Callable[[], None],
+        *,
+        patient: bool = True,
+    ) -> None:
+        """`await_visible` returns when the source shows everything that its log held when it was called."""
+        self._looker, self._watermark, self._log_end, self._await_visible = looker, watermark, log_end, await_visible
         self._pauses_s = _PAUSES_S if patient else ()
 
     def settle(self, table: ComparedTable, keys: pa.Table) -> Settled:
@@ -73,6 +85,9 @@ class Settler:
                 keys = chosen(keys, unlike)
                 continue
             stable = unlike - moved
+            if reached and stable:
+                stable -= self._moved_late(table, chosen(last, stable, schema.row_key), chosen(keys, stable))
+                moved |= unlike - stable
             if reached is False:
                 behind += len(unlike)
                 keys = keys.slice(0, 0)
@@ -98,9 +113,18 @@ class Settler:
                 return Settled(Comparison(), nothing, behind=total.total)
             if reached is None and _pause(pauses_s):
                 continue
+            if reached:
+                self._await_visible()
             if self._looker.source_digest(table, region.wheres) == first:
                 return Settled(total, found.keys)
         return Settled(Comparison(), nothing, changing=total.total)
+
+    def _moved_late(self, table: ComparedTable, seen: pa.Table, keys: pa.Table) -> set[Key]:
+        """The rows that are others once all of the log is visible."""
+        self._await_visible()
+        wanted = set(key_list(keys))
+        now = chosen(self._looker.source_by_key(table, keys), wanted, table.schema.row_key)
+        return set(key_list(different_keys(table.shown, seen, now, most=2 * keys.num_rows)))
 
     def _await(self) -> bool | None:
         """Whether the sink has all that the source showed; None if nobody can say."""
