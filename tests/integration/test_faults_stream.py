@@ -73,7 +73,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
             server.start()
             with Workload(server, "shop", 4, pause_s=0.005):
                 # Rows change all the time, and none of them is called different.
-                live = pipeline.verify()
+                live = pipeline.verify("--wait", "15")
             assert live.code in (0, 3), live.output
             assert live.output.splitlines()[-1].endswith(" 0 differences"), live.output
             assert workload.transactions > 10

@@ -6,7 +6,8 @@ changed back), and the sink had all that (1) saw: if (4) shows another row, it i
 it is looked at again; rows that keep changing are told as such, never as different. If the pipe did not get that far, rows are behind.
 
 A server writes a transaction to its log before its own readers see it, so the sink may show a change that (5) does not: before a row is
-called different, all that the log held after (4) must have become visible, and the row must still be the same.
+called different, all that the log held after (4) must have become visible, and the row must still be the same. And a row that was absent,
+came and went again would look constant: so a row is different only if two rounds, the second after the first, found the same two rows.
 
 Without a pipe to watch there is no (3) but time: only what stays different for some seconds counts.
 """
@@ -20,6 +21,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace.model.digest import Digest
 from headrace.pipes.verify import Comparison, compare, different_keys
 from headrace.pipes.verifying.compared import ComparedTable
 from headrace.pipes.verifying.keys import Key, chosen, key_list
@@ -29,6 +31,7 @@ from headrace.pipes.verifying.watermark import Watermark, has_reached
 from headrace.sources.mysql.position import BinlogPosition
 
 _ROUNDS: Final = 8
+_LONGEST_S: Final = 60.0
 _PAUSES_S: Final = (0.5, 1.5, 3.0)
 
 
@@ -67,10 +70,11 @@ class Settler:
         schema, extra = table.shown, not table.keeps_deleted
         sure: list[pa.Table] = []
         total = Comparison()
-        behind = 0
         pauses_s = iter(self._pauses_s)
-        for _ in range(_ROUNDS):
-            if not keys.num_rows:
+        deadline = self._deadline()
+        suspects = _Suspects(table)
+        for number in range(_ROUNDS):
+            if not keys.num_rows or (number > 1 and time.monotonic() > deadline):
                 break
             wanted = set(key_list(keys))
             first = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
@@ -84,27 +88,27 @@ class Settler:
                 # Nothing tells when the sink is there: only what stays different counts, and the last look decides.
                 keys = chosen(keys, unlike)
                 continue
-            stable = unlike - moved
-            if reached and stable:
-                stable -= self._moved_late(table, chosen(last, stable, schema.row_key), chosen(keys, stable))
-                moved |= unlike - stable
             if reached is False:
-                behind += len(unlike)
-                keys = keys.slice(0, 0)
-                break
-            if stable:
-                sure.append(chosen(keys, stable))
-                total = total + _counted(table, chosen(last, stable, schema.row_key), chosen(target, stable, schema.row_key), extra)
-            keys = chosen(keys, unlike & moved)
-        found = pa.concat_tables([keys.slice(0, 0), *sure])
-        return Settled(total, found, changing=keys.num_rows, behind=behind)
+                return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), behind=len(unlike))
+            found = unlike - moved
+            if reached and found:
+                found -= self._moved_late(table, chosen(last, found, schema.row_key), chosen(keys, found))
+                found = suspects.confirmed(found, last, target)
+            if found:
+                sure.append(chosen(keys, found))
+                total = total + _counted(table, chosen(last, found, schema.row_key), chosen(target, found, schema.row_key), extra)
+            keys = chosen(keys, unlike - found)
+        return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
 
     def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
         """The same for a region of a table whose rows have no key: it is looked at as a whole."""
         pauses_s = iter(self._pauses_s)
-        total = Comparison()
         nothing = table.shown.arrow_schema.empty_table()
-        for _ in range(_ROUNDS):
+        deadline = self._deadline()
+        before: tuple[Digest, Comparison] | None = None
+        for number in range(_ROUNDS):
+            if number > 1 and time.monotonic() > deadline:
+                break
             first = self._looker.source_digest(table, region.wheres)
             reached = self._await()
             found = self._looker.narrow(table, region, rows) if table.by_digest else self._looker.read(table, region)
@@ -115,9 +119,14 @@ class Settler:
                 continue
             if reached:
                 self._await_visible()
-            if self._looker.source_digest(table, region.wheres) == first:
+            if self._looker.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
                 return Settled(total, found.keys)
-        return Settled(Comparison(), nothing, changing=total.total)
+            before = (first, total)
+        return Settled(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
+
+    def _deadline(self) -> float:
+        """When to stop looking: a pipe with a long lag makes every round as long."""
+        return time.monotonic() + 5.0 + (self._watermark.wait_s if self._watermark is not None else _LONGEST_S)
 
     def _moved_late(self, table: ComparedTable, seen: pa.Table, keys: pa.Table) -> set[Key]:
         """The rows that are others once all of the log is visible."""
@@ -132,6 +141,25 @@ class Settler:
             return None
         wanted = self._log_end()
         return has_reached(self._watermark.await_position(wanted), wanted)
+
+
+class _Suspects:
+    """Rows that differed in the last round, as both sides had them."""
+
+    def __init__(self, table: ComparedTable) -> None:
+        self._schema = table.shown
+        self._keys: set[Key] = set()
+        self._sides: tuple[pa.Table, pa.Table] | None = None
+
+    def confirmed(self, found: set[Key], source: pa.Table, target: pa.Table) -> set[Key]:
+        """Those of the rows found that differed in the last round in the same way; all of them are suspects from now on."""
+        now = tuple(chosen(side, found, self._schema.row_key) for side in (source, target))
+        sure = found & self._keys
+        for before, after in zip(self._sides or (), now, strict=False):
+            ours = (chosen(side, sure, self._schema.row_key) for side in (before, after))
+            sure = sure - set(key_list(different_keys(self._schema, *ours, most=2 * len(found))))
+        self._keys, self._sides = found, (now[0], now[1])
+        return sure
 
 
 def _pause(pauses_s: Iterator[float]) -> bool:
