@@ -18,10 +18,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from rich.console import Console
 from rich.table import Table
 
-from headrace import __version__
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
+from headrace.options import build_parser, chosen_by_flags
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
     if argv is None:
         _hide_passwords()
-    parser = _parser()
+    parser = build_parser(_VERBS)
     arguments = parser.parse_args(argv)
     _set_up_log(arguments.verbose)
     try:
@@ -64,7 +64,7 @@ def replicate(arguments: argparse.Namespace) -> int:
 
     offline = arguments.source.startswith("binlog:")
     address = None if offline else parse_mysql_url(arguments.source)
-    chosen = chosen_for(Path(arguments.state), arguments.settings, _flags(arguments))
+    chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
     settings = PipeSettings(
         selection=_selection(arguments, address.database if address is not None else ""),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
@@ -192,7 +192,7 @@ def ddl(arguments: argparse.Namespace) -> int:
     from headrace.pipes.settings_file import Chosen, read_settings
 
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else Chosen()
-    for flag in _flags(arguments):
+    for flag in chosen_by_flags(arguments):
         chosen = flag.over(chosen)
     asked = Asked(
         arguments.statement,
@@ -216,7 +216,7 @@ def retry(arguments: argparse.Namespace) -> int:
     from headrace.sinks.clickhouse.dead_letters import waiting
 
     given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
-    for flag in _flags(arguments):
+    for flag in chosen_by_flags(arguments):
         given = flag.over(given or Chosen())
     chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
     with open_sink(arguments.sink) as named:
@@ -289,213 +289,6 @@ def demo(arguments: argparse.Namespace) -> int:
     return run_demo(live=arguments.live, seconds=arguments.seconds, directory=arguments.directory)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headrace", description="Replicate operational data, continuously and exactly, into analytics.")
-    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
-    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    command = _command(verbs, "replicate", replicate, "copy tables and then follow their changes")
-    _add_source(command)
-    _add_sink(command)
-    _add_tables(command)
-    _add_columns(command)
-    command.add_argument(
-        "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
-    )
-    command.add_argument("--name", default="", help="what the pipe is called in the sink (the name of its state directory)")
-    command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
-    command.add_argument(
-        "--snapshot",
-        choices=("lock-free", "consistent", "none"),
-        default="lock-free",
-        help="how the rows that are there already come over (%(default)s)",
-    )
-    command.add_argument(
-        "--start-at", default="", metavar="WHERE", help="no snapshot: follow the log from now, oldest, FILE:OFFSET or a GTID set on"
-    )
-    _add_choices(command)
-    command.add_argument(
-        "--zero-dates",
-        choices=[*ZeroDates],
-        default="halt",
-        help="what to do with dates such as 0000-00-00 (%(default)s); epoch: 1970-01-01",
-    )
-    command.add_argument("--flush-bytes", type=_size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
-    command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
-    command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
-    command.add_argument("--relay-bytes", type=_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
-    command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
-    command.add_argument(
-        "--patience",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="how long a sink that is away or busy is waited for; 0: for ever (%(default)s)",
-    )
-    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
-    command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
-    command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
-
-    command = _command(verbs, "verify", verify, "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
-    _add_source(command)
-    _add_sink(command)
-    _add_tables(command)
-    _add_columns(command)
-    _add_comparison(command)
-
-    command = _command(verbs, "resync", resync, "read tables again, without stopping the others")
-    command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
-    command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
-
-    command = _command(verbs, "ddl", ddl, "show what a statement of the source would do to the sink, without doing it")
-    command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
-    command.add_argument("--source", default="", metavar="SOURCE", help="the server whose tables it is about")
-    command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file of them")
-    command.add_argument("--state", default="", metavar="DIR", help="the state of a pipe that replicates them")
-    command.add_argument(
-        "--sink", default="", metavar="SINK", help="look at the tables there, instead of taking them as Headrace makes them"
-    )
-    command.add_argument("--database", default="", metavar="NAME", help="the database of names without one")
-    command.add_argument(
-        "--server-version", default="9.7.0", metavar="V", help="of --schema: such as 8.0.36 or 10.11.6-MariaDB (%(default)s)"
-    )
-    _add_choices(command)
-
-    command = _command(verbs, "retry", retry, "write rows again that a target table refused and that wait in headrace.errors")
-    _add_sink(command)
-    command.add_argument("--pipe", default="", metavar="NAME", help="only rows of this pipe")
-    command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by the source's names")
-    command.add_argument("--id", action="append", default=[], metavar="ID", help="only this row; may be repeated")
-    command.add_argument("--list", action="store_true", help="list the rows that wait, and write nothing")
-    _add_choices(command)
-
-    command = _command(verbs, "check", check, "look at a source's settings and privileges; exit 2 if it cannot be replicated")
-    _add_source(command)
-    _add_tables(command)
-    command.add_argument("--json", action="store_true", help="print the findings as JSON")
-
-    command = _command(verbs, "sql", sql, "run a query on a sink and print the result")
-    _add_sink(command)
-    text = "the query, in ClickHouse's SQL (- reads it from standard input); CREATE DATABASE … ENGINE = MaterializeMySQL(…) starts a pipe"
-    command.add_argument("query", help=text)
-
-    command = _command(verbs, "settings", settings, "list all settings of a settings file")
-    command.add_argument("--markdown", action="store_true", help="as tables for a document")
-
-    command = _command(verbs, "serve", serve, "run an embedded ClickHouse on a directory, over HTTP")
-    command.add_argument("path", metavar="PATH", help="the directory; made if missing")
-    command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    command.add_argument("--user", default="default", help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD")
-
-    command = _command(verbs, "demo", demo, "replicate a live private database into an embedded ClickHouse and verify it")
-    command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
-    command.add_argument("--seconds", type=float, default=20.0, help="how long the workload runs (%(default)s)")
-    command.add_argument("--directory", default="", help="where to put the demo's files (a temporary folder, removed at the end)")
-    return parser
-
-
-def _command(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str) -> argparse.ArgumentParser:
-    command = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_source(command: argparse.ArgumentParser) -> None:
-    settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
-    text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
-    command.add_argument("source", metavar="SOURCE", help=text)
-
-
-def _add_sink(command: argparse.ArgumentParser) -> None:
-    text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
-    command.add_argument("sink", metavar="SINK", help=text)
-
-
-def _add_tables(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--tables",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
-    )
-    command.add_argument(
-        "--exclude", action="append", default=[], metavar="GLOB", help="tables to leave out, such as 'shop.tmp_*'; may be repeated"
-    )
-
-
-def _add_columns(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--columns",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="of these tables only these columns, as db.table.column; may be repeated",
-    )
-    command.add_argument(
-        "--exclude-columns",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
-    )
-
-
-def _add_comparison(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
-    command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
-    command.add_argument(
-        "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
-    )
-    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (what the pipe says)")
-    command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
-    command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
-    command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")
-    command.add_argument("--wait", type=float, default=60.0, metavar="S", help="how long to wait for the pipe to catch up (%(default)s)")
-    command.add_argument("--chunk-rows", type=int, default=250_000, metavar="N", help="rows per region (%(default)s)")
-    command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare as Spark tasks (if rows are many)")
-    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def _add_choices(command: argparse.ArgumentParser) -> None:
-    """What may be chosen for the target tables. A flag's `dest` is the setting's name in a file, under `sink`."""
-    group = command.add_argument_group(
-        "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
-    )
-    group.add_argument("--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"]')
-    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
-    group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")
-    group.add_argument("--sort-key", metavar="KEY", help="primary, materialize, or expressions (primary)")
-    group.add_argument("--partition-by", metavar="EXPR", help="primary, or an expression (no partitions)")
-    group.add_argument("--delete-column", metavar="NAME", help="mark deletions in this column instead of _sign")
-    group.add_argument("--missing-columns", metavar="WHAT", help="add or error, when a table that is there lacks a column (error)")
-    group.add_argument(
-        "--schema-changes",
-        action="append",
-        default=[],
-        metavar="KIND=POLICY",
-        help="apply, ignore, halt, keep or resync for a kind of schema change, such as drop_table=keep or all=halt (apply)",
-    )
-    group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
-
-
-def _flags(arguments: argparse.Namespace) -> list[Chosen]:
-    """The settings that flags give, later ones over earlier ones."""
-    from headrace.pipes.settings_file import choose, parse_set
-
-    named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
-    given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
-    policies = [(kind.strip(), word.strip()) for kind, _, word in (pair.partition("=") for pair in arguments.schema_changes)]
-    return [
-        *(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
-        *(choose(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
-        *map(parse_set, arguments.set),
-    ]
-
-
 def _stop_on_signals(stop: Callable[[], None]) -> None:
     """The first signal ends in order, after the batch; a second one ends at once, which the state survives like any crash."""
     asked = False
@@ -522,13 +315,6 @@ def _globs(globs: list[str], database: str) -> tuple[str, ...]:
     if any("." not in glob for glob in globs) and not database:
         raise DefiniteError("a table glob without a database needs one in the source's address", hint="write --tables 'db.table'")
     return tuple(glob if "." in glob else f"{database}.{glob}" for glob in globs)
-
-
-def _size(text: str) -> int:
-    """A number of bytes: 64M, 1G, 500000."""
-    units = {"K": 10, "M": 20, "G": 30}
-    shift = units.get(text[-1:].upper(), 0)
-    return int(text[:-1] if shift else text) << shift
 
 
 def _set_up_log(verbose: bool) -> None:
@@ -567,6 +353,20 @@ def _without_password(argument: str) -> tuple[str | None, str]:
         return None, argument
     host = parts.netloc.rpartition("@")[2]
     return unquote(password), urlunsplit(parts._replace(netloc=f"{user}@{host}"))
+
+
+_VERBS = {
+    "replicate": replicate,
+    "verify": verify,
+    "resync": resync,
+    "ddl": ddl,
+    "retry": retry,
+    "check": check,
+    "sql": sql,
+    "settings": settings,
+    "serve": serve,
+    "demo": demo,
+}
 
 
 if __name__ == "__main__":
