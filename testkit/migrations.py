@@ -66,7 +66,7 @@ class Migrations:
         name = self._random.choice((*TABLES, "bare"))
         for _ in range(self._random.choice((1, 3, 8))):
             self._random.choice((self._insert, self._insert, self._update, self._delete))(cursor, name)
-        if self._random.random() < 0.3:
+        if self._random.random() < 0.25:
             self._migrate(cursor, name)
 
     def _try(self, cursor: Cursor, statement: str) -> bool:

@@ -33,8 +33,11 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
     print(f"seed {seed}")
     sink = tmp_path / "sink"
     pipeline = Pipeline(replica_account.url(database), f"chdb:{sink}", tmp_path / "state", ("--chunk-rows", "50"))
-    migrations = Migrations(server, database, seed)
+    migrations = Migrations(server, database, seed, pause_s=0.05 if SOAK else 0.4)
     migrations.prepare()
+    with pipeline.running() as first:
+        first.until(lambda: "snapshot: complete" in first.output)
+        first.kill()
     with migrations:
         for _ in range(KILLS):
             run = pipeline.start()
@@ -42,7 +45,7 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
             run.until(lambda batch=batch: pipeline.last_committed_batch() >= batch, 240)
             time.sleep(chooser.uniform(0, 1.5))
             run.kill()
-    assert len(migrations.done) > 10, migrations.done
+    assert len(migrations.done) > 5, migrations.done
     for _ in range(2):
         # The second run takes up what the first one asked to be read again at its very end.
         done = pipeline.once()
@@ -52,5 +55,5 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
     with open_logbook(server, database) as book, pipeline.sink_served(sink) as url, sink_client(url) as client:
         assert_same(client, book, [*TABLES, "bare"])
         rows = client.query("SELECT pipe, version, source_table, outcome FROM headrace.schema_changes").result_rows
-    assert len(rows) == len({row[:3] for row in rows}) > 5, "each change has one row"
+    assert len(rows) == len({row[:3] for row in rows}) > 3, "each change has one row"
     print(f"{len(migrations.done)} statements, ledger: {len(rows)} rows, {sum(row[3] == 'read again' for row in rows)} read again")
