@@ -34,8 +34,6 @@ from headrace.spark.tasks import Report, Task
 from testkit.binlogs import Logbook, Place
 from testkit.planned import PlannedLog
 
-SINK_NAME = "sink"
-
 
 class Crash(BaseException):
     """The process ends here; nothing catches it."""
@@ -52,13 +50,14 @@ class DrivenPipe:
         policy: Sequence[str] = (),
         choices: SinkChoices | None = None,
         exclude: tuple[str, ...] = (),
+        sink_name: str = "sink",
     ) -> None:
         self.book = book
         selection = Selection((f"{book.database}.*",), exclude)
         settings = PipeSettings(selection, state, schema_changes=SchemaPolicy.of_pairs(policy), name=book.database)
         sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
         self.directory = StateDirectory(state)
-        self._pipe = Pipe(book.address, sink, SINK_NAME, settings, LogView())
+        self._pipe = Pipe(book.address, sink, sink_name, settings, LogView())
 
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
         """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""

@@ -229,9 +229,9 @@ def retry(arguments: argparse.Namespace) -> int:
         written = left = 0
         for outcome in retry_rows(named.sink, choices=None if given is None else given.sink, **chosen):
             written, left = written + outcome.written, left + (not outcome.written)
-            said = "written" if outcome.written else f"still refused: {outcome.reason}"
+            said = "written" if outcome.written else f"{'still refused' if outcome.waits else 'left out'}: {outcome.reason}"
             print(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}", flush=True)
-    print(f"retry: {written} rows written, {left} still wait")
+    print(f"retry: {written} rows written, {left} not")
     return DIFFERENT if left else OK
 
 

@@ -249,5 +249,5 @@ def test_the_command_lists_writes_and_tells(sink: ClickHouseSink, clickhouse: Em
     assert "id=1: still refused: ClickHouse error 469" in capsys.readouterr().out
     relax(sink)
     assert main(["retry", address, *only]) == 0
-    assert "retry: 2 rows written, 0 still wait" in capsys.readouterr().out
+    assert "retry: 2 rows written, 0 not" in capsys.readouterr().out
     assert len(shown(sink)) == 2

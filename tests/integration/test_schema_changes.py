@@ -14,14 +14,20 @@ from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from urllib3 import Timeout
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.intents import Executor
+from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.state import StateDirectory
+from headrace.sinks.clickhouse.alter import Step
 from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.retrial import retry_letters
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import Crash, DrivenPipe, crash_at
 from testkit.shown import assert_same
@@ -407,6 +413,90 @@ def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, c
     book.run("UPDATE crossed SET a = 5 WHERE id = 2", "DELETE FROM lost WHERE id = 1", "UPDATE steady SET a = 9")
     pipe.catch_up()
     assert_same(client, book, tables_of(book))
+
+
+def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """Neither a hidden column nor a target that has not followed keeps a pipe from going on without the table."""
+    for name in ("steady", "hiding", "keyed"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))", f"INSERT INTO {name} VALUES (1, '17')")
+    state = tmp_path / "state"
+    pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
+    book.run("ALTER TABLE hiding ADD COLUMN d INT")
+    pipe.catch_up()
+    book.run("ALTER TABLE keyed MODIFY c INT NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (id, c)")
+    pipe._stream()
+    assert [name.table for name in pipe.state.waiting] == ["keyed"]
+    book.run("DROP TABLE keyed", "DROP TABLE hiding")
+    ask_for_resync(pipe.directory, (f"{book.database}.hiding",))
+    pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
+    book.run("INSERT INTO steady VALUES (2, 'x')")
+    pipe.catch_up()
+    assert_same(client, book, ["steady"])
+    assert client.query(f"SELECT count() FROM `{book.database}`.hiding FINAL").result_rows == [(0,)]
+    assert (not pipe.state.waiting, [name.table for name in pipe.state.tables]) == (True, ["steady"])
+
+
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        (("RENAME TABLE t TO old", "CREATE TABLE t LIKE old"), "its table is {}.old since"),
+        (("RENAME TABLE t TO old, other TO t",), "its table is {}.old since"),
+        (("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (d, id)",), "headrace resync {}.t"),
+        (("ALTER TABLE t MODIFY id BIGINT",), "headrace resync {}.t"),
+        (("ALTER TABLE t RENAME COLUMN c TO d, RENAME COLUMN d TO c",), "headrace resync {}.t"),
+        (("TRUNCATE TABLE t",), ""),
+        (("DROP TABLE t", "CREATE TABLE t LIKE other"), ""),
+    ],
+)
+def test_rows_that_wait_are_not_written_to_another_table(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...], reason: str
+) -> None:
+    """A row that was refused before its table was renamed, rebuilt or given other columns is not written as if nothing had happened."""
+    database = book.database
+    for name in ("t", "other"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c INT NOT NULL, d INT NOT NULL)", f"INSERT INTO {name} VALUES (1, 1, 1)")
+    choices = SinkChoices(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
+    client.command(f"ALTER TABLE `{database}`.t ADD CONSTRAINT small CHECK c < 100")
+    book.run("UPDATE t SET c = 500")
+    pipe.catch_up()
+    client.command(f"ALTER TABLE `{database}`.t DROP CONSTRAINT small")
+    book.run(*statements)
+    pipe.catch_up()
+    before = client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows
+    outcomes = list(retry_letters(pipe.sink, pipe=database))
+    assert [one.written for one in outcomes] == [False] * bool(reason)
+    assert all(reason.format(database) in one.reason for one in outcomes)
+    assert client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows == before
+    # What is told to be read again is right afterwards, and nothing waits any more.
+    ask_for_resync(pipe.directory, (f"{database}.*",))
+    pipe.catch_up()
+    assert_same(client, book, tables_of(book))
+    assert list(retry_letters(pipe.sink, pipe=database)) == []
+
+
+def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)", "INSERT INTO t VALUES (1, 1, 10)")
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123").open()
+    book.run("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
+    with pytest.raises(Crash), crash_at([(Altering, "run_step")], 0, after=True):
+        pipe.catch_up()
+    assert pipe.state.intent is not None
+    again = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123,two:8123").open()
+    assert again.state.intent is None
+    again.catch_up()
+    assert_same(client, book, ["t"])
+
+
+def test_a_step_may_take_longer_than_an_answer_is_waited_for(sink: EmbeddedServer) -> None:
+    scope = ClickHouseSink.from_url(url(sink)).scope
+    connect(scope.target).client.timeout = Timeout(connect=5, read=0.3)  # type: ignore[attr-defined]
+    try:
+        Altering(scope).run_step(Step(("SELECT sleep(1.5)",)))
+    finally:
+        disconnect(scope.target)
 
 
 COUNTING = ("history", "collapsing", "versioned")

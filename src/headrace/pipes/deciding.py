@@ -30,7 +30,7 @@ from headrace.pipes.state import TableState
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.alter import Translation
 from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.ledger import LedgerEntry
+from headrace.sinks.clickhouse.ledger import LedgerEntry, renamed_from
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
 from headrace.sources.mysql.position import BinlogPosition, file_number
@@ -220,7 +220,7 @@ class Decision:
             number = self.executor.snapshots.next_number(new)
             self._intent.tables[new] = self._renewed(table, schema=self.after.tables[new], snapshot=number)
             self._intent.prepared.add(new)
-            self._enter(new, [kind], found, APPLIED, f"from {moved[new]}")
+            self._enter(new, [kind], found, APPLIED, renamed_from(str(moved[new])))
         self._moved |= set(moved.values())
         self._intent.gone |= set(moved.values()) - self.after.tables.keys()
         self._intent.gone -= set(moved)

@@ -23,7 +23,7 @@ from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.streaming import Streaming
-from headrace.pipes.takeover import reached
+from headrace.pipes.takeover import reached, written
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import same_sink
@@ -118,6 +118,6 @@ class OfflinePipe(RunnablePipe):
             None,
             self._view,
         )
-        here = reached(directory, state)
+        here, planned = reached(directory, state), written(directory, state)
         reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))))
-        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, here, reporter)
+        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter)

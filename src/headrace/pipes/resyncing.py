@@ -132,12 +132,21 @@ class Resynchroniser:
     def _forget(self, name: TableName, position: BinlogPosition) -> None:
         """It was dropped since; its changes are left out until the log says so."""
         state = self.copier.state
-        state.waiting.add(name)
-        known = state.tables.pop(name, None)
+        known = state.tables.get(name)
         if known is not None:
-            shown = self.copier.shown(known.schema)
-            retrying(lambda: self.copier.targets.sweep(shown, position.version))
+            self._sweep(self.copier.shown(known.schema), position)
+            del state.tables[name]
+        state.waiting.add(name)
         self.copier.view.note(f"{name} is no more")
+
+    def _sweep(self, shown: TableSchema, position: BinlogPosition) -> None:
+        try:
+            retrying(lambda: self.copier.targets.sweep(shown, position.version))
+        except DefiniteError as error:
+            if shown.name not in self.copier.state.waiting:
+                raise
+            # It was to be made anew for what the source's table had become.
+            self.copier.view.note(f"the target of {shown.name} stays as it was: {error.message}")
 
 
 def _is_named(name: TableName, asked: Selection) -> bool:

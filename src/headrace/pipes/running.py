@@ -17,6 +17,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying, waits
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.session import java_pid, start_session, warm_workers
 
@@ -59,7 +60,7 @@ class RunnablePipe(ABC):
     def _resume(self, directory: StateDirectory) -> None:
         """Finish what an earlier run was doing to the sink's tables, before anybody looks at them."""
         state = directory.load()
-        if state is not None and state.intent is not None and state.sink == self._sink_name:
+        if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]
             resume(self._executor(directory, state, SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
 

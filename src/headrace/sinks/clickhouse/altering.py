@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.adapting import adapt
 from headrace.sinks.clickhouse.alter import Step, Subject, Translation, has_view, translate
 from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, connect
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, connect, patient
 from headrace.sinks.clickhouse.creation import create_statements, place_of, plan_layout
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundTable, find_with_holders
@@ -123,15 +123,16 @@ class Altering:
 
     def run_step(self, step: Step) -> None:
         """Do a step, unless it was done."""
-        connection = connect(self._scope.target)
         if step.replaces is not None:
             database, table, uuid = step.replaces
             if self._tables.identities([(database, table)]).get((database, table)) != uuid:
                 return
-        settings = connection.known(_ALTER_SETTINGS)
-        for statement in step.statements:
-            with translated(self._scope.target, f"altering tables: {statement}"):
-                connection.client.command(statement, settings=settings)
+        # Rewriting a large table takes as long as it takes: one that is given up would be begun again, for ever.
+        with patient(self._scope.target) as connection:
+            settings = connection.known(_ALTER_SETTINGS)
+            for statement in step.statements:
+                with translated(self._scope.target, f"altering tables: {statement}"):
+                    connection.client.command(statement, settings=settings)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
         """Write schema changes to the ledger."""

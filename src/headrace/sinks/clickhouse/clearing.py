@@ -8,7 +8,7 @@ merge by version need none of it.
 from __future__ import annotations
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.client import connect, patient
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.layouts import LayoutScope
@@ -57,6 +57,5 @@ def _holder(scope: LayoutScope, layout: Layout) -> str:
 
 
 def _run(scope: LayoutScope, layout: Layout, statement: str) -> None:
-    connection = connect(scope.target)
-    with translated(scope.target, f"clearing table {layout.database}.{layout.table}"):
+    with patient(scope.target) as connection, translated(scope.target, f"clearing table {layout.database}.{layout.table}"):
         connection.client.command(statement, settings=connection.known(_SETTINGS))

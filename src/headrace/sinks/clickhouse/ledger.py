@@ -58,6 +58,11 @@ class LedgerEntry:
         return cls(**raw)
 
 
+def renamed_from(table: str) -> str:
+    """The detail of an entry about a table that had another name before."""
+    return f"from {table}"
+
+
 def record(tables: OwnTables, entries: Iterable[LedgerEntry]) -> None:
     """Write those entries that are not there yet."""
     wanted = list(entries)

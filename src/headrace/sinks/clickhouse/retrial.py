@@ -1,8 +1,9 @@
 """Writing again what waits in `headrace.errors`.
 
 Invariant: a row is written with the version it had, so a table that merges by version shows whatever came last, in whichever order. A table
-that counts rows gets it under the row's own name, once. A table for which the order of writing counts gets nothing here: reading it again
-is the only right thing. What is still refused waits on, with the new reason.
+that counts rows gets it under the row's own name, once. A table for which the order of writing counts gets nothing here, nor does one that
+was renamed, rebuilt or given other columns since: reading it again is the only right thing. What is still refused waits on, with the new
+reason.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.dead_letters import DONE, SUPERSEDED, WAITING, Letter, mark, waiting
 from headrace.sinks.clickhouse.layout import Family, Layout
-from headrace.sinks.clickhouse.ledger import LEDGER
+from headrace.sinks.clickhouse.ledger import LEDGER, renamed_from
 from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.refusals import Refused, taken
 from headrace.sinks.clickhouse.row_json import row_values
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 _AT_ONCE = 10_000
-_OVERTAKING = ("truncate_table", "drop_table", "rename_table")
+_OVERTAKING = ("create_table", "truncate_table", "drop_table", "rename_table")
+_RESHAPING = ("rename_column", "drop_column", "change_key")
+# A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits.
+_REBUILDING = "EXCHANGE TABLES"
 _IN_ORDER = (Family.COLLAPSING, Family.COALESCING)
 ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
 Place = tuple[int, int, int | None]
@@ -43,12 +47,17 @@ class Outcome:
     written: bool
     column: str = ""
     reason: str = ""
+    waits: bool = True
+    """Whether it is tried again next time, if it is not written."""
 
 
 def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[Outcome]:
     """Write rows that wait; each is marked before it is told of."""
     tables = sink.own_tables()
-    letters = _still_wanted(tables, waiting(tables, pipe=pipe, table=table, ids=ids))
+    letters, overtaken = _sorted_out(tables, waiting(tables, pipe=pipe, table=table, ids=ids))
+    marks = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
+    retrying(lambda: mark(tables, marks, time.time_ns() // 1000))
+    yield from (one for one in overtaken if one.reason)
     for _, alike in itertools.groupby(sorted(letters, key=_kind), _kind):
         group = list(alike)
         schema = group[0].schema
@@ -59,20 +68,57 @@ def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids:
             yield from outcomes
 
 
-def _still_wanted(tables: OwnTables, letters: list[Letter]) -> list[Letter]:
-    """Those that no later statement of the source has overtaken: after a TRUNCATE a row must not come back, after a RENAME it would go to
-    another table's rows. The others are marked so."""
-    overtaken = [letter for letter in letters if _overtaken(tables, letter)]
-    retrying(lambda: mark(tables, ((letter, SUPERSEDED, "", "") for letter in overtaken), time.time_ns() // 1000))
-    return [letter for letter in letters if letter not in overtaken]
+def _sorted_out(tables: OwnTables, letters: list[Letter]) -> tuple[list[Letter], list[Outcome]]:
+    """Those that may be written, and what becomes of the others: after a TRUNCATE a row must not come back, after a RENAME it would go to
+    another table's rows, and a table that was rebuilt or has other columns would not show it."""
+    statements: dict[tuple[str, str], list[_Statement]] = {}
+    wanted, others = [], []
+    for letter in letters:
+        place = (str(letter.fields["pipe"]), letter.table)
+        if place not in statements:
+            statements[place] = _statements_on(tables, *place)
+        outcome = _overtaken([one for one in statements[place] if one.version > letter.version], letter)
+        if outcome is None:
+            wanted.append(letter)
+        else:
+            others.append(outcome)
+    return wanted, others
 
 
-def _overtaken(tables: OwnTables, letter: Letter) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What the ledger says of a statement that the sink followed."""
+
+    version: int
+    table: str
+    """As it is called afterwards."""
+    kinds: frozenset[str]
+    rebuilds: bool
+
+
+def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]:
+    """The statements about a table, and those that gave its rows to another name, in order; what took it away comes first."""
     if not tables.exists(LEDGER):
-        return False
-    kinds = " OR ".join(f"position(kind, {quote_text(kind)}) > 0" for kind in _OVERTAKING)
-    same = f"pipe = {quote_text(str(letter.fields['pipe']))} AND source_table = {quote_text(letter.table)}"
-    return bool(tables.select(LEDGER, ("version",), f"{same} AND version > {letter.version} AND outcome != 'ignored' AND ({kinds})"))
+        return []
+    about = f"(source_table = {quote_text(table)} OR detail = {quote_text(renamed_from(table))})"
+    where = f"pipe = {quote_text(pipe)} AND {about} AND outcome != 'ignored'"
+    rows = tables.select(LEDGER, ("version", "source_table", "kind", "translation"), where)
+    found = [_Statement(int(version), name, frozenset(kind.split(", ")), _REBUILDING in done) for version, name, kind, done in rows]
+    return sorted(found, key=lambda one: (one.version, one.table == table))
+
+
+def _overtaken(later: list[_Statement], letter: Letter) -> Outcome | None:
+    """What becomes of a row after these statements; None if it can be written still."""
+    for one in later:
+        if one.table != letter.table:
+            reason = f"its table is {one.table} since: headrace resync {one.table} reads its rows"
+            return Outcome(letter, written=False, reason=reason, waits=False)
+        if one.kinds.intersection(_OVERTAKING):
+            return Outcome(letter, written=False, waits=False)
+    if any(one.rebuilds or one.kinds.intersection(_RESHAPING) for one in later):
+        reason = f"the key or the columns of its table are others since: read it again (headrace resync {letter.table})"
+        return Outcome(letter, written=False, reason=reason)
+    return None
 
 
 def _kind(letter: Letter) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
 from headrace.sinks.clickhouse.bookkeeping import check_not_ours
 from headrace.sinks.clickhouse.carriers import carrier_for
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect, patient
 from headrace.sinks.clickhouse.creation import create_statements, plan_layout, plan_layouts, remembering_sql
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundColumn, FoundTable, find_with_holders
@@ -205,8 +205,7 @@ def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:
             place=f"table {layout.source}",
             hint="add a column _version UInt64 to it (or name one by version_column), TRUNCATE it, and read it again with headrace resync",
         )
-    connection = connect(scope.target)
-    with translated(scope.target, f"sweeping table {layout.database}.{layout.table}"):
+    with patient(scope.target) as connection, translated(scope.target, f"sweeping table {layout.database}.{layout.table}"):
         connection.client.command(statement, settings=connection.known(SWEEP_SETTINGS))
 
 
