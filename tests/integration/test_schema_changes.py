@@ -475,6 +475,35 @@ def test_rows_that_wait_are_not_written_to_another_table(
     assert list(retry_letters(pipe.sink, pipe=database)) == []
 
 
+@pytest.mark.parametrize("engine", ["replacing", "history"])
+def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
+    """A table that keeps what the source deletes keeps it when its rows are read again."""
+    for name, key in (("t", " PRIMARY KEY"), ("bare", "")):
+        book.run(f"CREATE TABLE {name} (id INT{key}, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
+    choices = SinkChoices(all_tables=(("engine", engine), ("deletes", "ignore"), ("view", True)))
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
+    book.run("DELETE FROM t WHERE id = 1", "UPDATE t SET a = 3")
+    pipe.catch_up()
+    ask_for_resync(pipe.directory, (f"{book.database}.*",))
+    pipe.catch_up()
+    assert sorted(client.query(f"SELECT id, a FROM `{book.database}`.t_current").result_rows) == [(1, 1), (2, 3)]
+    assert sorted(client.query(f"SELECT id, a FROM `{book.database}`.bare_current").result_rows) == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE later (id INT PRIMARY KEY, a INT)", "RENAME TABLE outside TO later"])
+def test_a_table_that_comes_later_does_not_get_another_tables_target(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, statement: str
+) -> None:
+    for name in ("t", "outside"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
+    choices = SinkChoices(tables=((f"{book.database}.later", (("target", "t"),)),))
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices, exclude=(f"{book.database}.outside",)).open()
+    book.run(statement, "INSERT INTO later VALUES (3, 3)")
+    with pytest.raises(DefiniteError, match="would both be written to"):
+        pipe.catch_up()
+    assert_same(client, book, ["t"])
+
+
 def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
     book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

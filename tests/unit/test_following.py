@@ -81,6 +81,10 @@ class Sink:
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         self.note(*(("prepare", schema.name.table) for schema in schemas))
 
+    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+        names = [schema.name for schema in schemas]
+        assert len(set(names)) == len(names)
+
     def sweep(self, schema: TableSchema, before: int) -> None:
         self.note(("sweep", schema.name.table, before))
 

@@ -75,6 +75,7 @@ class Copier:
     def plan(self, connection: Connection[Any]) -> None:
         """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
         unplanned = [(name, table) for name, table in self.state.tables.items() if not self.log.is_planned(name, table.snapshot)]
+        self.targets.check_apart(self._written())
         for _, table in unplanned:
             if table.snapshot:
                 retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
@@ -85,8 +86,11 @@ class Copier:
     def prepare(self) -> None:
         """See to it that every target table is there and fit."""
         # What waits to be read again is made fit when that is planned.
-        schemas = [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
+        schemas = self._written()
         retrying(lambda: self.targets.prepare(schemas), deadline_s=_PATIENCE_S)
+
+    def _written(self) -> list[TableSchema]:
+        return [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
@@ -160,7 +164,8 @@ class Copier:
         for name, snapshot in self._current():
             if snapshot.sweep is not None and not snapshot.pending:
                 table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
-                if not self._needs(table).emptied:
+                needs = self._needs(table)
+                if not (needs.emptied or needs.keeps):
                     retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
                 self.log.swept(name)
         if not self.state.seen:

@@ -189,6 +189,7 @@ class Decision:
             self._read_again(name, "it was made anew while it was being read")
             return
         shown = self.executor.show(schema, ())
+        self._check_apart(shown)
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
         # Where the old target is gone by then, it does not matter what it is now.
@@ -200,6 +201,13 @@ class Decision:
             # A copy of an earlier table of this name may be there.
             self._intent.swept.append(shown)
         self._take(name, [kind], found, APPLIED)
+
+    def _check_apart(self, made: TableSchema) -> None:
+        """A new table's target must not be another table's: it would be swept, and both would be written to it."""
+        tables = {**self.executor.state.tables, **self._intent.tables}
+        others = self._intent.gone | self.executor.state.waiting | {made.name}
+        left = [table for name, table in tables.items() if name not in others]
+        self.executor.targets.check_apart([*map(self.executor.shown, left), made])
 
     def _rename(self) -> None:
         moved = {new: old for new, old in self.followed.moved.items() if self.executor.is_news(new, self.followed.position)}

@@ -22,6 +22,9 @@ class Targets:
         self.sink.prepare(schemas)
         self.sink = self.sink.renewed()
 
+    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+        self.sink.check_apart(schemas)
+
     def replace(self, schema: TableSchema) -> None:
         self.sink.replace(schema)
         self.sink = self.sink.renewed()

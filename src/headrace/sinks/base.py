@@ -27,6 +27,8 @@ class Needs:
     """Whether rows of a snapshot must be those of one position, before which no change is written."""
     emptied: bool = False
     """Whether a snapshot begins with an empty table (`clear`): what is in it would count again, and nothing is left to sweep after it."""
+    keeps: bool = False
+    """Whether rows that the source has no more stay by choice: then nothing is swept after a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

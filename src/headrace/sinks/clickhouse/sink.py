@@ -18,6 +18,7 @@ from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
+from headrace.sinks.clickhouse.creation import plan_layouts
 from headrace.sinks.clickhouse.dead_letters import check_choices, supersede
 from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
@@ -57,6 +58,10 @@ class ClickHouseSink:
         layouts = look_up(self._scope, wanted)
         check_choices(layouts, self.choices)
         ensure_windows(self._scope, (layout for layout in layouts if layout.is_ordered))
+
+    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+        """Raise `DefiniteError` if two of the tables would be written to one target. No server is asked."""
+        plan_layouts(schemas, self.target, self.choices)
 
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
@@ -130,4 +135,6 @@ class ClickHouseSink:
 
 def _needs(layout: Layout) -> Needs:
     emptied = layout.family in (Family.COLLAPSING, Family.VERSIONED)
-    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied)
+    # Rows that nothing tells apart would be counted beside those that are read again.
+    keeps = layout.ignores_deletes and layout.has_key
+    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied, keeps)
