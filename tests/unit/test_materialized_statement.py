@@ -298,3 +298,10 @@ def test_overrides_become_choices_for_their_tables_alone() -> None:
     # Names are names, not patterns.
     assert choices.of(TableName("sh*p", "odd1")).partition_by == "primary"
     assert choices.of(TableName("shop", "orders")).sort_key == "materialize"
+
+
+@pytest.mark.parametrize("verb", ["CREATE OR REPLACE", "ATTACH"])
+def test_no_other_statement_takes_a_password_to_the_server(verb: str) -> None:
+    with pytest.raises(DefiniteError, match="CREATE DATABASE is expected") as caught:
+        parse_statement(f"{verb} DATABASE shop ENGINE = MaterializeMySQL('h:1', 'd', 'u', 'very secret')")
+    assert "very secret" not in str(caught.value)

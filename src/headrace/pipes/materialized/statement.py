@@ -100,6 +100,9 @@ def parse_statement(text: str) -> Statement | None:
         return None
     if cursor.accept("CREATE", "DATABASE"):
         return _create(cursor) if _names_engine(text) else None
+    if (cursor.peek("CREATE") or cursor.peek("ATTACH")) and _names_engine(text):
+        # Nothing with a password in it goes to the server, whose log would keep it.
+        cursor.fail("CREATE DATABASE is expected", hint="drop the database first; nothing else makes one of this engine")
     if cursor.accept("DROP", "DATABASE"):
         if_exists = cursor.accept("IF", "EXISTS")
         return DropDatabase(cursor.name("a database"), if_exists)
