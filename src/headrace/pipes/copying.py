@@ -161,16 +161,24 @@ class Copier:
             with pause():
                 forget_seen(self.directory, self.state)
             self._read_steadily(session, pending, parallelism, pause)
-        for name, snapshot in self._current():
-            if snapshot.sweep is not None and not snapshot.pending:
-                table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
-                needs = self._needs(table)
-                if not (needs.emptied or needs.keeps):
-                    retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
-                self.log.swept(name)
+        for name in [name for name, snapshot in self._current() if snapshot.sweep is not None]:
+            # A statement must not alter the table between the look at it and the sweep.
+            with pause():
+                self._sweep(name)
         if not self.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 note_seen(connection, self.address, self.directory, self.state)
+
+    def _sweep(self, name: TableName) -> None:
+        """Take away what the table's snapshot did not see, once it is read whole."""
+        snapshot = dict(self._current()).get(name)
+        if snapshot is None or snapshot.sweep is None or snapshot.pending:
+            return
+        table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
+        needs = self._needs(table)
+        if not (needs.emptied or needs.keeps):
+            retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
+        self.log.swept(name)
 
     def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""

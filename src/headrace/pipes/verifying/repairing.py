@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.pipes.verifying.compared import ComparedTable
 from headrace.pipes.verifying.keys import chosen, key_list
@@ -20,8 +21,9 @@ from headrace.pipes.verifying.looking import Sides
 from headrace.pipes.verifying.watermark import Watermark
 from headrace.retry import retrying
 from headrace.sinks.base import Writer
-from headrace.sinks.clickhouse.layout import Family, Meaning
+from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.refusals import Refused, key_text
 from headrace.sources.mysql.connection import connect, query
 from headrace.sources.mysql.keyrows import key_condition
 from headrace.sources.mysql.position import BinlogPosition
@@ -58,7 +60,7 @@ class Repairer:
             part = keys.slice(start, _KEYS_AT_ONCE)
             source, position = self._read_source(part, self._watermark.ask().position)
             target = retrying(lambda part=part: reader.read_where(self._schema, reader.key_condition(self._schema, part)))  # type: ignore[misc]
-            writer = self._sides.sink.writer()
+            writer = self._sides.sink.writer(_halt)
             try:
                 self._write(writer, self._stale(source, target), Op.DELETE, position)
                 self._write(writer, source, Op.SNAPSHOT, position)
@@ -113,3 +115,12 @@ class Repairer:
                 pa.repeat(pa.scalar(now_us, pa.int64()), count),
             )
             retrying(lambda block=block: writer.write(block))  # type: ignore[misc]
+
+
+def _halt(layout: Layout, block: ChangeBlock, refused: Refused) -> None:
+    """A row that is refused here is refused to the pipe as well, which has its own way with it."""
+    raise DefiniteError(
+        f"the row is refused: {refused.reasons[0]}",
+        place=f"table {layout.source}, row {key_text(block, int(refused.rows[0]))}",
+        hint="correct the value in the source or the target table's type, then repair again",
+    )

@@ -21,7 +21,6 @@ SWEEP_SETTINGS: Final = {
     # A row policy that hid deletions before FINAL would bring back what they delete.
     "apply_row_policy_after_final": "1",
 }
-CLEANUP_SETTINGS: Final = {"alter_sync": "2", "optimize_throw_if_noop": "0"}
 _TIMES: Final = quote_name("__headrace_times")
 
 
@@ -53,7 +52,7 @@ def can_clean(layout: Layout) -> bool:
 
 
 def cleanup_sql(layout: Layout) -> tuple[str, ...]:
-    """What purges old versions and deletions: everything in order, to be run with `CLEANUP_SETTINGS`. A replay of older images would bring
+    """What purges old versions and deletions: the setting that allows it, then the merge. A replay of older images would bring
     purged rows back to life, so it is for the driver to run it when all that was read is written. Empty where the engine does it by itself
     (rows that cancel each other) or must not (a history)."""
     if not can_clean(layout):
