@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.schema import TableSchema
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.sources.mysql import relay as relay_module
 from headrace.sources.mysql import tablescan
 from headrace.sources.mysql.arena import Arena, Slot
@@ -170,7 +170,7 @@ class DamagedResult:
         made, tablescan.Arena = tablescan.Arena, cast(Any, _FencedArena)
         try:
             with server_errors(_ADDRESS):
-                result = tablescan._Result(cast(Any, connection), _ADDRESS, self._schema, False, draw.choice((1, 2, 64)))
+                result = tablescan._Result(cast(Any, connection), _ADDRESS, self._schema, ZeroDates.HALT, draw.choice((1, 2, 64)))
                 return list(result._rows())
         finally:
             tablescan.Arena = cast(Any, made)

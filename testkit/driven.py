@@ -95,7 +95,7 @@ class DrivenPipe:
     def _stream(self) -> None:
         streaming = self.parts.streaming
         start = streaming.reached
-        log = PlannedLog(self.book, Place(start.file, start.offset))
+        log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
         planner = LogPlanner(log.mirror, positions[0], Limits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ silently: its tests are skipped with one loud line at the end of the run, and fa
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -59,6 +60,16 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for flavour, reason in config.stash[UNAVAILABLE].items():
         terminalreporter.write_line(f"NOT TESTED on {flavour}: the server cannot be had here: {reason}", red=True, bold=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """What a command sets up for its log ends with the test: its handler writes to a stream that is closed then."""
+    log = logging.getLogger("headrace")
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 def _require(flavour: str, config: pytest.Config) -> None:

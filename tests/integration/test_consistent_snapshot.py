@@ -155,7 +155,11 @@ def test_a_reader_that_never_comes(server: PrivateServer, bank: str) -> None:
     address, meeting = parse_mysql_url(server.url(bank)), Rendezvous(1, gather_s=0.3)
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot, pytest.raises(TransientError, match="not all readers"):
         snapshot.take()
-    with pytest.raises(TransientError, match="does not begin"), open_reader(address, replace(meeting, lock_s=0.1), 0, 0):
+    # A server may let go of the driver's word a moment after its connection was closed.
+    with (
+        pytest.raises(TransientError, match=r"does not begin|driver of the snapshot is gone"),
+        open_reader(address, replace(meeting, lock_s=0.1), 0, 0),
+    ):
         pass
 
 
