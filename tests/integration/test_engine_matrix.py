@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,11 @@ from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.change import ChangeBlock
 from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.cleanup import Cleanup
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.layout import Family
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.sweeping import cleanup_sql
+from headrace.sinks.clickhouse.sweeping import can_clean
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from testkit.binlogs import Row, open_logbook, rows_of
 from testkit.clustered import CLUSTER, ClusteredServer
@@ -344,7 +346,7 @@ def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine
         trial.check(last, "all of it again, the last first")
     trial.run(f"OPTIMIZE TABLE {trial.place}{'_local' if case.over else ''} FINAL")
     trial.check_both(last, "merged")
-    for statement in cleanup_sql(layout):
-        trial.run(statement)
+    if can_clean(layout):
+        Cleanup(trial.sink.scope, trial.sink.renewed().layout(layout.schema)).run(nullcontext, lambda: True)
     trial.check(last, "cleaned")
     disconnect(trial.sink.target)

@@ -20,7 +20,7 @@ from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.sweeping import can_clean, cleanup_sql
+from headrace.sinks.clickhouse.sweeping import allow_cleanup_sql, can_clean
 
 _MOMENT: Final = "DateTime64(6, 'UTC')"
 CLEANUPS = OwnTable(
@@ -64,10 +64,12 @@ class Cleanup:
         return self.layout.holder or (self.layout.database, self.layout.table)
 
     def _allow(self) -> None:
+        statement = allow_cleanup_sql(self.layout)
+        if not statement:
+            return
         connection, target = connect(self.scope.target), self.scope.target
         with translated(target, f"allowing the cleanup of {self.layout.qualified}"):
-            for statement in cleanup_sql(self.layout)[:-1]:
-                connection.client.command(statement)
+            connection.client.command(statement)
 
     def _partitions(self) -> list[tuple[str, int]]:
         """Partitions with deletions, and how many."""

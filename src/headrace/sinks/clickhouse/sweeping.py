@@ -51,16 +51,12 @@ def can_clean(layout: Layout) -> bool:
     return layout.family is Family.REPLACING and layout.hides_deleted and layout.has_key
 
 
-def cleanup_sql(layout: Layout) -> tuple[str, ...]:
-    """What purges old versions and deletions: the setting that allows it, then the merge. A replay of older images would bring
-    purged rows back to life, so it is for the driver to run it when all that was read is written. Empty where the engine does it by itself
-    (rows that cancel each other) or must not (a history)."""
-    if not can_clean(layout):
-        return ()
-    held = _held(layout)
+def allow_cleanup_sql(layout: Layout) -> str:
+    """What lets a table purge its deletions in a merge (see `cleanup`); empty where it may already, or has none to purge."""
     allowed = dict(layout.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
-    allow = f"ALTER TABLE {held} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
-    return (*(() if allowed else (allow,)), f"OPTIMIZE TABLE {held} FINAL CLEANUP")
+    if allowed or not can_clean(layout):
+        return ""
+    return f"ALTER TABLE {_held(layout)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
 
 
 def _held(layout: Layout) -> str:
