@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
-KERNELS := $(wildcard src/headrace/sources/mysql/*.py)
+KERNELS := $(wildcard src/headrace/sources/mysql/*.py src/headrace/kafka/avro/*.py)
 CODE := src tests testkit $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
@@ -14,7 +14,6 @@ SYSTEM := $(VENV)/.system-packages
 PACKAGES := $(VENV)/.python-packages
 COMPILED := $(VENV)/.compiled-kernels
 ARCHIVE := $(VENV)/.java-archive
-BENCH := $(VENV)/.bench-packages
 
 # Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
 WORKERS ?= 3
@@ -54,7 +53,7 @@ lint: setup ## Check style, types and import rules
 	$(BIN)/lint-imports
 
 .PHONY: bench
-bench: setup $(BENCH) ## Measure the reference workload beside its peers
+bench: setup ## Measure the reference workload beside its peers
 	@$(BIN)/python -m testkit.mysql_fetch
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
 
@@ -73,10 +72,6 @@ $(BIN)/python: | $(SYSTEM)
 
 $(PACKAGES): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
-	@touch $@
-
-$(BENCH): $(PACKAGES)
-	$(PIP) --editable '.[dev,bench]'
 	@touch $@
 
 $(COMPILED): $(KERNELS) $(PACKAGES)

@@ -23,7 +23,7 @@ def test_a_pipe_tells_where_it_is_keeps_refused_rows_and_ends_promptly_while_the
         cursor.execute(f"CREATE DATABASE {database}")
         cursor.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(20))")
         cursor.execute(f"INSERT INTO {database}.t VALUES (1, 'a'), (2, 'b')")
-        account = create_replica_account(mariadb_server)
+        account = create_replica_account(mariadb_server, "upkeep")
         sink = EmbeddedServer(tmp_path / "clickhouse").start()
         address = f"clickhouse://default@127.0.0.1:{sink.port}"
         chosen = ("--name", "orders", "--set", "on_refused_row=dead_letter", "--set", "cleanup_hours=1")

@@ -29,6 +29,8 @@ class Needs:
     """Whether a snapshot begins with an empty table (`clear`): what is in it would count again, and nothing is left to sweep after it."""
     keeps: bool = False
     """Whether rows that the source has no more stay by choice: then nothing is swept after a snapshot."""
+    transactions: bool = False
+    """Whether each change comes with its transaction and its place in it."""
 
 
 @dataclass(frozen=True, slots=True)

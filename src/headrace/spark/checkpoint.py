@@ -14,6 +14,11 @@ def committed_offset(checkpoint: Path) -> Offset | None:
     return _offset(checkpoint, _newest(checkpoint / "commits"))
 
 
+def is_committed(checkpoint: Path, batch: int) -> bool:
+    """Whether a batch counts."""
+    return (checkpoint / "commits" / str(batch)).exists()
+
+
 def planned_offset(checkpoint: Path) -> Offset | None:
     """Where the last planned batch ends, committed or not; None if none was planned."""
     return _offset(checkpoint, _newest(checkpoint / "offsets"))

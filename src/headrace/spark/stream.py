@@ -25,11 +25,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import waits
 from headrace.sources.base import Source, Work
+from headrace.spark.checkpoint import is_committed
 from headrace.spark.faults import decode
 from headrace.spark.source import FORMAT, address_format
 from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
 
 STOP_PATIENCE_S = 30.0
+COMMIT_PATIENCE_S = 10.0
 
 
 class _StopRequested(Exception):
@@ -45,6 +47,7 @@ class ChangeStream:
         self._task, self._on_batch = task, on_batch
         self._working = threading.RLock()
         self._stopping = self._cancelled = False
+        self._checkpoint, self._done = checkpoint, -1
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
         session.dataSource.register(address_format(source))
@@ -79,6 +82,7 @@ class ChangeStream:
                 self._context.cancelJobGroup(str(self._query.runId))
         self._working.release()
         try:
+            self._await_commit()
             self._query.stop()
             self._query.awaitTermination(30)
         except (PySparkException, Py4JError):
@@ -88,6 +92,13 @@ class ChangeStream:
             # The batch under way failed: asking to stop does not make that well.
             raise self._failure
 
+    def _await_commit(self) -> None:
+        """Give Spark the moment that it needs to checkpoint the last batch: what is done need not be done again."""
+        deadline = time.monotonic() + COMMIT_PATIENCE_S
+        while self._done >= 0 and not is_committed(self._checkpoint, self._done) and time.monotonic() < deadline:
+            if self._query.awaitTermination(cast(int, 0.02)):
+                return
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """No batch runs meanwhile."""
@@ -95,12 +106,12 @@ class ChangeStream:
             yield
 
     def _batch(self, addresses: DataFrame, batch_id: int) -> None:
-        del batch_id
         with self._working:
             if self._stopping:
                 raise _StopRequested
             try:
                 self._on_batch(_run(addresses, self._task()))
+                self._done = batch_id
             except HeadraceError as error:
                 if self._cancelled or (self._stopping and isinstance(error, TransientError)):
                     raise _StopRequested from error

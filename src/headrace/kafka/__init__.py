@@ -1,0 +1,1 @@
+"""Kafka: addresses, schemas, and mypipe's messages, for whoever reads or writes them."""

@@ -1,0 +1,101 @@
+"""Where a Kafka cluster is and how we speak to it.
+
+`kafka://user:password@host:9092,host2:9092/topic?security.protocol=SASL_SSL&…`: what follows the question mark are the properties of
+Kafka's own clients, passed through as they are. An address never shows its password.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from headrace.errors import DefiniteError
+
+PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
+SCHEME: Final = "kafka://"
+_FORM: Final = "write kafka://host:port,host:port/topic?property=value"
+_SECRETS: Final = ("password", "secret", "jaas", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """A cluster, who we are there, and the topic (or topics, separated by commas) that is meant, if one is."""
+
+    servers: str
+    """host:port, separated by commas."""
+    topic: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Properties of Kafka's clients, by the names that librdkafka and Java's client share."""
+
+    def __str__(self) -> str:
+        user = f"{self.user}@" if self.user else ""
+        return f"{SCHEME}{user}{self.servers}/{self.topic}"
+
+    def client_settings(self) -> dict[str, str]:
+        """What librdkafka is told."""
+        found = {"bootstrap.servers": self.servers, **dict(self.properties)}
+        if self.user:
+            found.setdefault("security.protocol", "SASL_SSL")
+            found.setdefault("sasl.mechanism", "PLAIN")
+            found.update({"sasl.username": self.user, "sasl.password": self.password})
+        return found
+
+    def spark_options(self) -> dict[str, str]:
+        """What Spark's Kafka source is told."""
+        found = {f"kafka.{name}": value for name, value in self.properties}
+        found["kafka.bootstrap.servers"] = self.servers
+        if self.user:
+            found.setdefault("kafka.security.protocol", "SASL_SSL")
+            mechanism = found.setdefault("kafka.sasl.mechanism", "PLAIN")
+            scram = mechanism.startswith("SCRAM")
+            module = "org.apache.kafka.common.security." + ("scram.ScramLoginModule" if scram else "plain.PlainLoginModule")
+            found["kafka.sasl.jaas.config"] = f'{module} required username="{_escape(self.user)}" password="{_escape(self.password)}";'
+        return found
+
+
+def parse_kafka_url(url: str) -> KafkaAddress:
+    """`kafka://host:port,host:port/topic?property=value`; the password may come from the environment instead."""
+    if not url.startswith(SCHEME):
+        raise DefiniteError("the address of the Kafka cluster cannot be read", hint=_FORM)
+    place, _, query = url.removeprefix(SCHEME).partition("?")
+    where, _, topic = place.partition("/")
+    account, at, servers = where.rpartition("@")
+    user, colon, password = account.partition(":")
+    named = [server for server in servers.split(",") if server]
+    if not named or (at and not user) or not all(_is_server(server) for server in named):
+        raise DefiniteError("the address of the Kafka cluster cannot be read", hint=_FORM)
+    secret = unquote(password) if colon else os.environ.get(PASSWORD_VARIABLE, "")
+    return KafkaAddress(",".join(map(_with_port, named)), unquote(topic.strip("/")), unquote(user), secret, _properties(query))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a client's property is one that is never shown."""
+    return any(word in name for word in _SECRETS)
+
+
+def _properties(query: str) -> tuple[tuple[str, str], ...]:
+    found = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in found]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise DefiniteError(f"the address of the Kafka cluster has the property {double!r} twice", hint="give it once")
+    if query and not found:
+        raise DefiniteError("the properties in the address of the Kafka cluster cannot be read", hint=_FORM)
+    return tuple(found)
+
+
+def _is_server(server: str) -> bool:
+    host, colon, port = server.rpartition(":")
+    return bool(server) if not colon else bool(host) and port.isdigit()
+
+
+def _with_port(server: str) -> str:
+    return server if ":" in server else f"{server}:9092"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,1 @@
+"""Changes to Kafka: mypipe's Avro messages and Debezium's JSON envelopes."""

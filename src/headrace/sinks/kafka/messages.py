@@ -1,0 +1,33 @@
+"""Encoded messages, as columns, and the port of those who encode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.model.change import ChangeBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one topic, in the order in which they are sent."""
+
+    topic: str
+    key: pa.BinaryArray
+    """What decides the partition, and what a compacted topic keeps one message of; NULL for tables without a key."""
+    value: pa.BinaryArray
+    """NULL: a tombstone."""
+    version: pa.UInt64Array
+    """The place of each change in the source's log: a header of each message, the same when it is sent again."""
+    timestamp_ms: pa.Int64Array
+    headers: tuple[tuple[tuple[str, bytes], ...], ...] = ()
+    """Further headers of each message; empty if none has any."""
+
+
+class Encoder(Protocol):
+    """Turns blocks into messages. Belongs to one task."""
+
+    def encode(self, block: ChangeBlock) -> list[Messages]:
+        """The block's messages; every update in it has its before image."""

@@ -1,0 +1,1 @@
+"""Debezium's change events, from Kafka records to change blocks."""

@@ -1,0 +1,74 @@
+"""What may be chosen about reading Debezium's topics. Picklable; every choice is a setting of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """How records are written."""
+
+    AUTO = "auto"
+    """As each record looks: Avro by its first byte, JSON with or without a schema."""
+    JSON = "json"
+    AVRO = "avro"
+
+
+class Shape(StrEnum):
+    """What a value is."""
+
+    AUTO = "auto"
+    ENVELOPE = "envelope"
+    FLAT = "flat"
+    """The row itself, as `ExtractNewRecordState` leaves it."""
+
+
+class Versions(StrEnum):
+    """What makes a change newer than another of the same row."""
+
+    SOURCE = "source"
+    """The place in the source's own log, where events carry it; a topic whose events do not is refused."""
+    OFFSET = "offset"
+    """The record's offset: needs a topic that keeps its number of partitions."""
+    AUTO = "auto"
+    """`source` where events carry it, `offset` where they do not; fixed for a table by its first record."""
+
+
+class Unavailable(StrEnum):
+    """What becomes of a value that did not change and that the source did not log."""
+
+    KEEP = "keep"
+    HALT = "halt"
+
+
+class OnMalformed(StrEnum):
+    HALT = "halt"
+    DEAD_LETTER = "dead_letter"
+    """Kept in the sink's table `headrace.errors`."""
+    TOPIC = "topic"
+    """Sent on, as it is, to `dead_letter_topic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumChoices:
+    """How topics are read."""
+
+    format: Format = Format.AUTO
+    shape: Shape = Shape.AUTO
+    registry: str = ""
+    """The schema registry's address, for Avro: http://host:8081."""
+    versions: Versions = Versions.AUTO
+    epoch: int = 0
+    """Raised by one when the source server was replaced by one whose log numbers begin anew."""
+    unavailable: Unavailable = Unavailable.KEEP
+    on_malformed: OnMalformed = OnMalformed.HALT
+    dead_letter_topic: str = ""
+    schema_topic: str = ""
+    """The connector's topic of schema changes (its `topic.prefix`), for types of events without a schema."""
+    decimals: str = "precise"
+    """Of events without a schema, the connector's `decimal.handling.mode`: precise, string or double."""
+    times: str = "adaptive_time_microseconds"
+    """Of events without a schema, the connector's `time.precision.mode`."""
+    binaries: str = "bytes"
+    """Of events without a schema, the connector's `binary.handling.mode`: bytes (base64), base64-url-safe or hex."""

@@ -1,0 +1,83 @@
+"""What goes into the decoding of Debezium's events, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one partition of a topic, in the order of their offsets, as columns."""
+
+    topic: str
+    partition: int
+    offset: pa.Int64Array
+    key: pa.BinaryArray
+    value: pa.BinaryArray
+    """NULL: a tombstone."""
+    timestamp: pa.Int64Array
+    """When the record was made or taken in, as the topic keeps it, in microseconds since 1970."""
+    headers: pa.ListArray | None = None
+    """Lists of structs of `key` (text) and `value` (bytes); None if no record has any."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.value)
+
+    def place(self, row: int) -> str:
+        """Where a record is, for people."""
+        return f"{self.topic}[{self.partition}]@{self.offset[row].as_py()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record that cannot be read, whole, with the reason."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    hint: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table as events describe it that is not as the reader knows it: the driver adapts the sink, then the batch is read again."""
+
+    schema: TableSchema
+    topic: str
+    partition: int
+    offset: int
+    """The first record that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """A table was emptied: rows with a version below this go."""
+
+    table: TableName
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What records say."""
+
+    blocks: tuple[ChangeBlock, ...] = ()
+    kept: tuple[Mapping[str, pa.BooleanArray], ...] = ()
+    """For each block: columns of which some images hold no value because it did not change (and which); the value before is to stay."""
+    found: tuple[Found, ...] = ()
+    """Tables whose records were left out, because the sink must be adapted first."""
+    refused: tuple[Refused, ...] = ()
+    truncations: tuple[Truncation, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
