@@ -1,0 +1,56 @@
+"""Addresses of Kafka clusters: what is read, what is passed on, and what is never shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import PASSWORD_VARIABLE, is_secret, parse_kafka_url
+
+
+def test_servers_topic_and_properties() -> None:
+    address = parse_kafka_url("kafka://a:9093,b/shop_orders_generic?client.id=me&fetch.max.bytes=1000")
+    assert (address.servers, address.topic) == ("a:9093,b:9092", "shop_orders_generic")
+    assert address.client_settings() == {"bootstrap.servers": "a:9093,b:9092", "client.id": "me", "fetch.max.bytes": "1000"}
+    assert address.spark_options() == {
+        "kafka.bootstrap.servers": "a:9093,b:9092",
+        "kafka.client.id": "me",
+        "kafka.fetch.max.bytes": "1000",
+    }
+    assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_an_account_is_passed_on_and_its_password_is_never_shown() -> None:
+    address = parse_kafka_url("kafka://me:s%22ecret%40@h:1/?sasl.mechanism=SCRAM-SHA-512&ssl.key.password=hidden")
+    assert str(address) == "kafka://me@h:1/"
+    assert "ecret" not in repr(address) + str(address)
+    assert "hidden" not in repr(address)
+    settings = address.client_settings()
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("me", 's"ecret@')
+    assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
+    jaas = address.spark_options()["kafka.sasl.jaas.config"]
+    assert jaas == 'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="s\\"ecret@";'
+
+
+def test_a_password_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "from outside")
+    assert parse_kafka_url("kafka://me@h").password == "from outside"
+    assert parse_kafka_url("kafka://me:own@h").password == "own"
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "ssl.key.password", "sasl.jaas.config", "sasl.oauthbearer.client.secret"])
+def test_secrets(name: str) -> None:
+    assert is_secret(name)
+    assert not is_secret("sasl.mechanism")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["kafka://", "kafka:///topic", "mysql://h", "kafka://h:port", "kafka://:9092", "kafka://@h", "kafka://h/?a=1&a=2", "h:9092"],
+)
+def test_addresses_that_cannot_be_read(url: str) -> None:
+    with pytest.raises(DefiniteError) as caught:
+        parse_kafka_url(url)
+    assert caught.value.hint
