@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.sources.debezium.versions import Order, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +82,7 @@ class Decoded:
     truncations: tuple[Truncation, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
+    orders: Mapping[TableName, Order] = field(default_factory=dict)
+    """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks found different ones."""
+    tail: Tail | None = None
+    """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""

@@ -1,0 +1,43 @@
+"""Records of Debezium's topics to change blocks: what a task does with a piece of a partition.
+
+Reading the same records again gives the same blocks: what decides a version is in the record, or in what the driver remembers of the table
+(`Order`). A table or a column that the reader does not know is not guessed at: its records are left out and it is reported (`Found`); the
+driver adapts the sink and has the batch read again. A record that cannot be read never hides another: it is reported (`Refused`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.model.schema import TableName, TableSchema
+from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.debezium.records import Decoded, Records
+from headrace.sources.debezium.topics import TopicMap
+from headrace.sources.debezium.versions import Order, Tail
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table as the sink has it."""
+
+    schema: TableSchema
+    keys: tuple[str, ...] = ()
+    """The columns whose change moves a row in the sink (`Needs.key_columns`); none: the primary key's."""
+    order: Order | None = None
+    """What makes versions; None until the first record told it (`Decoded.orders`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumReader:
+    """Picklable; belongs to a task once it reads."""
+
+    choices: DebeziumChoices = field(default_factory=DebeziumChoices)
+    topics: TopicMap = field(default_factory=TopicMap)
+    tables: Mapping[TableName, KnownTable] = field(default_factory=dict)
+    tails: Mapping[tuple[str, int], Tail] = field(default_factory=dict)
+    """How the log was when the last batch of each topic's partition ended (`Decoded.tail`)."""
+
+    def read(self, records: Records) -> Decoded:
+        """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
+        raise NotImplementedError
