@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
+from headrace.model.spellings import read_uuids, spelling
 from headrace.sinks.clickhouse.carrier import Carrier, Check, Recode, chain, to_type
 from headrace.sinks.clickhouse.documents import kept_documents, stored_documents
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.names import quote_text
-from headrace.sinks.clickhouse.spellings import read_uuids, spelling
 from headrace.sinks.clickhouse.typenames import StoredType, unwrap
 
 _INTEGER: Final = re.compile(r"u?int\d+")

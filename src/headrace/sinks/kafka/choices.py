@@ -1,0 +1,145 @@
+"""What a user may choose for changes that go to Kafka. Pure data: picklable, comparable, no broker is asked.
+
+Every choice is a setting of the same name under `kafka.`. What stands under a field is its documentation for users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+
+class MessageFormat(StrEnum):
+    """What a message's value is."""
+
+    GENERIC = "generic"
+    """mypipe's InsertMutation, UpdateMutation and DeleteMutation: a row's values in Avro maps by their type."""
+    SPECIFIC = "specific"
+    """A record of the table's own, in Avro; needs a schema repository."""
+    DEBEZIUM = "debezium"
+    """Debezium's change events, in JSON."""
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Tombstones(StrEnum):
+    """Whether a deletion is followed by a message without a value, so that a compacted topic forgets the key."""
+
+    AUTO = "auto"
+    """As the format's readers expect: with Debezium's events, not with mypipe's."""
+    ON = "on"
+    OFF = "off"
+
+
+class KeyChanges(StrEnum):
+    """What an update that gives a row another key becomes (formats generic and specific)."""
+
+    SPLIT = "split"
+    """A deletion under the old key and an insertion under the new one: each key's messages tell its whole story."""
+    UPDATE = "update"
+    """One update under the new key, as mypipe sends it: the old key's partition hears nothing of it."""
+
+
+class TextAs(StrEnum):
+    """The map of TINYTEXT, TEXT, MEDIUMTEXT and LONGTEXT columns (format generic)."""
+
+    BYTES = "bytes"
+    """As mypipe has them: UTF-8 in `bytes`."""
+    STRING = "string"
+
+
+class UnsignedAs(StrEnum):
+    """How BIGINT UNSIGNED columns are carried."""
+
+    EXACT = "exact"
+    """Generic: their digits, in `strings`. Specific: an Avro decimal of 20 digits. All numbers fit."""
+    LONG = "long"
+    """As a long; a number above 9223372036854775807 halts."""
+
+
+class Incompatible(StrEnum):
+    """What happens when an altered table's schema cannot be read in place of the one before it (format specific)."""
+
+    HALT = "halt"
+    NEW = "new"
+    """It is registered all the same: readers must cope."""
+
+
+class Cleanup(StrEnum):
+    """What a topic that is made keeps."""
+
+    BROKER = "broker"
+    """As the broker's default says."""
+    DELETE = "delete"
+    COMPACT = "compact"
+
+
+TOPIC_FORMATS: Final = {
+    MessageFormat.GENERIC: "${db}_${table}_generic",
+    MessageFormat.SPECIFIC: "${db}_${table}_specific",
+    MessageFormat.DEBEZIUM: "${prefix}.${db}.${table}",
+}
+MEMORY: Final = "memory"
+_ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_LONGEST: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaChoices:
+    """How changes go to Kafka."""
+
+    format: MessageFormat = MessageFormat.GENERIC
+    topic: str = ""
+    """The topics' names, with ${db}, ${table} and ${prefix}; empty: as mypipe and Debezium name them."""
+    prefix: str = "headrace"
+    """What Debezium calls the topic prefix: ${prefix} in topics' names, and the source's name in its events."""
+    registry: str = MEMORY
+    """Where Avro schemas are kept: memory, a folder, or the http address of a registry."""
+    partitions: int = 0
+    """Of topics that are made; 0: as the broker's default says."""
+    replication: int = 0
+    """Of topics that are made; 0: as the broker's default says."""
+    cleanup: Cleanup = Cleanup.BROKER
+    """What topics that are made keep."""
+    create_topics: bool = True
+    """Whether topics that are missing are made."""
+    compression: Compression = Compression.LZ4
+    tombstones: Tombstones = Tombstones.AUTO
+    key_changes: KeyChanges = KeyChanges.SPLIT
+    text: TextAs = TextAs.BYTES
+    bigint_unsigned: UnsignedAs = UnsignedAs.EXACT
+    incompatible: Incompatible = Incompatible.HALT
+    schemas: bool = False
+    """Whether Debezium's events carry their schema."""
+    delivery_timeout_s: int = 60
+    """For how long a message may be under way before the write counts as failed, and is tried again."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Further properties of the producer, by librdkafka's names."""
+
+    def topic_of(self, table: TableName) -> str:
+        """The table's topic."""
+        pattern = self.topic or TOPIC_FORMATS[self.format]
+        name = pattern.replace("${prefix}", self.prefix).replace("${db}", table.database).replace("${table}", table.table)
+        # Kafka allows no other characters; as Debezium does.
+        clean = "".join(letter if letter in _ALLOWED else "_" for letter in name)
+        if not clean or clean in (".", "..") or len(clean) > _LONGEST:
+            raise DefiniteError(
+                f"{clean[:60]!r} cannot be a topic's name", place=f"table {table}", hint="choose another pattern with kafka.topic"
+            )
+        return clean
+
+    @property
+    def has_tombstones(self) -> bool:
+        if self.tombstones is Tombstones.AUTO:
+            return self.format is MessageFormat.DEBEZIUM
+        return self.tombstones is Tombstones.ON
