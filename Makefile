@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
-KERNELS := $(wildcard src/headrace/sources/mysql/*.py src/headrace/kafka/avro/*.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/kafka/avro/*.py)
 CODE := src tests testkit $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
@@ -75,7 +75,7 @@ $(PACKAGES): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(COMPILED): $(KERNELS) $(PACKAGES)
-	$(BIN)/python -m headrace.sources.mysql.compile
+	$(BIN)/python -m headrace.kernels.compile
 	@touch $@
 
 $(ARCHIVE): $(PACKAGES)

@@ -14,7 +14,7 @@ from bench.schemas import capture_tables
 from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.compile import compile_kernels
+from headrace.kernels.compile import compile_kernels
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
+from headrace.kernels.pointers import pointer_to
 from headrace.sources.mysql import checksum
 from headrace.sources.mysql.checksum import crc32, crc32_by_tables
-from headrace.sources.mysql.pointers import pointer_to
 from testkit.fences import Fenced
 
 

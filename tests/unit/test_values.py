@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
+from headrace.kernels import words
+from headrace.kernels.pointers import pointer_to
 from headrace.sources.mysql import values as v
-from headrace.sources.mysql import words
-from headrace.sources.mysql.pointers import pointer_to
 from testkit.fences import Fenced
 
 EPOCH = dt.datetime(1970, 1, 1)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.sources.mysql.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, store_word
-from headrace.sources.mysql.words import store_int32
+from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, store_word
+from headrace.kernels.words import store_int32
 
 NO_CHARACTER = -1
 """A trie's entry that ends nowhere; entries below it are pages: page p is -1 - p."""

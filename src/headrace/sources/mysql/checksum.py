@@ -17,8 +17,8 @@ from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from headrace.sources.mysql.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, stack_slots
-from headrace.sources.mysql.words import Slots
+from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, stack_slots
+from headrace.kernels.words import Slots
 
 _POLYNOMIAL: Final = 0x104C11DB7
 _U64 = np.uint64

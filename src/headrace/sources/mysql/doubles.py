@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.sources.mysql.pointers import MALFORMED, NO_ROOM, Bytes, Pointer, as_signed, compiled, leading_zeros, mul_high, pointer_to
+from headrace.kernels.pointers import MALFORMED, NO_ROOM, Bytes, Pointer, as_signed, compiled, leading_zeros, mul_high, pointer_to
 
 DOUBLE_ROOM = 34
 """The widest text: a sign, `0.`, 14 zeros and 17 digits."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.sources.mysql.pointers import Bytes, byte_at, compiled, pointer_to
-from headrace.sources.mysql.words import copy_bytes, load_2, load_3, load_4
+from headrace.kernels.pointers import Bytes, byte_at, compiled, pointer_to
+from headrace.kernels.words import copy_bytes, load_2, load_3, load_4
 
 IN, OUT, PENDING, SEQUENCE = range(4)
 """Cells of deframe's state: bytes consumed, bytes produced, whether a split event goes on, the next packet's number."""

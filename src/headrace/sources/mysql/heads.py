@@ -6,8 +6,8 @@ plainly; the addresses of everything after it in the file move by as much (see `
 
 from __future__ import annotations
 
-from headrace.sources.mysql.pointers import Pointer, byte_at, compiled
-from headrace.sources.mysql.words import load_2, load_3, load_4
+from headrace.kernels.pointers import Pointer, byte_at, compiled
+from headrace.kernels.words import load_2, load_3, load_4
 
 
 @compiled("int64(CPointer(uint8), int64, int64)")

@@ -14,13 +14,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.model.change import Op
-from headrace.sources.mysql import values as v
-from headrace.sources.mysql.arena import DATA, DATA_END, VALIDITY, VALUES
-from headrace.sources.mysql.jsonb import put_json
-from headrace.sources.mysql.pointers import NO_ROOM as JSON_NO_ROOM
-from headrace.sources.mysql.pointers import Bytes, Pointer, as_signed, byte_at, compiled, pointer_to
-from headrace.sources.mysql.words import (
+from headrace.kernels.pointers import NO_ROOM as JSON_NO_ROOM
+from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, pointer_to
+from headrace.kernels.words import (
     Slots,
     copy_run,
     load_be,
@@ -31,6 +27,10 @@ from headrace.sources.mysql.words import (
     slots_of,
     store_int32,
 )
+from headrace.model.change import Op
+from headrace.sources.mysql import values as v
+from headrace.sources.mysql.arena import DATA, DATA_END, VALIDITY, VALUES
+from headrace.sources.mysql.jsonb import put_json
 
 # How a column lies in a row image. Parameters a and b follow in the table description.
 (

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.pointers import MALFORMED, NO_ROOM, Bytes, Pointer, byte_at, compiled, pointer_to, stack_slots
 from headrace.sources.mysql.jsonb_scalars import (
     DOUBLE,
     INT16,
@@ -32,7 +33,6 @@ from headrace.sources.mysql.jsonb_scalars import (
     read_length,
     read_offset,
 )
-from headrace.sources.mysql.pointers import MALFORMED, NO_ROOM, Bytes, Pointer, byte_at, compiled, pointer_to, stack_slots
 
 MAX_DEPTH = 100
 """Containers within containers that the server accepts."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.pointers import MALFORMED, NO_ROOM, Pointer, as_signed, byte_at, compiled, load_word, store_word, trailing_zeros
 from headrace.sources.mysql.doubles import count_digits, put_digits, put_double
-from headrace.sources.mysql.pointers import MALFORMED, NO_ROOM, Pointer, as_signed, byte_at, compiled, load_word, store_word, trailing_zeros
 
 LITERAL, INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(0x04, 0x0D)
 OPAQUE = 0x0F

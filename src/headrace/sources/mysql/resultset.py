@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, pointer_to
+from headrace.kernels.words import Slots, copy_run, load_2, load_3, load_4, load_int32, load_le, slots_of, store_int32
 from headrace.sources.mysql import values as v
 from headrace.sources.mysql.arena import DATA, DATA_END, VALIDITY, VALUES
-from headrace.sources.mysql.pointers import Bytes, Pointer, byte_at, compiled, pointer_to
-from headrace.sources.mysql.words import Slots, copy_run, load_2, load_3, load_4, load_int32, load_le, slots_of, store_int32
 
 # How a column lies in a protocol row.
 (

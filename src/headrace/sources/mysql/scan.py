@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to
+from headrace.kernels.words import byteswap, load_2, load_4, same_bytes
 from headrace.sources.mysql.checksum import crc32_at
 from headrace.sources.mysql.heads import commit_time, growth_of
 from headrace.sources.mysql.images import DELETE, UPDATE, WRITE
-from headrace.sources.mysql.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to
-from headrace.sources.mysql.words import byteswap, load_2, load_4, same_bytes
 
 # Cells of scan_groups' state: of the walk, then of the group that is open.
 (POS, GROUPS, SPLITS, ERROR_AT) = range(4)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.sources.mysql.pointers import Pointer, as_signed, byte_at, compiled, load_word, mul_high, store_word
-from headrace.sources.mysql.words import load_be, load_be_high, load_int32, load_le, store_int8, store_int16, store_int32, store_int64
+from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, mul_high, store_word
+from headrace.kernels.words import load_be, load_be_high, load_int32, load_le, store_int8, store_int16, store_int32, store_int64
 
 NO_DATE = -(1 << 62)
 """What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February; and for no time of day."""

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from headrace.sources.mysql.pointers import Pointer, as_signed, byte_at, compiled, load_word
+from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word
 
 Slots = npt.NDArray[np.int64]
 """`CPointer(int64)` in kernels."""

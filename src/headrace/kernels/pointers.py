@@ -7,7 +7,9 @@ against it before it is used. Words are little-endian, as on every machine this 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
@@ -17,6 +19,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from headrace.kernels.cache import kernel_cache_dir, package_of
 
 Bytes = npt.NDArray[np.uint8]
 Pointer = npt.NDArray[np.uint8]
@@ -38,7 +42,8 @@ def compiled(signature: str, *, inlined: bool = False) -> Callable[[_Function], 
     decorate = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=inlined)
 
     def declare(function: _Function) -> _Function:
-        kernel = decorate(function)
+        with _cache_of(function.__module__):
+            kernel = decorate(function)
         if inlined or "CPointer" in signature:
             _compile_when_called(kernel, signature)
         else:
@@ -47,6 +52,24 @@ def compiled(signature: str, *, inlined: bool = False) -> Callable[[_Function], 
         return cast(_Function, kernel)
 
     return declare
+
+
+@contextmanager
+def _cache_of(module: str) -> Iterator[None]:
+    """Point numba at the folder of the module's package, unless the user chose one; it looks when it decorates."""
+    package = package_of(module)
+    if package is None:
+        raise RuntimeError(f"{module} has kernels: list it in headrace/kernels/cache.py")
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        yield
+        return
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(kernel_cache_dir(package))
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
 
 
 def _compile_when_called(kernel: Any, signature: str) -> None:
@@ -121,8 +144,17 @@ def _type_stack_slots(typingctx: Any, count: Any) -> Any:
     return types.CPointer(types.int64)(count), generate  # type: ignore[no-untyped-call]
 
 
+def _type_pointer_at(typingctx: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return _BYTES(types.int64), generate
+
+
 pointer_to = cast(Callable[[Bytes], Pointer], intrinsic(_type_pointer_to))
 """The first byte of a contiguous array, which the caller keeps alive."""
+pointer_at = cast(Callable[[int], Pointer], intrinsic(_type_pointer_at))
+"""The byte at an address, of a buffer that the caller keeps alive."""
 load_word = cast(Callable[[Pointer, int], np.uint64], intrinsic(_type_load_word))
 """Eight bytes from wherever they start."""
 store_word = cast(Callable[[Pointer, int, np.uint64], None], intrinsic(_type_store_word))

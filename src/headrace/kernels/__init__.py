@@ -1,0 +1,1 @@
+"""Compiled code: raw memory, bounded loads and copies, and where what numba compiled is kept."""
