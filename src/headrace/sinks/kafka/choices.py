@@ -75,6 +75,15 @@ class Incompatible(StrEnum):
     """It is registered all the same: readers must cope."""
 
 
+class Timestamps(StrEnum):
+    """The time of a message, by which a topic forgets old ones."""
+
+    SENT = "sent"
+    """When it was sent."""
+    COMMIT = "commit"
+    """When the change was committed: a topic that forgets by time drops changes that were old already."""
+
+
 class Cleanup(StrEnum):
     """What a topic that is made keeps."""
 
@@ -114,6 +123,7 @@ class KafkaChoices:
     create_topics: bool = True
     """Whether topics that are missing are made."""
     compression: Compression = Compression.LZ4
+    timestamps: Timestamps = Timestamps.SENT
     tombstones: Tombstones = Tombstones.AUTO
     key_changes: KeyChanges = KeyChanges.SPLIT
     text: TextAs = TextAs.BYTES

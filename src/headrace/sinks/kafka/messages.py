@@ -24,6 +24,10 @@ class Messages:
     timestamp_ms: pa.Int64Array
     headers: tuple[tuple[tuple[str, bytes], ...], ...] = ()
     """Further headers of each message; empty if none has any."""
+    row: pa.UInt64Array | None = None
+    """Of a snapshot, whose rows share one version: the row's number in it. It follows the version in the header."""
+    commit_us: pa.Int64Array | None = None
+    """When each change was committed, for a header of its own: where the value does not say it."""
 
 
 class Encoder(Protocol):

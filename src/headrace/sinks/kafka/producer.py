@@ -1,0 +1,171 @@
+"""Messages to the brokers.
+
+Invariant: when `finish` returns, every message since the last one is acknowledged by all replicas in sync; if one is not, it raises,
+and nothing of what was sent since counts as written. Messages of one partition arrive in the order in which they were sent, without gaps
+and, within one producer, once (`enable.idempotence`). After a failure the producer is given up: whoever tries again gets a new one and
+sends all again, under the same positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.kafka.mypipe import COMMITTED_HEADER, POSITION_HEADER, position_bytes
+from headrace.sinks.kafka.choices import KafkaChoices, Timestamps
+from headrace.sinks.kafka.failures import failure, is_definite
+from headrace.sinks.kafka.messages import Messages
+
+client_log = logging.getLogger("headrace.kafka.client")
+# What librdkafka has to say comes as the errors of messages; its own lines would repeat that for every broker and try.
+client_log.setLevel(logging.CRITICAL)
+
+_FIXED: Final = {"enable.idempotence": "true", "acks": "all", "partitioner": "murmur2", "delivery.report.only.error": "true"}
+"""What the guarantee rests on; the partitioner is that of Java's clients."""
+_USUAL: Final = {
+    "client.id": "headrace",
+    "linger.ms": "5",
+    "batch.num.messages": "50000",
+    "queue.buffering.max.messages": "200000",
+    "queue.buffering.max.kbytes": "262144",
+    # How large a message may be is for the broker to say.
+    "message.max.bytes": "100000000",
+}
+_POLL_S: Final = 0.2
+Headers = list[tuple[str, str | bytes | None]]
+
+
+def producer_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, str]:
+    """What librdkafka is told; a property that would break the guarantee is refused."""
+    own = {**address.client_settings(), **dict(choices.properties)}
+    for name, value in _FIXED.items():
+        if own.get(name, value).lower() not in (value, "-1" if name == "acks" else value):
+            raise DefiniteError(f"the property {name}={own[name]} would break the order or the safety of changes", hint=f"leave out {name}")
+    timeout = {"message.timeout.ms": str(choices.delivery_timeout_s * 1000)}
+    return {**_USUAL, **timeout, "compression.type": choices.compression.value, **own, **_FIXED}
+
+
+class Delivery:
+    """A producer and what became of its messages. Belongs to one writer at a time."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._failed: tuple[KafkaError, Message] | None = None
+        self._refused: KafkaError | None = None
+        self._count = 0
+        self.is_sound = True
+        try:
+            self._producer = Producer({**settings, "on_delivery": self._hear, "error_cb": self._note}, logger=client_log)
+        except KafkaException as error:
+            raise DefiniteError(
+                f"the producer cannot be made: {error.args[0].str()}", hint="see kafka.properties and the address"
+            ) from error
+
+    def send(self, messages: Messages, timestamps: Timestamps) -> None:
+        """Hand messages over; waits while too many are under way."""
+        topic, produce = messages.topic, self._producer.produce
+        times = messages.timestamp_ms.to_pylist() if timestamps is Timestamps.COMMIT else [0] * len(messages.value)
+        keys, values = messages.key.to_pylist(), messages.value.to_pylist()
+        # A call a message: librdkafka's way of sending many at once takes no headers (decision 27 has the figures).
+        for key, value, headers, time in zip(keys, values, _headers(messages), times, strict=True):
+            try:
+                produce(topic, value, key, headers=headers, timestamp=time)
+            except BufferError:
+                self._wait_for_room(topic, key, value, headers, time)
+            except KafkaException as error:
+                raise self._give_up(error.args[0], topic, key) from error
+
+    def finish(self) -> None:
+        """Wait until all messages are acknowledged."""
+        while self._producer.flush(_POLL_S):
+            self._check()
+        self._check()
+
+    def give_up(self) -> None:
+        """Forget what is under way: it counts as not written."""
+        self.is_sound = False
+        self._producer.purge()
+        self._producer.flush(0)
+
+    def _wait_for_room(self, topic: str, key: bytes | None, value: bytes | None, headers: Any, time: int) -> None:
+        while True:
+            self._producer.poll(_POLL_S)
+            self._check()
+            try:
+                self._producer.produce(topic, value, key, headers=headers, timestamp=time)
+            except BufferError:
+                continue
+            except KafkaException as error:
+                raise self._give_up(error.args[0], topic, key) from error
+            return
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            error, message = self._failed
+            raise self._give_up(error, message.topic() or "", message.key())
+        if self._refused is not None:
+            raise self._give_up(self._refused, "", None)
+
+    def _give_up(self, error: KafkaError, topic: str, key: Any) -> Exception:
+        # What the brokers said of us tells more than that a message took too long.
+        cause = self._refused if self._refused is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
+        self.give_up()
+        of_key = f", key {bytes(key[:200]).decode(errors='replace')}" if key else ""
+        return failure(cause, "sending to Kafka", f"topic {topic}{of_key}" if topic else "")
+
+    def _hear(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error, message
+
+    def _note(self, error: KafkaError) -> None:
+        if is_definite(error):
+            self._refused = error
+
+
+def _headers(messages: Messages) -> Iterable[Headers]:
+    """The headers of each message."""
+    names = [POSITION_HEADER]
+    columns: list[Iterable[bytes]] = [position_bytes(messages.version, messages.row)]
+    if messages.commit_us is not None:
+        names.append(COMMITTED_HEADER)
+        columns.append(position_bytes(messages.commit_us))
+    own: Iterable[Headers] = (list(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+    return map(_joined, own, messages.headers) if messages.headers else own
+
+
+def _joined(own: Headers, more: Sequence[tuple[str, bytes]]) -> Headers:
+    return [*own, *more]
+
+
+class _Pool:
+    """Producers that no writer has: making one costs a connection to each broker."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Any, list[Delivery]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, settings: dict[str, str]) -> Delivery:
+        with self._lock:
+            idle = self._idle.get(_key(settings))
+            if idle:
+                return idle.pop()
+        return Delivery(settings)
+
+    def give_back(self, settings: dict[str, str], delivery: Delivery) -> None:
+        if delivery.is_sound:
+            with self._lock:
+                self._idle.setdefault(_key(settings), []).append(delivery)
+
+
+def _key(settings: dict[str, str]) -> tuple[Any, ...]:
+    # A forked process has none of its parent's threads, hence none of its producers.
+    return os.getpid(), *sorted(settings.items())
+
+
+pool: Final = _Pool()
