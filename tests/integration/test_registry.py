@@ -16,6 +16,7 @@ from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.verifying.pipes import pipe_in_sink
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.books import ClickHouseBooks
 from headrace.sinks.clickhouse.positions import POSITIONS, prepare_positions, write_progress
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
@@ -35,16 +36,16 @@ def own(tmp_path: Path) -> Iterator[OwnTables]:
 def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -> None:
     assert (find_pipe(own, "o'shop"), all_pipes(own), pipe_from(own, SHOP.source)) == (None, [], None)
     own.forget("o'shop")
-    register(own, replace(SHOP, statement="CREATE DATABASE …"))
+    register(ClickHouseBooks(own), replace(SHOP, statement="CREATE DATABASE …"))
     # A pipe that begins again keeps what was said when it was made.
-    register(own, replace(SHOP, created="2030-01-01 00:00:00.000000"))
+    register(ClickHouseBooks(own), replace(SHOP, created="2030-01-01 00:00:00.000000"))
     found = find_pipe(own, "o'shop")
     assert found == replace(SHOP, statement="CREATE DATABASE …")
     assert found is not None
     assert found.tables == Selection(("shop.*",))
     assert found.projection.exclude == ("shop.t.secret",)
     # One of the same name elsewhere is another pipe.
-    register(own, replace(SHOP, state="/elsewhere"))
+    register(ClickHouseBooks(own), replace(SHOP, state="/elsewhere"))
     assert find_pipe(own, "o'shop") == replace(SHOP, state="/elsewhere")
 
     # Whoever asks at the same server for the same database means this pipe.
@@ -56,9 +57,9 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
 
     # Two that do the same are as good as one; two that differ must be told apart.
     later = replace(SHOP, name="b", created="2090-01-01 00:00:00.000000")
-    register(own, later)
+    register(ClickHouseBooks(own), later)
     assert pipe_from(own, SHOP.source) == later
-    register(own, replace(later, options={}))
+    register(ClickHouseBooks(own), replace(later, options={}))
     with pytest.raises(DefiniteError) as caught:
         pipe_from(own, SHOP.source)
     assert "--pipe" in caught.value.hint
@@ -67,11 +68,11 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     # What its state directory says counts, if that is here.
     state = PipeState(SHOP.source, "", "", SHOP.selection, {}, 0, {**OPTIONS, "zero_dates": "epoch"})
     StateDirectory(tmp_path / "state").save(state)
-    register(own, replace(later, state=str(tmp_path / "state")))
+    register(ClickHouseBooks(own), replace(later, state=str(tmp_path / "state")))
     known = pipe_in_sink(own, parse_mysql_url(SHOP.source), "b")
     assert (known.name, known.zero_dates) == ("b", "epoch")
     assert known.directory is not None
-    register(own, replace(later, state=str(tmp_path / "state"), host="another"))
+    register(ClickHouseBooks(own), replace(later, state=str(tmp_path / "state"), host="another"))
     assert pipe_in_sink(own, parse_mysql_url(SHOP.source), "b").directory is None
 
     prepare_positions(own)

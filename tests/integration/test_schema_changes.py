@@ -21,12 +21,12 @@ from headrace.errors import DefiniteError
 from headrace.pipes.intents import Executor
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.state import StateDirectory
-from headrace.sinks.clickhouse.alter import Step
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.retrial import retry_letters
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.following import Step
 from testkit.alterations import CASES
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import Crash, DrivenPipe, crash_at

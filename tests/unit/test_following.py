@@ -18,13 +18,12 @@ from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.progress import LogView
 from headrace.pipes.rehearsal import ImaginedTables
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.sinks.clickhouse.alter import Step
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.creation import plan_layout
 from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.ledger import LedgerEntry
 from headrace.sinks.clickhouse.url import parse_target
+from headrace.sinks.following import LedgerEntry, Step
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import SchemaHistory
@@ -62,6 +61,7 @@ class Sink:
     there: list[TableSchema]
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     fails_at: int = -1
+    appends: bool = False
 
     def note(self, *entries: tuple[Any, ...]) -> None:
         if len(self.asked) == self.fails_at:

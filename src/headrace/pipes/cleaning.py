@@ -23,6 +23,7 @@ from headrace.sinks.clickhouse.bookkeeping import instant_us
 from headrace.sinks.clickhouse.cleanup import CLEANUPS, Cleanup, Pause, deletion_column, last_cleanups, note_cleanup
 from headrace.sinks.clickhouse.dead_letters import wait_for
 from headrace.sinks.clickhouse.layout import Layout
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 log = logging.getLogger("headrace")
 
@@ -46,6 +47,9 @@ class Cleaner:
 
     def poll(self, pause: Pause) -> None:
         """Begin with what is due, if nothing is under way."""
+        if not isinstance(self.targets.sink, ClickHouseSink):
+            # What is deleted in another kind of sink is its own affair.
+            return
         if (self._thread is not None and self._thread.is_alive()) or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_EVERY_S
@@ -59,19 +63,25 @@ class Cleaner:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def _sink(self) -> ClickHouseSink:
+        sink = self.targets.sink
+        assert isinstance(sink, ClickHouseSink)
+        return sink
+
     def _hours(self, schema: TableSchema) -> float:
-        return self.targets.sink.choices.of(schema.name).cleanup_hours
+        return self._sink.choices.of(schema.name).cleanup_hours
 
     def _may_clean(self) -> bool:
         return self.is_settled() and waits.quiet_s() > QUIET_S and not waits.ending
 
     def _run(self, wanted: list[tuple[TableSchema, float]], pause: Pause) -> None:
         try:
-            tables = self.targets.sink.own_tables()
+            tables = self._sink.own_tables()
             tables.ensure(CLEANUPS)
             last = {target: instant_us(began) / 1e6 for target, began in last_cleanups(tables).items()}
             for schema, hours in wanted:
-                layout = self.targets.sink.layout(schema)
+                layout = self._sink.layout(schema)
                 target = f"{layout.database}.{layout.table}"
                 if not deletion_column(layout):
                     continue
@@ -83,7 +93,7 @@ class Cleaner:
             log.error("deletions were not purged: %s", error)
 
     def _clean(self, layout: Layout, target: str, pause: Pause) -> None:
-        sink, began_us = self.targets.sink, time.time_ns() // 1000
+        sink, began_us = self._sink, time.time_ns() // 1000
         tables = sink.own_tables()
         letters = wait_for(tables, target)
         if letters:

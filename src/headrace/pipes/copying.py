@@ -203,8 +203,9 @@ class Copier:
         with pause():
             # First the request, then the note that the tables wait for it.
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
-            self.state.waiting |= names
-            self.directory.save(self.state)
+            if not self.targets.appends:
+                self.state.waiting |= names
+                self.directory.save(self.state)
             for name in names:
                 self.log.plan(name, self.log.tables[str(name)].number, [])
         tables = ", ".join(map(str, sorted(names)))
@@ -305,6 +306,9 @@ class Copier:
 
     def _note_exact(self, name: TableName, position: dict[str, Any], pause: Pause) -> None:
         """A table was read exactly as of a position: changes before it are in the rows, and must not count again."""
+        if self.targets.appends and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1):
+            # Rows that were written before stay: what was deleted since must still come.
+            return
         with pause():
             self.state.tables[name].rows_from = position
             self.directory.save(self.state)

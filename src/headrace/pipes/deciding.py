@@ -28,9 +28,7 @@ from headrace.pipes.intents import Executor, Intent
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.state import TableState
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.alter import Translation
-from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.ledger import LedgerEntry, renamed_from
+from headrace.sinks.following import Altering, LedgerEntry, Translation, renamed_from
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
 from headrace.sources.mysql.position import BinlogPosition, file_number
@@ -172,7 +170,7 @@ class Decision:
             self._take(name, [kind], self._ask(lambda sink: sink.plan_keeping(schema, f"dropped_{self._tag}", again=False)), KEPT)
         else:
             found = self._ask(lambda sink: sink.plan_removal(schema))
-            if any(statement.startswith("DROP TABLE") for statement in found.statements):
+            if found.vacates:
                 self._vacated.add(name)
             self._take(name, [kind], found, APPLIED if found.steps else KEPT)
 
@@ -276,6 +274,8 @@ class Decision:
         found = self._ask(lambda sink: sink.plan_alteration(_without_left(seen), self._version))
         if Policy.RESYNC in policies:
             found = replace(found, reread=found.reread or "it was chosen to read it again")
+        if found.prepared and final == name:
+            self._intent.prepared.add(name)
         if not kinds and not found.steps and not found.reread:
             return
         self._intent.steps += found.steps
@@ -318,10 +318,24 @@ class Decision:
         self._enter(name, kinds, found, outcome)
 
     def _read_again(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: Translation | None = None) -> None:
-        if name in self.executor.state.waiting | self._intent.reread or not self.executor.is_news(name, self.followed.position):
+        waiting = self.executor.state.waiting | self._intent.reread | self._intent.beside
+        if name in waiting or not self.executor.is_news(name, self.followed.position):
             return
-        self._intent.reread.add(name)
+        if self.executor.targets.appends and name in self.after.tables:
+            self._go_on_beside(name)
+        else:
+            self._intent.reread.add(name)
         self._enter(name, kinds, found or Translation(), READ_AGAIN, why)
+
+    def _go_on_beside(self, name: TableName) -> None:
+        """Its changes from here on are sent like any other table's; its rows are read again beside them."""
+        if name not in self._intent.tables:
+            here, known = self.followed.position.to_json(), self.executor.state.tables.get(name)
+            number = known.snapshot if known is not None else self.executor.snapshots.next_number(name)
+            self._intent.tables[name] = TableState(self.after.tables[name], here, here, number, known.hidden if known is not None else ())
+        self._intent.prepared.add(name)
+        self._intent.gone.discard(name)
+        self._intent.beside.add(name)
 
     def _enter(self, name: TableName, kinds: Iterable[ChangeKind], found: Translation, outcome: str, detail: str = "") -> None:
         followed = self.followed
@@ -333,8 +347,9 @@ class Decision:
         self.notes.append(f"{name} {_WORDS[outcome]}")
 
     def _check_reread(self) -> None:
-        if self._intent.reread and self.executor.reread is None:
-            name = min(self._intent.reread)
+        again = self._intent.reread | self._intent.beside
+        if again and self.executor.reread is None:
+            name = min(again)
             raise DefiniteError(
                 f"the rows of {name} after this statement are in no log file: {self.followed.query.statement}",
                 place=str(self.followed.position),

@@ -1,4 +1,4 @@
-"""Sinks by their address: a ClickHouse server, or an embedded one that is found running or started for the time of use."""
+"""Sinks by their address: a ClickHouse server, an embedded one that is found running or started for the time of use, or a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -7,32 +7,47 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from headrace.embedded.claim import read_holder
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
+from headrace.kafka.address import SCHEME as KAFKA
+from headrace.kafka.address import parse_kafka_url
+from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.url import same_sink as same_clickhouse
+
+S_co = TypeVar("S_co", bound=Sink, covariant=True)
+CLICKHOUSE = ("clickhouse://", "clickhouses://")
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSink:
+class NamedSink(Generic[S_co]):
     """A sink and the name by which a state directory knows it."""
 
-    sink: ClickHouseSink
+    sink: S_co
     name: str
     is_lost: Callable[[], bool] = lambda: False
     """Whether it is gone for good: an embedded server that has ended. (Another one has another port.)"""
 
 
 @contextmanager
-def open_sink(address: str, *, password: str = "", choices: SinkChoices | None = None) -> Iterator[NamedSink]:
-    """`clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory."""
-    if address.startswith(("clickhouse://", "clickhouses://")):
+def open_sink(address: str, *, password: str = "", choices: SinkChoices | None = None) -> Iterator[NamedSink[ClickHouseSink]]:
+    """A sink that holds tables: `clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory."""
+    if address.startswith(CLICKHOUSE):
         target = parse_target(address)
         yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), str(target))
         return
+    if is_kafka(address):
+        raise DefiniteError(
+            "this needs a sink that holds tables, and Kafka holds messages",
+            place=str(parse_kafka_url(address)),
+            hint="give clickhouse://user:password@host:port/db or chdb:PATH; headrace tail prints what is in a topic",
+        )
     scheme, _, path = address.partition(":")
     if scheme != "chdb" or not path:
         raise DefiniteError(
@@ -44,10 +59,24 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
         yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}", is_lost)
 
 
+def is_kafka(address: str) -> bool:
+    """Whether an address is that of a Kafka cluster."""
+    return address.startswith(KAFKA)
+
+
+def same_sink(one: str, other: str) -> bool:
+    """Whether two names of sinks mean the same targets, as far as the names tell."""
+    if not (is_kafka(one) and is_kafka(other)):
+        return same_clickhouse(one, other)
+    first, second = parse_kafka_url(one), parse_kafka_url(other)
+    # Any broker tells of all others: clusters that are named by different ones of them are the same if they share one.
+    return first.topic == second.topic and bool(set(first.servers.split(",")) & set(second.servers.split(",")))
+
+
 def _is_other(path: Path, port: int) -> bool:
     """Whether a directory is no longer served at a port."""
     holder = read_holder(path)
     return holder is None or holder.port != port
 
 
-__all__ = ["PASSWORD_VARIABLE", "NamedSink", "open_sink"]
+__all__ = ["KAFKA_PASSWORD", "PASSWORD_VARIABLE", "NamedSink", "is_kafka", "open_sink", "same_sink"]

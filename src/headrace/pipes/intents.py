@@ -19,8 +19,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.alter import Step
-from headrace.sinks.clickhouse.ledger import LedgerEntry
+from headrace.sinks.following import LedgerEntry, Step
 from headrace.sources.mysql.position import BinlogPosition
 
 Show = Callable[[TableSchema, tuple[str, ...]], TableSchema]
@@ -46,12 +45,14 @@ class Intent:
     """Tables, as the sink sees them, whose rows from before the statement go, whatever is written first."""
     reread: set[TableName] = field(default_factory=set)
     """Tables that are read again from the source; their changes wait for that."""
+    beside: set[TableName] = field(default_factory=set)
+    """Tables that are read again from the source beside their changes."""
     entries: list[LedgerEntry] = field(default_factory=list)
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing but the state changes."""
-        return not (self.steps or self.prepared or self.swept or self.reread or self.entries)
+        return not (self.steps or self.prepared or self.swept or self.reread or self.beside or self.entries)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,6 +65,7 @@ class Intent:
             "prepared": _names(self.prepared),
             "swept": [schema.to_json() for schema in self.swept],
             "reread": _names(self.reread),
+            "beside": _names(self.beside),
             "entries": [entry.to_json() for entry in self.entries],
         }
 
@@ -80,6 +82,7 @@ class Intent:
             _read_names(raw["prepared"]),
             [TableSchema.from_json(schema) for schema in raw["swept"]],
             _read_names(raw["reread"]),
+            _read_names(raw.get("beside", [])),
             [LedgerEntry.from_json(entry) for entry in raw["entries"]],
         )
 
@@ -141,9 +144,10 @@ class Executor:
         for name, table in intent.tables.items():
             if not self.snapshots.is_planned(name, table.snapshot):
                 self.snapshots.plan(name, table.snapshot, [])
-        if intent.reread and self.reread is not None:
+        again = intent.reread | intent.beside
+        if again and self.reread is not None:
             # First the request, then the note that the table waits for it: the other way round, a crash could let it wait for ever.
-            self.reread(tuple(glob.escape(str(name)) for name in sorted(intent.reread)))
+            self.reread(tuple(glob.escape(str(name)) for name in sorted(again)))
         retrying(lambda: self.targets.sink.altering().record(intent.entries))
         self._apply(intent)
         self.directory.save(self.state)

@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.endpoints import same_sink
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
 from headrace.pipes.opening import is_wanted, shown, shown_now
@@ -25,8 +26,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSt
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import same_sink
+from headrace.sinks.base import Sink
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.mapped import schema_of
@@ -39,7 +39,7 @@ from headrace.sources.mysql.tablemap import parse_table_map
 class OfflinePipe(RunnablePipe):
     """One replication of log files."""
 
-    def __init__(self, path: Path, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+    def __init__(self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink, sink_name, settings, view)
         self._path = path
 

@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema, ZeroDates
+from headrace.pipes.endpoints import same_sink
 from headrace.pipes.remembered import settings_of, take_settings, warn_of_unmatched
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings
@@ -23,7 +24,6 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSt
 from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.base import Offset
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.catalogue import capture_catalogue, describe_around, visible_position
@@ -163,7 +163,7 @@ class Opening:
         names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
         if former:
             needs = retrying(lambda: self.targets.needs([shown(table.schema, table.hidden, self.settings) for table in former]))
-            names.update(name for name, need in needs.items() if need.exact)
+            names.update(name for name, need in needs.items() if need.exact and not self.targets.appends)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 

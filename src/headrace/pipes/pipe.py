@@ -27,7 +27,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.base import Sink
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.origin import MySQLSource
 from headrace.sources.mysql.position import BinlogPosition
@@ -40,7 +40,7 @@ _START_PATIENCE_S = 30.0
 class Pipe(RunnablePipe):
     """One replication of a server."""
 
-    def __init__(self, address: MySQLAddress, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+    def __init__(self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink, sink_name, settings, view)
         self._address = address
 

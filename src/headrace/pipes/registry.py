@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,24 +18,11 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.pipes.settings_file import Chosen, restored
 from headrace.pipes.state import PipeState
-from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables, instant_text
+from headrace.sinks.base import Books
+from headrace.sinks.clickhouse.bookkeeping import OwnTables, instant_text
+from headrace.sinks.clickhouse.books import PIPES
 from headrace.sinks.clickhouse.names import quote_text
 from headrace.sources.mysql.selection import Selection
-
-PIPES = OwnTable(
-    "pipes",
-    (
-        ("pipe", "String"),
-        ("source", "String"),
-        ("selection", "String"),
-        ("options", "String"),
-        ("state", "String"),
-        ("host", "String"),
-        ("statement", "String"),
-        ("created", "DateTime64(6, 'UTC')"),
-    ),
-    ("pipe",),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +67,20 @@ def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
     return PipeEntry(name, state.source, state.selection, state.options, str(directory))
 
 
-def register(own: OwnTables, entry: PipeEntry) -> None:
-    """Write a pipe's row; what an earlier row of the same pipe says of its making stays."""
-    own.ensure(PIPES)
-    before = find_pipe(own, entry.name)
-    if before is not None and (before.state, before.host) == (entry.state, entry.host):
-        entry = replace(entry, created=before.created, statement=entry.statement or before.statement)
-    row = {
-        "pipe": entry.name,
-        "source": entry.source,
-        "selection": json.dumps(entry.selection),
-        "options": json.dumps(entry.options),
-        "state": entry.state,
-        "host": entry.host,
-        "statement": entry.statement,
-        "created": entry.created,
-    }
-    own.insert(PIPES, [row])
+def register(books: Books, entry: PipeEntry) -> None:
+    """Say how a pipe was begun."""
+    books.register(
+        {
+            "pipe": entry.name,
+            "source": entry.source,
+            "selection": json.dumps(entry.selection),
+            "options": json.dumps(entry.options),
+            "state": entry.state,
+            "host": entry.host,
+            "statement": entry.statement,
+            "created": entry.created,
+        }
+    )
 
 
 def find_pipe(own: OwnTables, name: str) -> PipeEntry | None:

@@ -17,7 +17,6 @@ from headrace.errors import TransientError
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.base import Progress
-from headrace.sinks.clickhouse.positions import prepare_positions, read_progress, write_progress
 from headrace.sources.mysql.position import BinlogPosition
 
 log = logging.getLogger("headrace")
@@ -36,9 +35,9 @@ class Reporter:
 
     def begin(self, position: BinlogPosition, *, is_new: bool) -> None:
         """Make the table; go on counting where an earlier run of the same pipe stopped."""
-        own = self._targets.sink.own_tables()
-        retrying(lambda: prepare_positions(own))
-        known = retrying(lambda: read_progress(own, self._pipe))
+        books = self._targets.books
+        retrying(books.begin)
+        known = retrying(lambda: books.progress(self._pipe))
         if known is not None and is_new:
             self._warn_of_namesake(known)
         with self._lock:
@@ -95,7 +94,7 @@ class Reporter:
 
     def _write(self, progress: Progress) -> None:
         complete = replace(progress, incomplete=self._incomplete())
-        write_progress(self._targets.sink.own_tables(), complete)
+        self._targets.books.tell(complete)
         self._told = complete
 
     def _warn_of_namesake(self, known: Progress) -> None:

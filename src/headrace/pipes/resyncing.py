@@ -10,9 +10,10 @@ from __future__ import annotations
 import glob
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.errors import DefiniteError, HeadraceError
@@ -31,6 +32,8 @@ from headrace.sources.mysql.selection import Selection
 
 log = logging.getLogger("headrace")
 
+_LOOK_AGAIN_S = 1.0
+
 
 @dataclass(slots=True)
 class Resynchroniser:
@@ -44,6 +47,7 @@ class Resynchroniser:
     """How far the stream is."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: HeadraceError | None = field(default=None, init=False)
+    _not_before: float = field(default=0.0, init=False)
 
     @property
     def is_idle(self) -> bool:
@@ -63,7 +67,7 @@ class Resynchroniser:
             if self._failure is not None:
                 raise self._failure
         request = next(pending_requests(self.copier.directory), None)
-        if request is not None:
+        if request is not None and time.monotonic() >= self._not_before:
             self._thread = threading.Thread(target=self._run, args=(session, request, pause), name="headrace-resync", daemon=True)
             self._thread.start()
 
@@ -95,11 +99,25 @@ class Resynchroniser:
             # The stream stands still meanwhile: the position lies behind all that it has written.
             with pause():
                 found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+                if self._is_early(found, position):
+                    self._not_before = time.monotonic() + _LOOK_AGAIN_S
+                    return
                 if found:
                     check_tables(connection, copier.address, [schema.name for schema in found])
                 self._note(asked, found, position.behind(self.reached()))
                 copier.plan(connection)
         request.forget()
+
+    def _is_early(self, found: list[TableSchema], position: BinlogPosition) -> bool:
+        """Whether the stream must first come to where the tables became what they are: of a sink that appends, no change is left out."""
+        known = [(schema, self._known_beside(schema.name)) for schema in found]
+        changed = any(table is not None and table.schema != schema for schema, table in known)
+        return changed and self.reached() < position
+
+    def _known_beside(self, name: TableName) -> TableState | None:
+        """The table as the stream reads it, if its rows are to be read beside its changes."""
+        state = self.copier.state
+        return state.tables.get(name) if self.copier.targets.appends and name not in state.waiting else None
 
     def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         copier, state = self.copier, self.copier.state
@@ -117,14 +135,17 @@ class Resynchroniser:
 
     def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
         state, name = self.copier.state, schema.name
-        known = state.tables.get(name)
+        known, beside = state.tables.get(name), self._known_beside(name)
         if not chosen:
             state.selection["added"].append(str(name))
         number = max(self.copier.log.next_number(name), 1)
         # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
         ignores = self.copier.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         hidden = known.hidden if known is not None and ignores else ()
-        state.tables[name] = TableState(schema, position.to_json(), position.to_json(), number, hidden)
+        renewed = TableState(schema, position.to_json(), position.to_json(), number, hidden)
+        if beside is not None and beside.schema == schema:
+            renewed = replace(beside, snapshot=number, beside=True)
+        state.tables[name] = renewed
         state.waiting.discard(name)
         state.ignored.discard(name)
         self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
@@ -132,6 +153,9 @@ class Resynchroniser:
     def _forget(self, name: TableName, position: BinlogPosition) -> None:
         """It was dropped since; its changes are left out until the log says so."""
         state = self.copier.state
+        if self._known_beside(name) is not None:
+            # The log says so, after all that happened to it before.
+            return
         known = state.tables.get(name)
         if known is not None:
             self._sweep(self.copier.shown(known.schema), position)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.pipes.endpoints import same_sink
 from headrace.pipes.intents import Executor, resume
+from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
 from headrace.pipes.requests import pending_requests
@@ -16,19 +18,20 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying, waits
-from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import same_sink
+from headrace.sinks.base import Sink
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.session import java_pid, start_session, warm_workers
 
-_PRELOAD = ("headrace.sources.mysql.source", "headrace.sinks.clickhouse.sink")
+_PRELOAD = ("headrace.sources.mysql.source",)
+"""Besides the sink's own module."""
 
 
 class RunnablePipe(ABC):
     """One replication, from its checks to its end."""
 
-    def __init__(self, sink: ClickHouseSink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        self._targets, self._sink_name, self._settings, self._view = Targets(sink), sink_name, settings, view
+    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        self._targets = Targets(sink, LocalBooks(settings.state))
+        self._sink_name, self._settings, self._view = sink_name, settings, view
         self._stop = threading.Event()
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
@@ -53,7 +56,7 @@ class RunnablePipe(ABC):
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Tell the sink and whoever waits for it that the pipe begins."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
-        retrying(lambda: register(self._targets.sink.own_tables(), entry))
+        retrying(lambda: register(self._targets.books, entry))
         self._view.note(message)
         self.on_begun()
 
@@ -70,7 +73,8 @@ class RunnablePipe(ABC):
     @contextmanager
     def _spark(self, directory: StateDirectory) -> Iterator[Any]:
         """A Spark session for the time of a run."""
-        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=_PRELOAD)
+        preload = (*_PRELOAD, type(self._targets.sink).__module__)
+        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload)
         try:
             directory.note_helper(java_pid(session))
             warm_workers(session)

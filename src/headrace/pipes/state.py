@@ -37,6 +37,8 @@ class TableState:
     """Which of the table's snapshots counts; a resynchronisation takes the next."""
     hidden: tuple[str, ...] = ()
     """Columns that are not carried: they came when new ones were to be ignored."""
+    beside: bool = False
+    """Whether its rows are read again beside its changes, of which none is left out (`Sink.appends`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,12 +47,14 @@ class TableState:
             "rows_from": self.rows_from,
             "snapshot": self.snapshot,
             "hidden": list(self.hidden),
+            "beside": self.beside,
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableState:
         hidden = tuple(raw.get("hidden", ()))
-        return cls(TableSchema.from_json(raw["schema"]), raw["captured_at"], raw["rows_from"], raw["snapshot"], hidden)
+        schema, beside = TableSchema.from_json(raw["schema"]), raw.get("beside", False)
+        return cls(schema, raw["captured_at"], raw["rows_from"], raw["snapshot"], hidden, beside)
 
 
 @dataclass(slots=True)
@@ -184,7 +188,7 @@ class StateDirectory:
 
     def note_helper(self, pid: int) -> None:
         """Remember the process that works for us and may outlive us by a moment (Spark's Java part)."""
-        _replace(self.path / "helper.json", {"pid": pid, "started": _started(pid)})
+        replace_json(self.path / "helper.json", {"pid": pid, "started": _started(pid)})
 
     def clear_scratch(self) -> None:
         """Remove what an earlier run left and no run needs: a killed one cannot tidy up, and its mirror of the log may be large."""
@@ -195,7 +199,7 @@ class StateDirectory:
         file = self.path / "pipe.json"
         if not file.exists():
             return None
-        raw = _read_json(file)
+        raw = read_json(file)
         if raw.get("format") != _FORMAT:
             raise DefiniteError("the state directory was written by another version of Headrace", place=str(file), hint=_START_OVER)
         try:
@@ -204,7 +208,7 @@ class StateDirectory:
             raise _damaged(error, str(file)) from error
 
     def save(self, state: PipeState) -> None:
-        _replace(self.path / "pipe.json", state.to_json())
+        replace_json(self.path / "pipe.json", state.to_json())
 
     def _await_lock(self, deadline: float) -> None:
         assert self._lock is not None
@@ -222,7 +226,7 @@ class StateDirectory:
         file = self.path / "helper.json"
         if not file.exists():
             return
-        helper = _read_json(file)
+        helper = read_json(file)
         while _started(helper["pid"]) == helper["started"] != "":
             if time.monotonic() > deadline:
                 raise DefiniteError(
@@ -244,6 +248,8 @@ class TableSnapshot:
     done: set[int] = field(default_factory=set)
     read_at: list[dict[str, Any]] = field(default_factory=list)
     """Where the log stood when chunks that are done were read."""
+    restarts: int = 0
+    """How often it was begun again, the first beginning of one that must be read whole among them."""
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -315,7 +321,9 @@ class SnapshotLog:
     def _apply(self, entry: dict[str, Any]) -> None:
         table = entry["table"]
         if "chunks" in entry:
-            self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"])
+            before = self.tables.get(table)
+            restarts = before.restarts + 1 if before is not None and before.number == entry["snapshot"] else 0
+            self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"], restarts=restarts)
         elif "done" in entry:
             self.tables[table].done.add(entry["done"])
             if entry.get("at") is not None:
@@ -325,7 +333,8 @@ class SnapshotLog:
             self.tables[table].sweep = entry["sweep"]
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a file of a state directory holds."""
     try:
         raw = json.loads(file.read_bytes())
     except ValueError as error:
@@ -339,7 +348,8 @@ def _damaged(error: Exception, place: str) -> DefiniteError:
     return DefiniteError(f"a file of the state directory is damaged: {error!r}", place=place, hint=_START_OVER)
 
 
-def _replace(path: Path, content: dict[str, Any]) -> None:
+def replace_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file of a state directory, all of it or nothing."""
     temporary = path.with_suffix(".new")
     with temporary.open("w") as file:
         json.dump(content, file, indent=1)

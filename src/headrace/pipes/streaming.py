@@ -96,7 +96,11 @@ class Streaming:
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
             {name: need.key_columns for name, need in needs.items()},
             selection_of(state, self.settings.selection),
-            ReadOptions(zero_dates=self.settings.zero_dates, projection=state.projection(self.settings.projection)),
+            ReadOptions(
+                zero_dates=self.settings.zero_dates,
+                transactions=any(need.transactions for need in needs.values()),
+                projection=state.projection(self.settings.projection),
+            ),
             state.epoch,
             # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
             {name: position for name, position in since.items() if position.epoch == state.epoch},

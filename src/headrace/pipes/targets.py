@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs
-from headrace.sinks.clickhouse.alter import Step
-from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.pipes.local_books import LocalBooks
+from headrace.sinks.base import Books, Needs, Sink
+from headrace.sinks.following import Step
 
 
 @dataclass(slots=True)
 class Targets:
     """One sink's tables."""
 
-    sink: ClickHouseSink
+    sink: Sink
     """As tasks carry it now."""
+    local: Books = field(default_factory=LocalBooks)
+    """Where progress is kept if the sink has no place for it."""
+
+    @property
+    def books(self) -> Books:
+        """What is told of pipes."""
+        return self.sink.books() or self.local
+
+    @property
+    def appends(self) -> bool:
+        return self.sink.appends
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         self.sink.prepare(schemas)

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.following import Altering
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,22 @@ class Progress:
     """Tables whose rows are being read: they are not complete yet."""
 
 
+class Books(Protocol):
+    """What is told of pipes: how far they are, and that they are there."""
+
+    def begin(self) -> None:
+        """Make what is missing for it."""
+
+    def progress(self, pipe: str) -> Progress | None:
+        """What was told of a pipe last; None if nothing was."""
+
+    def tell(self, progress: Progress) -> None:
+        """Say how far a pipe is."""
+
+    def register(self, pipe: Mapping[str, str]) -> None:
+        """Say how a pipe was begun, for whoever finds the sink: `pipe` (its name), `source`, `state`, `host` and more, never a secret."""
+
+
 class Writer(Protocol):
     """Writes blocks; belongs to one task."""
 
@@ -73,6 +90,13 @@ class Outlet(Protocol):
 
 class Sink(Outlet, Protocol):
     """Where changes go, as the driver sees it."""
+
+    @property
+    def appends(self) -> bool:
+        """Whether the sink only ever gets longer: nothing is taken away, merged or altered in it.
+
+        Then rows that are read again come beside the table's changes, of which none is left out: a deletion in between would be lost.
+        """
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Create what is missing, check what exists; raise `DefiniteError` before anything is written if a table cannot be held."""
@@ -95,8 +119,17 @@ class Sink(Outlet, Protocol):
     def clear(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
 
-    def written_by(self, pipe: str) -> Self:
-        """The same sink, for the blocks of one pipe: no block of another is taken for one of them."""
+    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+        """Raise `DefiniteError` if two of the tables would be written to one target. Nobody is asked."""
+
+    def altering(self) -> Altering:
+        """What makes the targets follow schema changes."""
+
+    def books(self) -> Books | None:
+        """Where the sink keeps what it is told of pipes; None: it has no place for it."""
+
+    def written_by(self, pipe: str, label: str = "") -> Self:
+        """The same sink, for the blocks of one pipe: no block of another is taken for one of them. `label`: what people call the pipe."""
 
     def expecting(self, schemas: Iterable[TableSchema]) -> Self:
         """The same sink, for tasks that write these tables: what a task must know of them it asks for at once."""

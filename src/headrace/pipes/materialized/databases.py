@@ -24,6 +24,7 @@ from headrace.pipes.materialized.plan import PipePlan, plan_pipe
 from headrace.pipes.materialized.statement import HIDDEN, CreateMirror, DropDatabase, parse_statement
 from headrace.pipes.registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.connection import connect, parse_mysql_url
@@ -54,7 +55,7 @@ class Databases:
             if there is None:
                 options = {"settings": plan.settings}
                 entry = PipeEntry(plan.name, plan.source, options=options, state=str(pipe.directory), statement=statement.shown)
-                register(named.sink.own_tables(), entry)
+                register(named.sink.books(), entry)
         command = (*PYTHON, "headrace", "replicate", plan.source, self._address, *plan.arguments)
         pipe.write(command, plan.settings, secrets, plan.retry_ms)
         pipe.start((SOURCE_PASSWORD, SINK_PASSWORD))
@@ -89,7 +90,7 @@ class Databases:
         with open_sink(self.sink) as named:
             return find_pipe(named.sink.own_tables(), name)
 
-    def _check(self, named: NamedSink, statement: CreateMirror, there: PipeEntry | None) -> None:
+    def _check(self, named: NamedSink[ClickHouseSink], statement: CreateMirror, there: PipeEntry | None) -> None:
         place = f"database {statement.name}"
         if there is None:
             found = named.sink.reader().query(f"SELECT 1 FROM system.databases WHERE name = {quote_text(statement.name)}")[1]

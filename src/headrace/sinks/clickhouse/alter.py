@@ -25,42 +25,10 @@ from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning, Stor
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.types import ROW, grown_enum
 from headrace.sinks.clickhouse.views import create_view_sql, shown_from
+from headrace.sinks.following import Step, Translation
 
 _ASIDE = "_headrace_{}"
 REBUILT = "{}__rebuilt"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Statements that are done together, again after a crash, until they are known to be done."""
-
-    statements: tuple[str, ...]
-    replaces: tuple[str, str, str] | None = None
-    """Database, table and identity (uuid): the step is done when the table of that name is another one."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"statements": list(self.statements), "replaces": None if self.replaces is None else list(self.replaces)}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Step:
-        replaced = raw["replaces"]
-        return cls(tuple(raw["statements"]), None if replaced is None else (replaced[0], replaced[1], replaced[2]))
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """What is to be done to the target."""
-
-    steps: tuple[Step, ...] = ()
-    reread: str = ""
-    """Why the table must be read again from the source after the steps; empty if it need not."""
-
-    @property
-    def statements(self) -> tuple[str, ...]:
-        return tuple(statement for step in self.steps for statement in step.statements)
-
-    def __add__(self, other: Translation) -> Translation:
-        return Translation(self.steps + other.steps, self.reread or other.reread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.alter import Step, Translation
 from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.names import check_name_lengths, quote_name
+from headrace.sinks.following import Step, Translation
 
 Place = tuple[str, str]
 """Database and table."""
@@ -50,7 +50,7 @@ def remove(table: Standing) -> Translation:
     if not table.layout.made:
         return empty(table)
     drops = (f"DROP TABLE IF EXISTS {name}{table.on_cluster}" for name in table.names)
-    return Translation((Step((*table.without_view(), *drops)),))
+    return Translation((Step((*table.without_view(), *drops)),), vacates=True)
 
 
 def empty(table: Standing) -> Translation:

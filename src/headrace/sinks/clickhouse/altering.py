@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.adapting import adapt
-from headrace.sinks.clickhouse.alter import Step, Subject, Translation, has_view, translate
+from headrace.sinks.clickhouse.alter import Subject, has_view, translate
 from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, connect, patient
@@ -22,9 +22,10 @@ from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.found import FoundTable, find_with_holders
 from headrace.sinks.clickhouse.layout import VIEW_SUFFIX
 from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.ledger import LedgerEntry, record
+from headrace.sinks.clickhouse.ledger import record
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.views import create_view_sql
+from headrace.sinks.following import LedgerEntry, Step, Translation
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,

@@ -7,12 +7,11 @@ that a lost answer left become one by their key.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables
 from headrace.sinks.clickhouse.names import quote_text
+from headrace.sinks.following import LedgerEntry
 
 LEDGER = OwnTable(
     "schema_changes",
@@ -30,37 +29,6 @@ LEDGER = OwnTable(
     ),
     ("pipe", "version", "source_table"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """One statement and one of the tables it changed."""
-
-    pipe: str
-    version: int
-    """Of the statement's position: every image before it in the log has a lower one."""
-    position: str
-    source_table: str
-    kind: str
-    """The kinds of changes, such as `add_column, drop_column`."""
-    statement: str
-    translation: str
-    """What was done to the target, one statement a line."""
-    outcome: str
-    """applied, ignored, kept, or read again."""
-    detail: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> LedgerEntry:
-        return cls(**raw)
-
-
-def renamed_from(table: str) -> str:
-    """The detail of an entry about a table that had another name before."""
-    return f"from {table}"
 
 
 def record(tables: OwnTables, entries: Iterable[LedgerEntry]) -> None:

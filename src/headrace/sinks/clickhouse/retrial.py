@@ -23,11 +23,12 @@ from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.dead_letters import DONE, SUPERSEDED, WAITING, Letter, mark, waiting
 from headrace.sinks.clickhouse.layout import Family, Layout
-from headrace.sinks.clickhouse.ledger import LEDGER, renamed_from
+from headrace.sinks.clickhouse.ledger import LEDGER
 from headrace.sinks.clickhouse.names import quote_text
 from headrace.sinks.clickhouse.refusals import Refused, taken
 from headrace.sinks.clickhouse.row_json import row_values
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.following import renamed_from
 
 _AT_ONCE = 10_000
 _OVERTAKING = ("create_table", "truncate_table", "drop_table", "rename_table")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.books import ClickHouseBooks
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
 from headrace.sinks.clickhouse.creation import plan_layouts
@@ -35,6 +36,7 @@ from headrace.sinks.clickhouse.writer import ClickHouseWriter, OnRefused
 class ClickHouseSink:
     """Where changes go: a server and, perhaps, one database in it. Picklable; the password is never shown."""
 
+    appends: ClassVar[bool] = False
     target: ClickHouseTarget
     choices: SinkChoices = field(default_factory=SinkChoices)
     generation: int = 0
@@ -113,6 +115,10 @@ class ClickHouseSink:
     def own_tables(self) -> OwnTables:
         """What Headrace keeps in the sink for itself."""
         return OwnTables(self._scope)
+
+    def books(self) -> ClickHouseBooks:
+        """What is told of pipes."""
+        return ClickHouseBooks(self.own_tables())
 
     def writer(self, on_refused: OnRefused | None = None) -> ClickHouseWriter:
         """`on_refused` takes the rows that a table refuses, instead of what was chosen for it."""
