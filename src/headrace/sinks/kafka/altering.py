@@ -1,0 +1,60 @@
+"""How topics follow schema changes: a topic only ever gets longer, so there is nothing to alter in it, and messages after a statement are of
+the table's new definition.
+
+A table that is made, altered or renamed is prepared anew (its topic, its schemas); what cannot be read in place of what was there before is
+refused while the statement is looked at, before anything follows it. A table that is dropped or emptied leaves its topic as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.errors import DefiniteError
+from headrace.model.effects import Alteration
+from headrace.model.schema import TableSchema
+from headrace.sinks.following import LedgerEntry, Step, Translation
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAltering:
+    """Follows by preparing."""
+
+    check: Callable[[TableSchema], None]
+    """Raises `DefiniteError` if readers of the table's messages so far could not read those of this definition."""
+
+    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+        del version
+        self.check(alteration.after)
+        return Translation(prepared=True)
+
+    def plan_removal(self, schema: TableSchema) -> Translation:
+        del schema
+        return Translation()
+
+    def plan_emptying(self, schema: TableSchema) -> Translation:
+        del schema
+        return Translation()
+
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+        """The topic keeps what it has, under its own name; a table of that name goes on in it."""
+        del schema, suffix, again
+        return Translation()
+
+    def plan_creation(self, schema: TableSchema) -> Translation:
+        """It may follow another table of its name, whose messages are in the topic."""
+        self.check(schema)
+        return Translation()
+
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+        """From here on the changes go to the topic of the new name."""
+        for _, new in moves:
+            self.check(new)
+        return Translation()
+
+    def run_step(self, step: Step) -> None:
+        raise DefiniteError("Kafka has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        """Topics have no ledger: the state directory keeps every statement (`schemas.jsonl`), and the pipe says what became of it."""
+        del entries
