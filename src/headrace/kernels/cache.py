@@ -17,7 +17,7 @@ import numba
 
 BASE: Final = "headrace.kernels"
 KERNEL_MODULES: Final = {
-    BASE: ("pointers", "words"),
+    BASE: ("pointers", "words", "utf8"),
     "headrace.sources.mysql": (
         "arena",
         "values",
@@ -32,6 +32,7 @@ KERNEL_MODULES: Final = {
         "resultset",
         "charset_kernels",
     ),
+    "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel"),
 }
 """By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, store_word
+from headrace.kernels.utf8 import sequence_size
 from headrace.kernels.words import store_int32
 
 NO_CHARACTER = -1
@@ -170,33 +171,6 @@ def transcode_wide(data: Bytes, offsets: npt.NDArray[np.int32], form: int, out: 
     return bad
 
 
-@compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
-def _sequence_size(data: Pointer, at: int, end: int) -> int:
-    """The size of the UTF-8 character at data[at:], whose first byte is not ASCII; 0 if there is none."""
-    lead = byte_at(data, at)
-    if lead < 0xC2 or lead > 0xF4:
-        return 0
-    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
-    if end - at < size:
-        return 0
-    second = byte_at(data, at + 1)
-    low, high = 0x80, 0xBF
-    if lead == 0xE0:
-        low = 0xA0
-    elif lead == 0xED:
-        high = 0x9F
-    elif lead == 0xF0:
-        low = 0x90
-    elif lead == 0xF4:
-        high = 0x8F
-    if second < low or second > high:
-        return 0
-    for k in range(2, size):
-        if byte_at(data, at + k) >> 6 != 2:
-            return 0
-    return size
-
-
 @compiled("boolean(uint8, uint8, uint8, uint8)", inlined=True)
 def _is_out_of_place(third: np.uint8, second: np.uint8, first: np.uint8, byte: np.uint8) -> bool:
     """Whether a byte cannot follow the three before it in UTF-8. Comparisons only, without branches: the compiler makes vectors of them."""
@@ -237,7 +211,7 @@ def find_bad_utf8(data: Bytes, offsets: npt.NDArray[np.int32]) -> int:
             if byte_at(source, pos) < 0x80:
                 pos += 1
                 continue
-            size = _sequence_size(source, pos, end)
+            size = sequence_size(source, pos, end)
             if size == 0:
                 return i
             pos += size

@@ -1,0 +1,96 @@
+"""Single values in Avro's binary encoding: the defaults of fields, once for each schema."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.schema import AvroType, Kind
+
+
+def encode_number(number: int) -> bytes:
+    """An int or a long: zigzag, seven bits a byte."""
+    word = (number << 1 ^ number >> 63) & 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while word > 0x7F:
+        out.append(word & 0x7F | 0x80)
+        word >>= 7
+    out.append(word)
+    return bytes(out)
+
+
+def encode_run(content: bytes) -> bytes:
+    """A length and that many bytes."""
+    return encode_number(len(content)) + content
+
+
+def encode_default(found: AvroType, value: Any, place: str) -> bytes:
+    """A field's default, as a schema's JSON has it: bytes as text of the code points 0 to 255; a union's by the first branch it fits."""
+    try:
+        return _encode(found, value)
+    except (TypeError, ValueError, KeyError, OverflowError, struct.error, AttributeError) as error:
+        raise DefiniteError(
+            f"the default of {place} in an Avro schema is no {found.label}: {value!r}", hint="correct the schema"
+        ) from error
+
+
+def _encode(found: AvroType, value: Any) -> bytes:
+    match found.kind:
+        case Kind.NULL:
+            return _when(value is None, b"")
+        case Kind.BOOLEAN:
+            return _when(isinstance(value, bool), b"\1" if value else b"\0")
+        case Kind.INT | Kind.LONG:
+            bits = 31 if found.kind is Kind.INT else 63
+            return _when(isinstance(value, int) and not isinstance(value, bool) and -(1 << bits) <= value < 1 << bits, encode_number(value))
+        case Kind.FLOAT:
+            return struct.pack("<f", _number(value))
+        case Kind.DOUBLE:
+            return struct.pack("<d", _number(value))
+        case Kind.BYTES:
+            return encode_run(value.encode("latin-1"))
+        case Kind.STRING:
+            return encode_run(value.encode())
+        case Kind.FIXED:
+            content = value.encode("latin-1")
+            return _when(len(content) == found.size, content)
+        case Kind.ENUM:
+            return encode_number(found.symbols.index(value))
+        case Kind.ARRAY:
+            items = b"".join(_encode(found.content, item) for item in _of(list, value))
+            return encode_number(len(value)) + items + b"\0" if value else b"\0"
+        case Kind.MAP:
+            entries = b"".join(encode_run(key.encode()) + _encode(found.content, item) for key, item in _of(dict, value).items())
+            return encode_number(len(value)) + entries + b"\0" if value else b"\0"
+        case Kind.RECORD:
+            return b"".join(_encode(field.type, _of(dict, value).get(field.name, field.default)) for field in found.fields)
+        case Kind.UNION:
+            return _encode_branch(found, value)
+
+
+def _encode_branch(found: AvroType, value: Any) -> bytes:
+    for number, branch in enumerate(found.branches):
+        try:
+            return encode_number(number) + _encode(branch, value)
+        except (TypeError, ValueError, KeyError, OverflowError, struct.error, AttributeError):
+            continue
+    raise ValueError(value)
+
+
+def _when(fine: bool, content: bytes) -> bytes:
+    if not fine:
+        raise ValueError
+    return content
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def _of(wanted: type, value: Any) -> Any:
+    if not isinstance(value, wanted):
+        raise TypeError
+    return value

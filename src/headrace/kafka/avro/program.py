@@ -1,0 +1,327 @@
+"""A schema, or a pair of writer's and reader's schemas, as a program for the compiled reader; and the columns that it fills.
+
+Columns follow the reader's schema: a record is a struct, a nullable union its other branch, a union of several types a struct with a member
+for each (named as the branch is, at most one of them there), an enum a text, an array a list, a map a map. Values come in the
+writer's order: a column is named by its number, so fields that were moved, dropped, added or promoted cost nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro import ops as o
+from headrace.kafka.avro.constants import encode_default
+from headrace.kafka.avro.resolution import branch_for, matches, source_of
+from headrace.kafka.avro.schema import AvroField, AvroType, Kind
+
+_ARROW: Final = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BYTES: pa.binary(),
+    Kind.STRING: pa.string(),
+    Kind.ENUM: pa.string(),
+    Kind.NULL: pa.null(),
+}
+_WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 4, Kind.LONG: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.ENUM: 4}
+_LEAST: Final = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+_READ: Final = {
+    (Kind.INT, Kind.INT): o.INT,
+    (Kind.INT, Kind.LONG): o.INT_AS_LONG,
+    (Kind.INT, Kind.FLOAT): o.INT_AS_FLOAT,
+    (Kind.INT, Kind.DOUBLE): o.INT_AS_DOUBLE,
+    (Kind.LONG, Kind.LONG): o.LONG,
+    (Kind.LONG, Kind.FLOAT): o.LONG_AS_FLOAT,
+    (Kind.LONG, Kind.DOUBLE): o.LONG_AS_DOUBLE,
+    (Kind.FLOAT, Kind.FLOAT): o.FLOAT,
+    (Kind.FLOAT, Kind.DOUBLE): o.FLOAT_AS_DOUBLE,
+    (Kind.DOUBLE, Kind.DOUBLE): o.DOUBLE,
+    (Kind.BOOLEAN, Kind.BOOLEAN): o.BOOLEAN,
+    (Kind.STRING, Kind.STRING): o.STRING,
+    (Kind.BYTES, Kind.STRING): o.STRING,
+    (Kind.BYTES, Kind.BYTES): o.BYTES,
+    (Kind.STRING, Kind.BYTES): o.BYTES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An output column, with those inside of it."""
+
+    number: int
+    """-1: null, which needs none."""
+    kind: Kind
+    """Of what it holds; UNION: a struct of members."""
+    level: int
+    width: int
+    type: pa.DataType
+    children: tuple[Node, ...] = ()
+    names: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    items: int = -1
+    """The level of an array's or map's items."""
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps, and what they refer to."""
+
+    root: Node
+    columns: list[Node]
+    levels: int
+    steps: np.ndarray
+    null_step: int
+    constants: bytes
+    tables: np.ndarray
+
+
+def compile_program(writer: AvroType, reader: AvroType) -> Program:
+    """How data of the writer's schema is read into columns of the reader's."""
+    build = _Build()
+    root = build.node(reader, 0)
+    build.read(writer, root, reader, reader.label)
+    build.step(o.END)
+    null_step = len(build.steps)
+    build.nothing(root)
+    build.step(o.END)
+    steps = np.array(build.steps, dtype=np.int64).reshape(-1)
+    tables = np.array(build.tables or [0], dtype=np.int32)
+    return Program(root, build.columns, build.levels, steps, null_step, bytes(build.constants), tables)
+
+
+def arrow_type(found: AvroType) -> pa.DataType:
+    """The Arrow type that values of a type are read as."""
+    return _Build().node(found, 0).type
+
+
+def least_bytes(found: AvroType) -> int:
+    """The fewest bytes that a value takes."""
+    if found.kind is Kind.FIXED:
+        return found.size
+    if found.kind is Kind.RECORD:
+        return sum(least_bytes(one.type) for one in found.fields)
+    return _LEAST.get(found.kind, 1)
+
+
+class _Build:
+    def __init__(self) -> None:
+        self.columns: list[Node] = []
+        self.levels = 1
+        self.steps: list[tuple[int, int, int, int]] = []
+        self.constants = bytearray()
+        self.tables: list[int] = []
+        self._depth = 0
+
+    def step(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
+        self.steps.append((op, a, b, c))
+        return len(self.steps) - 1
+
+    def node(self, found: AvroType, level: int) -> Node:
+        """The column of a type, and those inside of it."""
+        if found.kind is Kind.UNION:
+            inner = found.values
+            if not inner:
+                return Node(-1, Kind.NULL, level, o.W_NOTHING, pa.null())
+            if len(inner) == 1:
+                return self.node(inner[0], level)
+            return self._struct(found, level, [(branch.label, branch) for branch in inner])
+        if found.kind is Kind.RECORD:
+            return self._struct(found, level, [(one.name, one.type) for one in found.fields])
+        if found.kind in (Kind.ARRAY, Kind.MAP):
+            return self._list(found, level)
+        if found.kind is Kind.NULL:
+            return Node(-1, Kind.NULL, level, o.W_NOTHING, pa.null())
+        number = self._reserve()
+        if found.kind is Kind.FIXED:
+            return self._keep(Node(number, found.kind, level, found.size, pa.binary(found.size)))
+        width = _WIDTHS.get(found.kind, o.W_RUN)
+        return self._keep(Node(number, found.kind, level, width, _ARROW[found.kind], symbols=found.symbols))
+
+    def _struct(self, found: AvroType, level: int, parts: list[tuple[str, AvroType]]) -> Node:
+        number = self._reserve()
+        children = tuple(self.node(inner, level) for _, inner in parts)
+        members = found.kind is Kind.UNION
+        fields = [
+            pa.field(name, child.type, nullable=members or inner.nullable) for (name, inner), child in zip(parts, children, strict=True)
+        ]
+        names = tuple(name for name, _ in parts)
+        return self._keep(Node(number, found.kind, level, o.W_NOTHING, pa.struct(fields), children, names))
+
+    def _list(self, found: AvroType, level: int) -> Node:
+        number, items = self._reserve(), self.levels
+        self.levels += 1
+        if found.kind is Kind.ARRAY:
+            child = self.node(found.content, items)
+            kind = pa.list_(pa.field("item", child.type, nullable=found.content.nullable))
+            return self._keep(Node(number, found.kind, level, o.W_LIST, kind, (child,), items=items))
+        key, value = self.node(AvroType(Kind.STRING), items), self.node(found.content, items)
+        kind = pa.map_(pa.string(), pa.field("value", value.type, nullable=found.content.nullable))
+        return self._keep(Node(number, found.kind, level, o.W_LIST, kind, (key, value), items=items))
+
+    def _reserve(self) -> int:
+        self.columns.append(Node(len(self.columns), Kind.NULL, 0, 0, pa.null()))
+        return len(self.columns) - 1
+
+    def _keep(self, node: Node) -> Node:
+        self.columns[node.number] = node
+        return node
+
+    def nothing(self, node: Node) -> None:
+        """No value in a column and those inside of it; levels of items stay as they are."""
+        if node.number >= 0:
+            self.step(o.NULL, node.number)
+        if node.items < 0:
+            for child in node.children:
+                self.nothing(child)
+
+    def read(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+        """Read what the writer's schema says there is next into the reader's column."""
+        if writer.kind is Kind.UNION:
+            self._branches(len(writer.branches), lambda number: self._read_branch(writer.branches[number], node, reader, path))
+        elif reader.kind is Kind.UNION:
+            number = branch_for(writer, reader)
+            if number is None:
+                raise _unreadable(writer, reader, path)
+            self._read_member(writer, node, reader, number, path)
+        elif not matches(writer, reader):
+            raise _unreadable(writer, reader, path)
+        else:
+            self._read_same(writer, node, reader, path)
+
+    def _branches(self, count: int, emit: Callable[[int], None]) -> None:
+        head = self.step(o.BRANCH, count)
+        jumps = [self.step(o.JUMP) for _ in range(count)]
+        ends = []
+        for number, jump in enumerate(jumps):
+            self.steps[jump] = (o.JUMP, len(self.steps), 0, 0)
+            emit(number)
+            ends.append(self.step(o.JUMP))
+        assert head < jumps[0]
+        for end in ends:
+            self.steps[end] = (o.JUMP, len(self.steps), 0, 0)
+
+    def _read_branch(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+        """A branch that the reader has no type for is wrong only in the records that use it."""
+        kept = len(self.steps), len(self.constants), len(self.tables)
+        try:
+            self.read(writer, node, reader, path)
+        except DefiniteError:
+            del self.steps[kept[0] :], self.constants[kept[1] :], self.tables[kept[2] :]
+            self.step(o.FAIL, o.UNREADABLE_BRANCH)
+
+    def _read_member(self, writer: AvroType, node: Node, reader: AvroType, number: int, path: str) -> None:
+        """Into one branch of the reader's union."""
+        branch = reader.branches[number]
+        if branch.kind is Kind.NULL:
+            self.nothing(node)
+        elif node.kind is not Kind.UNION:
+            self.read(writer, node, branch, path)
+        else:
+            for name, child in zip(node.names, node.children, strict=True):
+                if name == branch.label:
+                    self.read(writer, child, branch, f"{path}.{name}")
+                else:
+                    self.nothing(child)
+
+    def _read_same(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+        if reader.kind is Kind.NULL:
+            return
+        if reader.kind is Kind.RECORD:
+            self._read_record(writer, node, reader, path)
+        elif reader.kind in (Kind.ARRAY, Kind.MAP):
+            self._read_items(writer, node, reader, path)
+        elif reader.kind is Kind.ENUM:
+            fallback = reader.symbols.index(reader.default) if reader.default is not None else -1
+            table = [reader.symbols.index(symbol) if symbol in reader.symbols else fallback for symbol in writer.symbols]
+            self.step(o.ENUM, node.number, len(self.tables), len(table))
+            self.tables.extend(table)
+        elif reader.kind is Kind.FIXED:
+            self.step(o.FIXED, node.number, reader.size)
+        else:
+            self.step(_READ[writer.kind, reader.kind], node.number)
+
+    def _read_record(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+        sources: dict[str, tuple[AvroField, Node]] = {}
+        for one, child in zip(reader.fields, node.children, strict=True):
+            source = source_of(one, writer)
+            if source is not None and source.name not in sources:
+                sources[source.name] = one, child
+            elif one.has_default:
+                self._default(one, child, f"{path}.{one.name}")
+            else:
+                raise DefiniteError(
+                    f"the field {path}.{one.name} is not in the data and has no default",
+                    hint="give the field a default in the reader's schema",
+                )
+        for written in writer.fields:
+            if written.name in sources:
+                one, child = sources[written.name]
+                self.read(written.type, child, one.type, f"{path}.{one.name}")
+            else:
+                self._skip(written.type)
+
+    def _default(self, one: AvroField, node: Node, path: str) -> None:
+        content = encode_default(one.type, one.default, path)
+        start = len(self.constants)
+        self.constants.extend(content)
+        self.step(o.CONSTANT, start, start + len(content))
+        self.read(one.type, node, one.type, path)
+        self.step(o.MESSAGE)
+
+    def _read_items(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+        def one_item() -> None:
+            value = node.children[-1]
+            if reader.kind is Kind.MAP:
+                self.step(o.STRING, node.children[0].number)
+            self.read(writer.content, value, reader.content, f"{path}[]")
+
+        self._loop(writer, node.number, one_item)
+
+    def _loop(self, writer: AvroType, column: int, emit: Callable[[], None]) -> None:
+        least = least_bytes(writer.content) + (writer.kind is Kind.MAP)
+        loop = self.step(o.LOOP, column, 0, self._depth)
+        self.step(o.LEAST, least)
+        self._depth += 1
+        emit()
+        self._depth -= 1
+        self.step(o.ITEM, column, loop, self._depth)
+        self.steps[loop] = (o.LOOP, column, len(self.steps), self._depth)
+
+    def _skip(self, writer: AvroType) -> None:
+        """Read over a value that the reader does not want."""
+        match writer.kind:
+            case Kind.NULL:
+                return
+            case Kind.BOOLEAN | Kind.FLOAT | Kind.DOUBLE | Kind.FIXED:
+                sizes = {Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+                self.step(o.SKIP_BYTES, sizes.get(writer.kind, writer.size))
+            case Kind.INT | Kind.LONG | Kind.ENUM:
+                self.step(o.SKIP_NUMBER)
+            case Kind.STRING | Kind.BYTES:
+                self.step(o.SKIP_RUN)
+            case Kind.RECORD:
+                for one in writer.fields:
+                    self._skip(one.type)
+            case Kind.UNION:
+                self._branches(len(writer.branches), lambda number: self._skip(writer.branches[number]))
+            case Kind.ARRAY | Kind.MAP:
+                self._loop(writer, -1, lambda: self._skip_entry(writer))
+
+    def _skip_entry(self, writer: AvroType) -> None:
+        if writer.kind is Kind.MAP:
+            self.step(o.SKIP_RUN)
+        self._skip(writer.content)
+
+
+def _unreadable(writer: AvroType, reader: AvroType, path: str) -> DefiniteError:
+    return DefiniteError(
+        f"{path}: data written as {writer.label} cannot be read as {reader.label}", hint="read it by the schema it was written by"
+    )

@@ -1,0 +1,93 @@
+"""Whether, and as what, data of one schema can be read as another, by the rules of the Avro specification.
+
+`matches` looks at two types alone (their kinds and names), as a union chooses among its branches; `problems` looks through them whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.kafka.avro.schema import AvroField, AvroType, Kind
+
+_PROMOTIONS: Final = {
+    Kind.INT: (Kind.LONG, Kind.FLOAT, Kind.DOUBLE),
+    Kind.LONG: (Kind.FLOAT, Kind.DOUBLE),
+    Kind.FLOAT: (Kind.DOUBLE,),
+    Kind.STRING: (Kind.BYTES,),
+    Kind.BYTES: (Kind.STRING,),
+}
+
+
+def matches(writer: AvroType, reader: AvroType) -> bool:
+    """Whether two types that are no unions are the same by kind and name, or one is promoted to the other."""
+    return _same(writer, reader) or reader.kind in _PROMOTIONS.get(writer.kind, ())
+
+
+def branch_for(writer: AvroType, reader: AvroType) -> int | None:
+    """The branch of the reader's union that a type (no union) is read as: the same one if there is, else the first that it becomes."""
+    for fits in (_equal, _same, matches):
+        for number, branch in enumerate(reader.branches):
+            if fits(writer, branch):
+                return number
+    return None
+
+
+def source_of(field: AvroField, writer: AvroType) -> AvroField | None:
+    """The writer's field that a reader's field is read from."""
+    for name in (field.name, *field.aliases):
+        found = writer.field(name)
+        if found is not None:
+            return found
+    return None
+
+
+def problems(writer: AvroType, reader: AvroType, path: str = "") -> tuple[str, ...]:
+    """Why data of the writer's schema cannot always be read as the reader's; nothing if it can."""
+    at = path or reader.label
+    if writer.kind is Kind.UNION:
+        return tuple(problem for branch in writer.branches for problem in problems(branch, reader, path))
+    if reader.kind is Kind.UNION:
+        number = branch_for(writer, reader)
+        if number is None:
+            return (f"{at}: what was written as {writer.label} is none of {', '.join(branch.label for branch in reader.branches)}",)
+        return problems(writer, reader.branches[number], path)
+    if not matches(writer, reader):
+        return (f"{at}: {_described(writer)} cannot be read as {_described(reader)}",)
+    if reader.kind in (Kind.ARRAY, Kind.MAP):
+        return problems(writer.content, reader.content, f"{at}[]")
+    if reader.kind is Kind.ENUM and reader.default is None:
+        gone = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+        return (f"{at}: the symbols {', '.join(gone)} are gone and the enum has no default",) if gone else ()
+    if reader.kind is not Kind.RECORD:
+        return ()
+    found: list[str] = []
+    for field in reader.fields:
+        source = source_of(field, writer)
+        if source is not None:
+            found.extend(problems(source.type, field.type, f"{at}.{field.name}"))
+        elif not field.has_default:
+            found.append(f"{at}.{field.name}: the field is new and has no default")
+    return tuple(found)
+
+
+def _equal(writer: AvroType, reader: AvroType) -> bool:
+    return writer.kind is reader.kind and writer.name == reader.name and writer.size == reader.size
+
+
+def _same(writer: AvroType, reader: AvroType) -> bool:
+    if writer.kind is not reader.kind:
+        return False
+    if writer.kind is Kind.FIXED:
+        return writer.size == reader.size and _names_match(writer, reader)
+    if writer.kind in (Kind.RECORD, Kind.ENUM):
+        return _names_match(writer, reader)
+    return True
+
+
+def _names_match(writer: AvroType, reader: AvroType) -> bool:
+    """Names match without their namespaces; aliases are whole names."""
+    return writer.short_name == reader.short_name or writer.name in reader.aliases
+
+
+def _described(found: AvroType) -> str:
+    return f"{found.kind.value} {found.name}".strip() + (f"({found.size})" if found.kind is Kind.FIXED else "")

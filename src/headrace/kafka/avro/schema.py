@@ -1,0 +1,281 @@
+"""Avro schemas, parsed: what a schema says, with every name in full and every reference replaced by what it refers to.
+
+Invariant: an `AvroType` is a finite tree. A record that holds itself has no columns, so it is refused here, by name. Logical types and
+properties of others (such as Connect's) are kept by name and are not interpreted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KNOWN: Final = frozenset(
+    ("type", "name", "namespace", "doc", "aliases", "fields", "symbols", "items", "values", "size", "default", "order", "logicalType")
+)
+MAX_DEPTH: Final = 60
+"""How deep types may lie in each other: the compiled readers keep one counter for each level."""
+
+
+class Kind(StrEnum):
+    """The types of Avro."""
+
+    NULL = "null"
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    BYTES = "bytes"
+    STRING = "string"
+    FIXED = "fixed"
+    ENUM = "enum"
+    ARRAY = "array"
+    MAP = "map"
+    RECORD = "record"
+    UNION = "union"
+
+
+PRIMITIVES: Final = frozenset(
+    (Kind.NULL, Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.BYTES, Kind.STRING),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NoDefault:
+    """A field has no default; null is one."""
+
+
+NO_DEFAULT: Final = NoDefault()
+
+
+@dataclass(frozen=True, slots=True)
+class AvroField:
+    """A field of a record."""
+
+    name: str
+    type: AvroType
+    default: Any = NO_DEFAULT
+    """As JSON has it."""
+    aliases: tuple[str, ...] = ()
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_default(self) -> bool:
+        return not isinstance(self.default, NoDefault)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """A type, whole."""
+
+    kind: Kind
+    name: str = ""
+    """In full, of a record, an enum or a fixed."""
+    fields: tuple[AvroField, ...] = ()
+    branches: tuple[AvroType, ...] = ()
+    """Of a union."""
+    items: AvroType | None = None
+    """Of an array, and the values of a map."""
+    symbols: tuple[str, ...] = ()
+    default: str | None = None
+    """Of an enum: what an unknown symbol is read as."""
+    size: int = 0
+    """Of a fixed."""
+    logical: str = ""
+    aliases: tuple[str, ...] = ()
+    """In full."""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    """What Avro does not know, such as `connect.name`; and parameters of logical types."""
+
+    @property
+    def content(self) -> AvroType:
+        """The items of an array or the values of a map."""
+        if self.items is None:
+            raise DefiniteError(f"Avro's type {self.label} holds no items")
+        return self.items
+
+    @property
+    def label(self) -> str:
+        """What a union's branch is called: the name, or the type."""
+        return self.name or self.kind.value
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def nullable(self) -> bool:
+        return self.kind is Kind.NULL or any(branch.kind is Kind.NULL for branch in self.branches)
+
+    @property
+    def values(self) -> tuple[AvroType, ...]:
+        """The branches that are not null; of anything but a union, itself."""
+        return tuple(branch for branch in self.branches if branch.kind is not Kind.NULL) if self.kind is Kind.UNION else (self,)
+
+    def field(self, name: str) -> AvroField | None:
+        return next((found for found in self.fields if found.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A schema as it was written, and what it says."""
+
+    text: str
+    root: AvroType = field(compare=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_schema(text: str, *, strict: bool = True) -> AvroSchema:
+    """Read a schema's JSON. Not strict: names that Avro does not allow are taken as they are, as many writers do."""
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise DefiniteError(f"an Avro schema is not JSON: {error}", hint="give the schema as JSON, as in an .avsc file") from error
+    return AvroSchema(text, _Parser(strict).parse(tree, "", 0))
+
+
+def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
+    """A schema from what its JSON says."""
+    return parse_schema(json.dumps(tree, separators=(",", ":")))
+
+
+class _Parser:
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._named: dict[str, AvroType | None] = {}
+
+    def parse(self, tree: Any, namespace: str, depth: int) -> AvroType:
+        if depth > MAX_DEPTH:
+            raise _wrong(f"types lie more than {MAX_DEPTH} deep in each other")
+        if isinstance(tree, str):
+            return self._by_name(tree, namespace)
+        if isinstance(tree, list):
+            return self._union(tree, namespace, depth)
+        if not isinstance(tree, dict):
+            raise _wrong(f"{json.dumps(tree)[:60]} is no type")
+        word = tree.get("type")
+        if isinstance(word, dict | list):
+            return self.parse(word, namespace, depth + 1)
+        if not isinstance(word, str):
+            raise _wrong("a type has no word for what it is")
+        match word:
+            case "record" | "error":
+                return self._record(tree, namespace, depth)
+            case "enum":
+                return self._enum(tree, namespace)
+            case "fixed":
+                return self._fixed(tree, namespace)
+            case "array" | "map":
+                inner = tree.get("items" if word == "array" else "values")
+                if inner is None:
+                    raise _wrong(f"an {word} does not say what it holds" if word == "array" else "a map does not say what it holds")
+                return AvroType(Kind(word), items=self.parse(inner, namespace, depth + 1), **_extras(tree))
+        if word in PRIMITIVES:
+            return AvroType(Kind(word), **_extras(tree))
+        return self._by_name(word, namespace)
+
+    def _by_name(self, word: str, namespace: str) -> AvroType:
+        if word in PRIMITIVES:
+            return AvroType(Kind(word))
+        full = word if "." in word or not namespace else f"{namespace}.{word}"
+        if full not in self._named and word in self._named:
+            full = word
+        if full not in self._named:
+            raise _wrong(f"the type {word!r} is not defined before it is used")
+        found = self._named[full]
+        if found is None:
+            raise _wrong(f"the record {full} holds itself, which columns cannot")
+        return found
+
+    def _union(self, tree: list[Any], namespace: str, depth: int) -> AvroType:
+        branches = tuple(self.parse(branch, namespace, depth + 1) for branch in tree)
+        labels = [branch.label for branch in branches]
+        if not branches or any(branch.kind is Kind.UNION for branch in branches):
+            raise _wrong("a union is empty or holds a union")
+        if len(set(labels)) != len(labels):
+            raise _wrong(f"a union holds a type twice: {', '.join(labels)}")
+        return AvroType(Kind.UNION, branches=branches)
+
+    def _record(self, tree: dict[str, Any], namespace: str, depth: int) -> AvroType:
+        name, space = self._name(tree, namespace)
+        self._named[name] = None
+        given = tree.get("fields")
+        if not isinstance(given, list):
+            raise _wrong(f"the record {name} has no fields")
+        fields = tuple(self._field(one, space, depth) for one in given)
+        names = [one.name for one in fields]
+        if len(set(names)) != len(names):
+            raise _wrong(f"the record {name} has a field twice: {next(one for one in names if names.count(one) > 1)}")
+        found = AvroType(Kind.RECORD, name=name, fields=fields, aliases=_aliases(tree, space), **_extras(tree))
+        self._named[name] = found
+        return found
+
+    def _field(self, tree: Any, namespace: str, depth: int) -> AvroField:
+        if not isinstance(tree, dict) or not isinstance(tree.get("name"), str) or "type" not in tree:
+            raise _wrong("a field has no name or no type")
+        self._check(tree["name"])
+        extras = {key: value for key, value in tree.items() if key not in _KNOWN}
+        default = tree.get("default", NO_DEFAULT)
+        return AvroField(tree["name"], self.parse(tree["type"], namespace, depth + 1), default, tuple(tree.get("aliases", ())), extras)
+
+    def _enum(self, tree: dict[str, Any], namespace: str) -> AvroType:
+        name, space = self._name(tree, namespace)
+        symbols = tree.get("symbols")
+        if not isinstance(symbols, list) or not all(isinstance(one, str) for one in symbols) or len(set(symbols)) != len(symbols):
+            raise _wrong(f"the symbols of the enum {name} are no list of different texts")
+        default = tree.get("default")
+        if default is not None and default not in symbols:
+            raise _wrong(f"the default {default!r} of the enum {name} is none of its symbols")
+        found = AvroType(Kind.ENUM, name=name, symbols=tuple(symbols), default=default, aliases=_aliases(tree, space), **_extras(tree))
+        self._named[name] = found
+        return found
+
+    def _fixed(self, tree: dict[str, Any], namespace: str) -> AvroType:
+        name, space = self._name(tree, namespace)
+        size = tree.get("size")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
+            raise _wrong(f"the size of the fixed {name} is no number of bytes")
+        found = AvroType(Kind.FIXED, name=name, size=size, aliases=_aliases(tree, space), **_extras(tree))
+        self._named[name] = found
+        return found
+
+    def _name(self, tree: dict[str, Any], namespace: str) -> tuple[str, str]:
+        """A type's full name, and the namespace that holds inside of it."""
+        given = tree.get("name")
+        if not isinstance(given, str) or not given:
+            raise _wrong(f"a {tree['type']} has no name")
+        space, dot, short = given.rpartition(".")
+        if not dot:
+            space = tree.get("namespace", namespace) or ""
+        for part in (*space.split("."), short) if space else (short,):
+            self._check(part)
+        full = f"{space}.{short}" if space else short
+        if full in self._named or full in PRIMITIVES:
+            raise _wrong(f"the name {full} is defined twice")
+        return full, space
+
+    def _check(self, name: str) -> None:
+        if self._strict and not _NAME.fullmatch(name):
+            raise _wrong(f"{name!r} is no name: letters, digits and _ only, no digit first")
+
+
+def _extras(tree: Mapping[str, Any]) -> dict[str, Any]:
+    properties = {key: value for key, value in tree.items() if key not in _KNOWN}
+    logical = tree.get("logicalType", "")
+    return {"logical": logical if isinstance(logical, str) else "", "properties": properties}
+
+
+def _aliases(tree: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
+    return tuple(alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in tree.get("aliases", ()))
+
+
+def _wrong(reason: str) -> DefiniteError:
+    return DefiniteError(f"an Avro schema cannot be read: {reason}", hint="correct the schema, or the one in the schema repository")
