@@ -30,13 +30,15 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 	$(BIN)/headrace demo
 
 .PHONY: test
-test: setup ## Run all tests, on MariaDB and on Oracle MySQL (fetched on the first run)
+test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetched on the first run)
 	@$(BIN)/python -m testkit.mysql_fetch
+	@$(BIN)/python -m testkit.maven_fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
+	@$(BIN)/python -m testkit.maven_fetch
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py $(ARGS)
 
 .PHONY: record
@@ -55,6 +57,7 @@ lint: setup ## Check style, types and import rules
 .PHONY: bench
 bench: setup ## Measure the reference workload beside its peers
 	@$(BIN)/python -m testkit.mysql_fetch
+	@$(BIN)/python -m testkit.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
 
 .PHONY: clean

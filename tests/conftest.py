@@ -19,6 +19,9 @@ from hypothesis import HealthCheck, settings
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
+from testkit.broker import PrivateBroker
+from testkit.maven_fetch import fetch_broker, fetch_debezium_mariadb, fetch_registry
+from testkit.schema_registry import PrivateRegistry
 from testkit.servers import FLAVOURS, build, find_program
 from testkit.spreading import Spreading, longest_first
 
@@ -58,8 +61,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for flavour, reason in config.stash[UNAVAILABLE].items():
-        terminalreporter.write_line(f"NOT TESTED on {flavour}: the server cannot be had here: {reason}", red=True, bold=True)
+    for part, reason in config.stash[UNAVAILABLE].items():
+        terminalreporter.write_line(f"NOT TESTED with {part}: it cannot be had here: {reason}", red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)
@@ -72,22 +75,23 @@ def _own_log() -> Iterator[None]:
     log.setLevel(level)
 
 
-def _require(flavour: str, config: pytest.Config) -> None:
+def _require(part: str, config: pytest.Config, find: Callable[[], object]) -> None:
+    """Skips the test if a part cannot be had; in CI it fails."""
     unavailable = config.stash[UNAVAILABLE]
-    if flavour not in unavailable:
+    if part not in unavailable:
         try:
-            find_program(flavour)
+            find()
         except HeadraceError as error:
-            unavailable[flavour] = " ".join(str(error).split())
-    if flavour in unavailable:
-        reason = f"no {flavour} server: {unavailable[flavour]}"
+            unavailable[part] = " ".join(str(error).split())
+    if part in unavailable:
+        reason = f"no {part}: {unavailable[part]}"
         if IN_CI:
             pytest.fail(reason)
         pytest.skip(reason)
 
 
 def _serve(flavour: str, config: pytest.Config, directory: Path) -> Iterator[PrivateServer]:
-    _require(flavour, config)
+    _require(flavour, config, lambda: find_program(flavour))
     server = build(flavour, directory)
     try:
         yield server.start()
@@ -152,7 +156,7 @@ def fresh_server(
     servers: list[PrivateServer] = []
 
     def start(**settings: Setting) -> PrivateServer:
-        _require(flavour, pytestconfig)
+        _require(flavour, pytestconfig, lambda: find_program(flavour))
         servers.append(build(flavour, tmp_path_factory.mktemp("fresh") / "server", **settings))
         return servers[-1].start()
 
@@ -161,3 +165,46 @@ def fresh_server(
     finally:
         for one in servers:
             one.remove()
+
+
+@pytest.fixture(scope="session")
+def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateBroker]:
+    """The session's Kafka broker. Do not stop it; `create_topic()` makes a topic of one's own."""
+    _require("Kafka", pytestconfig, fetch_broker)
+    shared = PrivateBroker(tmp_path_factory.mktemp("broker") / "broker")
+    try:
+        yield shared.start()
+    finally:
+        shared.remove()
+
+
+@pytest.fixture
+def fresh_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., PrivateBroker]]:
+    """Starts brokers that belong to this test alone: `fresh_broker(accounts={"reader": "secret"})`."""
+    brokers: list[PrivateBroker] = []
+
+    def start(**settings: Any) -> PrivateBroker:
+        _require("Kafka", pytestconfig, fetch_broker)
+        brokers.append(PrivateBroker(tmp_path_factory.mktemp("broker") / "broker", **settings))
+        return brokers[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in brokers:
+            one.remove()
+
+
+@pytest.fixture(scope="session")
+def schema_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRegistry]:
+    """The session's schema registry (Apicurio); `url` is what a client of a Confluent registry is given."""
+    _require("the schema registry", pytestconfig, fetch_registry)
+    with PrivateRegistry(tmp_path_factory.mktemp("registry")) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def debezium_mariadb_jars(pytestconfig: pytest.Config) -> Path:
+    """The folder of Debezium's engine with the MariaDB connector."""
+    _require("Debezium for MariaDB", pytestconfig, fetch_debezium_mariadb)
+    return fetch_debezium_mariadb()

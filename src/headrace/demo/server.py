@@ -117,7 +117,7 @@ class PrivateServer:
             # A Ctrl-C in our terminal is ours to handle; the server must not stop before us.
             start_new_session=True,
         )
-        self._reaper = _spawn_reaper(self._process.pid)
+        self._reaper = spawn_reaper(self._process.pid)
         try:
             self._await_ready()
         except BaseException:
@@ -329,7 +329,7 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
+def spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
     """A process that kills `pid` when we are gone: its standard input ends when our end of the pipe closes.
 
     The kernel's parent-death signal is not used: it fires when the starting *thread* ends, and a test may restart a server from a thread.

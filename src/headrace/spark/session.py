@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,19 @@ appender.err.layout.pattern = spark %p %c{{1}}: %m%n%ex
 """
 
 
-def start_session(master: str, state_dir: Path, *, spark_log: bool, preload: Sequence[str] = (), memory: str = "768m") -> SparkSession:
-    """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for."""
+def start_session(
+    master: str,
+    state_dir: Path,
+    *,
+    spark_log: bool,
+    preload: Sequence[str] = (),
+    memory: str = "768m",
+    more: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for.
+
+    `more` are further settings of Spark's, such as `connector.kafka_settings`.
+    """
     scratch = state_dir / "spark"
     scratch.mkdir(parents=True, exist_ok=True)
     settings = scratch / "log4j2.properties"
@@ -48,16 +59,17 @@ def start_session(master: str, state_dir: Path, *, spark_log: bool, preload: Seq
     package_root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     builder = SparkSession.builder.appName("headrace").master(master)
-    for name, value in _configuration(scratch, settings, memory).items():
+    for name, value in {**_configuration(scratch, settings, memory), **(more or {})}.items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         with forwarded_errors(show_all=spark_log), _own_interrupts():
             session = builder.getOrCreate()
     except RuntimeError as error:
-        raise DefiniteError(
-            f"Spark cannot start: {error}", hint="install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
-        ) from error
+        remedy = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
+        if more and "spark.jars.packages" in more:
+            remedy += f"; or Maven Central does not give {more['spark.jars.packages']}: give a folder of its jars"
+        raise DefiniteError(f"Spark cannot start: {error}", hint=remedy) from error
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
     return session
 

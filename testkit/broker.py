@@ -1,0 +1,314 @@
+"""A Kafka broker of our own: one process (broker and controller), a directory and ports on 127.0.0.1 that belong to nobody else.
+
+It dies with the process that started it. The directory outlives the process, so `kill` followed by `start` is a crash and a recovery
+on the same port. Topics come into being when they are made, never by being asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.demo.server import find_free_port, run_to_end, spawn_reaper
+from headrace.errors import DefiniteError, TransientError
+from testkit.cache import cache_dir, hold_lock
+from testkit.maven_fetch import fetch_broker
+
+START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.03
+CLUSTER = "headraceTestKafkaBrokA"
+JAVA = ("java", "-Xms64m", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_QUIET = ("-Xlog:disable", "-Xlog:all=off", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+
+silent = logging.getLogger("headrace.testkit.broker")
+"""Where clients say that a broker is away: tests take brokers away."""
+silent.addHandler(logging.NullHandler())
+silent.propagate = False
+
+
+class PrivateBroker:
+    """One broker on a directory of its own. With `accounts` (name to password) its clients must log in by SASL/PLAIN."""
+
+    def __init__(self, directory: Path, accounts: Mapping[str, str] | None = None, **settings: object) -> None:
+        self.directory = directory.absolute()
+        self.accounts = dict(accounts or {})
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self.port, self._controller_port = find_free_port(), find_free_port()
+        self.java_options: Sequence[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """What clients call `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "broker.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def url(self, topic: str = "") -> str:
+        """The broker's address in the form that the `headrace` command takes."""
+        if not self.accounts:
+            return f"kafka://{self.servers}/{topic}"
+        user, password = next(iter(self.accounts.items()))
+        return f"kafka://{user}:{password}@{self.servers}/{topic}?security.protocol=SASL_PLAINTEXT"
+
+    def client_settings(self, **more: Any) -> dict[str, Any]:
+        """Settings of a client of confluent-kafka's; `more` with underscores for dots."""
+        found: dict[str, Any] = {"bootstrap.servers": self.servers, "logger": silent}
+        if self.accounts:
+            user, password = next(iter(self.accounts.items()))
+            found |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
+        return {**found, **{name.replace("_", "."): value for name, value in more.items()}}
+
+    def start(self) -> Self:
+        """Start the broker, on the data it had if it ran before, and return once it serves clients."""
+        if self.pid is not None:
+            return self
+        self._forget()
+        self._prepare_directory()
+        options = _archive_options() if self.java_options is None else self.java_options
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*JAVA, *_QUIET, *options, "-cp", _class_path(), "kafka.Kafka", str(self._write_settings())],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._reaper = spawn_reaper(self._process.pid)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut the broker down in order."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise TransientError("the broker did not stop and was killed", place=str(self.log_file)) from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End the broker as a crash would: SIGKILL, no shutdown."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
+    def restart(self) -> Self:
+        """Stop in order and start again, on the same port and data."""
+        self.stop()
+        return self.start()
+
+    def remove(self) -> None:
+        """Kill the broker and delete its directory."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def create_topic(self, name: str | None = None, partitions: int = 1, *, compact: bool = False, **settings: object) -> str:
+        """A new topic (of a random name unless one is given); returns when it can be written to."""
+        topic = name or f"topic_{secrets.token_hex(4)}"
+        config = {key.replace("_", "."): str(value) for key, value in settings.items()}
+        if compact:
+            config.setdefault("cleanup.policy", "compact")
+        admin = self.admin()  # (kept: what a client promised goes with it)
+        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)])[topic].result(
+            START_TIMEOUT_S
+        )
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        admin = self.admin()
+        admin.delete_topics([name])[name].result(START_TIMEOUT_S)
+
+    def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Send records (what confluent-kafka's `produce` takes: `key`, `value`, `headers`, `partition`…); returns when all are taken in."""
+        failures: list[object] = []
+        producer = Producer(self.client_settings(acks="all", linger_ms=1))
+        for record in records:
+            while True:
+                try:
+                    producer.produce(topic, on_delivery=lambda error, _: failures.append(error) if error else None, **record)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        left = producer.flush(START_TIMEOUT_S)
+        if left or failures:
+            raise TransientError(f"{left or len(failures)} records were not taken in: {failures[:1]}", place=f"{self.servers}/{topic}")
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.client_settings())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _prepare_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.data_dir.exists():
+            making = self.directory / "data.making"
+            shutil.rmtree(making, ignore_errors=True)
+            shutil.copytree(_template(), making)
+            making.rename(self.data_dir)
+
+    def _write_settings(self) -> Path:
+        clients = "SASL_PLAINTEXT" if self.accounts else "PLAINTEXT"
+        settings: dict[str, object] = {
+            **_common_settings(self.data_dir, self._controller_port),
+            "listeners": f"CLIENTS://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"CLIENTS://127.0.0.1:{self.port}",
+            "inter.broker.listener.name": "CLIENTS",
+            "listener.security.protocol.map": f"CLIENTS:{clients},CONTROLLER:PLAINTEXT",
+        }
+        if self.accounts:
+            inner = secrets.token_hex(8)
+            users = " ".join(f'user_{name}="{password}"' for name, password in {**self.accounts, "broker": inner}.items())
+            login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="{inner}" {users};'
+            settings |= {"sasl.enabled.mechanisms": "PLAIN", "sasl.mechanism.inter.broker.protocol": "PLAIN"}
+            settings["listener.name.clients.plain.sasl.jaas.config"] = login
+        return _write(self.directory / "server.properties", {**settings, **self.settings})
+
+    def _await_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        admin = AdminClient(self.client_settings(reconnect_backoff_ms=20, reconnect_backoff_max_ms=60))
+        while True:
+            if self._process.poll() is not None:
+                message = f"the broker ended with code {self._process.returncode} while starting; its log ends with:\n{self._log_tail()}"
+                raise DefiniteError(message, place=str(self.log_file))
+            try:
+                if admin.list_topics(timeout=0.5).brokers:
+                    return
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    message = f"the broker serves nobody after {START_TIMEOUT_S:.0f} s; its log ends with:\n{self._log_tail()}"
+                    raise TransientError(message, place=str(self.log_file)) from error
+            time.sleep(POLL_S)
+
+    def _log_tail(self, lines: int = 15) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:]) if self.log_file.exists() else "(no log)"
+
+    def _forget(self) -> None:
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            if self._reaper.stdin is not None:
+                self._reaper.stdin.close()
+        self._process = self._reaper = None
+
+
+def _common_settings(data_dir: Path, controller_port: int) -> dict[str, object]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}",
+        "inter.broker.listener.name": "CLIENTS",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": data_dir,
+        "auto.create.topics.enable": False,
+        "delete.topic.enable": True,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 1,
+        "num.io.threads": 2,
+        "background.threads": 1,
+        "log.cleaner.dedupe.buffer.size": 4 << 20,
+        "log.cleaner.backoff.ms": 200,
+        # After a kill the controller takes the broker back only when the session of the one that died is over.
+        "broker.session.timeout.ms": 2500,
+        "broker.heartbeat.interval.ms": 400,
+        "initial.broker.registration.timeout.ms": 60000,
+    }
+
+
+def _write(path: Path, settings: Mapping[str, object]) -> Path:
+    path.unlink(missing_ok=True)
+    words = {True: "true", False: "false"}
+    lines = [f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in settings.items()]
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+@functools.cache
+def _class_path() -> str:
+    return os.pathsep.join(map(str, sorted(fetch_broker().glob("*.jar"))))
+
+
+@functools.cache
+def _template() -> Path:
+    """An empty data directory, made once by Kafka's own tool."""
+    template = cache_dir() / f"data-{fetch_broker().name}"
+    with hold_lock("data-kafka"):
+        if not template.exists():
+            with tempfile.TemporaryDirectory(prefix="fetch-data-kafka-", dir=cache_dir()) as scratch:
+                settings = _write(Path(scratch) / "server.properties", _common_settings(Path(scratch) / "data", 9093))
+                tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(settings)]
+                run_to_end([*JAVA, *_QUIET, "-cp", _class_path(), *tool])
+                (Path(scratch) / "data").rename(template)
+    return template
+
+
+@functools.cache
+def _archive_options() -> Sequence[str]:
+    """The classes of a broker's start, kept: a second less per start. A JVM ignores an archive that does not fit it."""
+    archive = cache_dir() / f"{fetch_broker().name}.jsa"
+    # A machine that is thrown away after one run would not get back what making it costs.
+    if not archive.exists() and os.environ.get("CI") != "true":
+        with hold_lock("kafka-archive"):
+            if not archive.exists():
+                _make_archive(archive)
+    return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+
+
+def _make_archive(archive: Path) -> None:
+    """Let a broker run once and keep the classes that it loaded."""
+    with tempfile.TemporaryDirectory(prefix="fetch-kafka-archive-", dir=cache_dir()) as scratch:
+        made = Path(scratch) / "made.jsa"
+        broker = PrivateBroker(Path(scratch) / "broker")
+        broker.java_options = (f"-XX:ArchiveClassesAtExit={made}",)
+        with broker:
+            broker.produce(broker.create_topic(), [{"value": b"x"}])
+        made.replace(archive)
