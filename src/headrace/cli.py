@@ -22,8 +22,8 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.options import build_parser, chosen_by_flags
+from headrace.pipes.endpoints import KAFKA_PASSWORD, is_kafka, open_any_sink, open_sink
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
-from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
@@ -83,7 +83,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         schema_changes=chosen.schema_changes,
         choices=chosen.plain,
     )
-    with held_line(arguments.keeper_fd) as line, open_sink(arguments.sink, choices=chosen.sink) as named:
+    with held_line(arguments.keeper_fd) as line, open_any_sink(arguments.sink, chosen) as named:
         parts = (named.sink, named.name, settings, choose_view())
         pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
         pipe.on_begun, line.is_in_vain = line.begun, named.is_lost
@@ -260,7 +260,7 @@ def settings(arguments: argparse.Namespace) -> int:
     from headrace.pipes.settings_page import markdown, setting_rows
 
     if arguments.markdown:
-        print(markdown(), end="")
+        print(markdown() + "\n" + markdown(kafka=True), end="")
         return OK
     table = Table("section", "setting", "values", "default", "meaning")
     for row in setting_rows():
@@ -332,15 +332,20 @@ def _hide_passwords() -> None:
     for argument in sys.argv[1:]:
         password, without = _without_password(argument)
         if password is not None:
-            variable = SINK_PASSWORD if argument.startswith("clickhouse") else SOURCE_PASSWORD
-            environment[variable] = password
+            environment[_password_variable(argument)] = password
         cleaned.append(without)
     if cleaned != sys.argv[1:]:
         os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], environment)
 
 
+def _password_variable(address: str) -> str:
+    if is_kafka(address):
+        return KAFKA_PASSWORD
+    return SINK_PASSWORD if address.startswith("clickhouse") else SOURCE_PASSWORD
+
+
 def _without_password(argument: str) -> tuple[str | None, str]:
-    if not argument.startswith(("mysql://", "mariadb://", "clickhouse://", "clickhouses://")):
+    if not argument.startswith(("mysql://", "mariadb://", "clickhouse://", "clickhouses://", "kafka://")):
         if "MYSQL" not in argument.upper():
             return None, argument
         from headrace.pipes.materialized.statement import hide_password

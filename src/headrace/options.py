@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace import __version__
 from headrace.model.schema import ZeroDates
+from headrace.pipes.endpoints import KAFKA_PASSWORD
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 
@@ -26,7 +27,7 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
 
     command = _command(verbs, run, "replicate", "copy tables and then follow their changes")
     _add_source(command)
-    _add_sink(command)
+    _add_sink(command, kafka=True)
     _add_tables(command)
     _add_columns(command)
     command.add_argument(
@@ -139,8 +140,10 @@ def _add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help=text)
 
 
-def _add_sink(command: argparse.ArgumentParser) -> None:
+def _add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
     text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
+    if kafka:
+        text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
     command.add_argument("sink", metavar="SINK", help=text)
 
 
@@ -196,7 +199,9 @@ def _add_choices(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group(
         "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
     )
-    group.add_argument("--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"]')
+    group.add_argument(
+        "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka]'
+    )
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
     group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")
     group.add_argument("--sort-key", metavar="KEY", help="primary, materialize, or expressions (primary)")

@@ -53,6 +53,8 @@ def test_globs_without_a_database_need_one(globs: list[str]) -> None:
         ("mysql://u:a@b@h:1/db", "a@b", "mysql://u@h:1/db"),
         ("clickhouse://u:x@[::1]:8123/db", "x", "clickhouse://u@[::1]:8123/db"),
         ("mariadb://u:x@h", "x", "mariadb://u@h"),
+        ("kafka://u:x%2Fy@h:9092,g:9092/?security.protocol=SASL_SSL", "x/y", "kafka://u@h:9092,g:9092/?security.protocol=SASL_SSL"),
+        ("kafka://h:9092/", None, "kafka://h:9092/"),
         ("mysql://u:@h/db", "", "mysql://u@h/db"),
         ("mysql://u@h:1/db", None, "mysql://u@h:1/db"),
         ("chdb:/some/where", None, "chdb:/some/where"),

@@ -19,11 +19,16 @@ from headrace.pipes.remembered import chosen_for, stored_settings, take_settings
 from headrace.pipes.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
 from headrace.pipes.settings_names import ELSEWHERE
 from headrace.pipes.settings_page import BEGIN, END, markdown
+from headrace.pipes.settings_text import to_toml
 from headrace.pipes.state import PipeState, StateDirectory, TableState
 from headrace.sinks.clickhouse.choices import CHANGEABLE, Deletes, EngineChoice, MissingColumns, SinkChoices, TableChoices
+from headrace.sinks.kafka.choices import CHANGEABLE as TOPICS_CHANGEABLE
+from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
+from headrace.sources.debezium.choices import Versions
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
 DOCS = Path(__file__).parents[2] / "docs" / "clickhouse.md"
+KAFKA_DOCS = DOCS.with_name("kafka.md")
 
 FILE = """\
 # what we like
@@ -177,12 +182,44 @@ def test_every_field_can_be_written_and_read_back() -> None:
 def test_what_may_change_is_a_setting() -> None:
     assert set(fields_of(TableChoices)) | set(fields_of(SinkChoices)) >= CHANGEABLE
     assert not set(ELSEWHERE) & (set(fields_of(TableChoices)) | set(fields_of(SinkChoices)))
+    assert set(fields_of(KafkaChoices)) >= TOPICS_CHANGEABLE
 
 
-def test_the_page_of_settings_is_true() -> None:
-    text = DOCS.read_text()
+@pytest.mark.parametrize("page", [DOCS, KAFKA_DOCS])
+def test_the_pages_of_settings_are_true(page: Path) -> None:
+    text = page.read_text()
     there = text[text.index(BEGIN) : text.index(END) + len(END) + 1]
-    assert there == markdown(), "settings have changed: run scripts/write-settings-page"
+    assert there == markdown(kafka=page == KAFKA_DOCS), "settings have changed: run scripts/write-settings-page"
+
+
+def test_sections_about_kafka() -> None:
+    text = '[kafka]\nformat = "specific"\npartitions = 6\nproperties = { linger.ms = 20 }\n[debezium]\nversions = "offset"\nepoch = 2\n'
+    chosen = parse_settings(text.replace("linger.ms", '"linger.ms"'), "f")
+    expected = KafkaChoices(format=MessageFormat.SPECIFIC, partitions=6, properties=(("linger.ms", "20"),))
+    assert (chosen.kafka, chosen.debezium.epoch, chosen.debezium.versions) == (expected, 2, Versions.OFFSET)
+    assert parse_settings(to_toml(chosen.plain), "f") == chosen
+    assert parse_set("kafka.format=debezium").over(chosen).kafka.format is MessageFormat.DEBEZIUM
+    with pytest.raises(DefiniteError, match="format must be one of") as caught:
+        parse_settings('[kafka]\nformat = "avro"', "f")
+    assert "line 2, kafka.format" in caught.value.place
+    with pytest.raises(DefiniteError, match=r"sasl\.password is a secret"):
+        parse_settings('[kafka.properties]\n"sasl.password" = "x"', "f")
+
+
+def test_a_section_about_something_else_is_refused() -> None:
+    chosen = parse_set("kafka.format=debezium").over(parse_set("engine=history"))
+    chosen.check_sections(("debezium",), "no Debezium here")
+    with pytest.raises(DefiniteError, match="format: no Kafka here"):
+        chosen.check_sections(("kafka",), "no Kafka here")
+
+
+def test_topics_go_on_as_they_were_begun() -> None:
+    state = PipeState("", "", "", {}, {}, 0, {"settings": {"kafka": {"format": "specific"}}})
+    take_settings(state, {"kafka": {"format": "specific", "compression": "zstd", "properties": {"linger.ms": "5"}}}, "state")
+    assert state.options["settings"]["kafka"]["compression"] == "zstd"
+    with pytest.raises(DefiniteError, match=r'begun with format = "specific"') as caught:
+        take_settings(state, {}, "state")
+    assert "kafka.topic" in caught.value.hint
 
 
 def test_the_example_of_the_page_is_right() -> None:

@@ -15,6 +15,8 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.kafka.address import SCHEME as KAFKA
 from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.settings_file import KAFKA as KAFKA_SETTINGS
+from headrace.pipes.settings_file import SINK, Chosen
 from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -59,6 +61,20 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
         yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}", is_lost)
 
 
+@contextmanager
+def open_any_sink(address: str, chosen: Chosen) -> Iterator[NamedSink[Sink]]:
+    """Any sink, with what was chosen for its kind; what was chosen for another kind is refused."""
+    if not is_kafka(address):
+        chosen.check_sections((KAFKA_SETTINGS,), "this is about messages in Kafka, and the sink is ClickHouse")
+        with open_sink(address, choices=chosen.sink) as named:
+            yield named
+        return
+    chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
+    target = parse_kafka_url(address)
+    raise DefiniteError("there is no Kafka sink yet", place=str(target), hint="wait for it")
+    yield
+
+
 def is_kafka(address: str) -> bool:
     """Whether an address is that of a Kafka cluster."""
     return address.startswith(KAFKA)
@@ -79,4 +95,4 @@ def _is_other(path: Path, port: int) -> bool:
     return holder is None or holder.port != port
 
 
-__all__ = ["KAFKA_PASSWORD", "PASSWORD_VARIABLE", "NamedSink", "is_kafka", "open_sink", "same_sink"]
+__all__ = ["KAFKA_PASSWORD", "PASSWORD_VARIABLE", "NamedSink", "is_kafka", "open_any_sink", "open_sink", "same_sink"]

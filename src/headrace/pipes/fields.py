@@ -137,4 +137,6 @@ def _texts(settings: type) -> dict[str, str]:
 
 
 def _text_of_type(kind: Any) -> str:
-    return " ".join((inspect.getdoc(kind) or "").split()) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
+    # A class without a text has its parent's.
+    own = isinstance(kind, type) and issubclass(kind, StrEnum) and inspect.getdoc(kind) != inspect.getdoc(StrEnum)
+    return " ".join((inspect.getdoc(kind) or "").split()) if own else ""

@@ -18,6 +18,8 @@ from headrace.pipes.fields import fields_of, plain
 from headrace.pipes.settings_file import Chosen, Plain, read_settings, restored
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.kafka.choices import CHANGEABLE as TOPICS_CHANGEABLE
+from headrace.sinks.kafka.choices import KafkaChoices
 
 log = logging.getLogger("headrace")
 _OPTION = "settings"
@@ -45,6 +47,7 @@ def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
 
 def take_settings(state: PipeState, written: Plain, place: str) -> None:
     """Put a run's settings into the state, unless they would need tables that are there to be others."""
+    _check_topics(state, restored(written, place), place)
     before, after = settings_of(state, place).sink, restored(written, place).sink
     for one in fields_of(SinkChoices).values():
         was, wanted = getattr(before, one.name), getattr(after, one.name)
@@ -57,6 +60,19 @@ def take_settings(state: PipeState, written: Plain, place: str) -> None:
             if was != wanted and one.name not in CHANGEABLE:
                 raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
     state.options[_OPTION] = written
+
+
+def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:
+    """What is in a topic stays as it was written: readers would find two kinds of messages there."""
+    before, after = settings_of(state, place).kafka, chosen.kafka
+    for one in fields_of(KafkaChoices).values():
+        was, wanted = (plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
+        if was != wanted and one.name not in TOPICS_CHANGEABLE:
+            raise DefiniteError(
+                f"the topics were begun with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other messages",
+                place=f"{place}, kafka.{one.name}",
+                hint="give it as it was, or begin anew: other topics (kafka.topic) and a new --state",
+            )
 
 
 def warn_of_unmatched(choices: SinkChoices, tables: Iterable[TableName]) -> None:

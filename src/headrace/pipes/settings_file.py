@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
 from headrace.pipes.fields import Field, Unfit, fields_of, nearest, plain, read
 from headrace.pipes.policy import EVERY, ChangeKind, SchemaPolicy
 from headrace.pipes.settings_lines import find_lines, line_of, parse_key
 from headrace.pipes.settings_names import ELSEWHERE
 from headrace.sinks.clickhouse.choices import Fields, SinkChoices, TableChoices
+from headrace.sinks.kafka.choices import KafkaChoices
+from headrace.sources.debezium.choices import DebeziumChoices
 
 Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
-SINK, TABLES, SCHEMA_CHANGES = "sink", "tables", "schema_changes"
-SECTIONS: Final = (SINK, SCHEMA_CHANGES)
+SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM = "sink", "tables", "schema_changes", "kafka", "debezium"
+PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices}
+"""Sections whose keys are the fields of one class."""
+SECTIONS: Final = (SINK, SCHEMA_CHANGES, *PLAIN_SECTIONS)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
 _OF_TABLES: Final = fields_of(TableChoices)
 _KEY_WORDS: Final = ("primary", "materialize")
@@ -44,8 +49,27 @@ class Chosen:
         return SinkChoices(all_tables=_fields(written), tables=tables, **own)
 
     @property
+    def kafka(self) -> KafkaChoices:
+        return KafkaChoices(**self._of(KAFKA))
+
+    @property
+    def debezium(self) -> DebeziumChoices:
+        return DebeziumChoices(**self._of(DEBEZIUM))
+
+    @property
     def schema_changes(self) -> SchemaPolicy:
         return SchemaPolicy.of_words(self.plain.get(SCHEMA_CHANGES, {}))
+
+    def check_sections(self, unfit: Iterable[str], why: str) -> None:
+        """Raise `DefiniteError` if something was chosen in a section that is about something else: it would be left out silently."""
+        for section in unfit:
+            if self.plain.get(section):
+                names = ", ".join(self.plain[section])
+                raise DefiniteError(f"{names}: {why}", place=f"[{section}]", hint="leave it out, or use another settings file")
+
+    def _of(self, section: str) -> dict[str, Any]:
+        written: Plain = self.plain.get(section, {})
+        return {name: read(one.kind, written[name]) for name, one in fields_of(PLAIN_SECTIONS[section]).items() if name in written}
 
     def over(self, other: Chosen) -> Chosen:
         """These settings laid over others: a key that both have is as it is here."""
@@ -114,8 +138,20 @@ def _checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]
             raise _unknown((section,), written, place, SECTIONS, "section")
         if not isinstance(written, dict):
             raise DefiniteError(f"{section!r} is a section", place=place((section,)), hint=f"write [{section}] and its keys below")
-        checked[section] = _sink(written, place) if section == SINK else _policies(written, place)
+        if section in PLAIN_SECTIONS:
+            checked[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
+            _check_no_secret(checked[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
+        else:
+            checked[section] = _sink(written, place) if section == SINK else _policies(written, place)
     return checked
+
+
+def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:
+    """Settings are kept in the state and shown: what is secret belongs into an address, of which that is never kept."""
+    for name, value in checked.items():
+        secret = next((key for key in value if is_secret(key)), None) if isinstance(value, dict) else None
+        if secret is not None:
+            raise DefiniteError(f"{secret} is a secret, and settings are kept", place=place(name), hint="give it in the address")
 
 
 def _policies(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:

@@ -9,6 +9,7 @@ from typing import Final
 
 _SINK_ADDRESS: Final = "give it in the sink's address: clickhouse://user:password@host:port/database"
 _SOURCE_ADDRESS: Final = "give it in the source's address: mysql://user:password@host:port/database"
+_CLUSTER: Final = "give it in the sink's address: kafka://host:port,host:port"
 _ALWAYS: Final = "nothing is needed: Headrace always does this"
 _POLICY: Final = "write the policy per kind of statement under [schema_changes]"
 
@@ -48,7 +49,16 @@ ELSEWHERE: Final[dict[str, str]] = {
     "column.include.list": "use --columns",
     "column.exclude.list": "use --exclude-columns",
     "snapshot.mode": "use --snapshot or --start-at",
-    "tombstones.on.delete": 'write deletes = "apply" or "ignore"',
+    "tombstones.on.delete": 'write deletes = "apply" or "ignore"; for a Kafka sink, tombstones = "on" or "off" under [kafka]',
+    "topic.prefix": 'write prefix = "NAME" under [kafka]',
+    "bootstrap.servers": _CLUSTER,
+    "schema.registry.url": 'write registry = "http://host:port" under [kafka] or [debezium]',
+    "compression.type": 'write compression = "lz4" under [kafka]',
+    "topic.creation.default.partitions": "write partitions under [kafka]",
+    "topic.creation.default.replication.factor": "write replication under [kafka]",
+    # mypipe
+    "metadata-brokers": _CLUSTER,
+    "schema-repo-client": 'write registry = "http://host:port" under [kafka]',
     # ClickHouse's MaterializeMySQL
     "max_rows_in_buffer": "use --flush-rows",
     "max_rows_in_buffers": "use --flush-rows",

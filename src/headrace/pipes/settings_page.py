@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
 from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
-from headrace.pipes.settings_file import SCHEMA_CHANGES
+from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, SCHEMA_CHANGES
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
 
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"
@@ -30,6 +31,13 @@ class Row(NamedTuple):
 
 def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
+    yield from _table_rows()
+    for section, choices in PLAIN_SECTIONS.items():
+        later = KAFKA_CHANGEABLE if section == KAFKA else frozenset()
+        yield from (_row(section, one, one.name in later) for one in fields_of(choices).values())
+
+
+def _table_rows() -> Iterator[Row]:
     of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
     for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
         yield from (_row(section, one, one.name in CHANGEABLE) for one in fields)
@@ -39,9 +47,9 @@ def setting_rows() -> Iterator[Row]:
     yield Row(SCHEMA_CHANGES, EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
 
 
-def markdown() -> str:
-    """The settings as tables for a document, between the marks that a test looks for."""
-    rows = list(setting_rows())
+def markdown(*, kafka: bool = False) -> str:
+    """The settings of target tables, or those about Kafka, as tables for a document, between the marks that a test looks for."""
+    rows = [row for row in setting_rows() if (row.section in PLAIN_SECTIONS) is kafka]
     sections = dict.fromkeys(row.section for row in rows)
     parts = [_table(section, (row for row in rows if row.section == section)) for section in sections]
     return "\n\n".join([BEGIN, *parts, END]) + "\n"

@@ -99,6 +99,10 @@ TOPIC_FORMATS: Final = {
     MessageFormat.DEBEZIUM: "${prefix}.${db}.${table}",
 }
 MEMORY: Final = "memory"
+CHANGEABLE: Final = frozenset(
+    ("registry", "partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
+)
+"""What may change when a pipe starts again: what readers of the topics get is the same."""
 _ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _LONGEST: Final = 249
 
