@@ -5,7 +5,7 @@ the jars that are pinned below, in the cache, fetched and checked the first time
 own coordinates.
 `python -m headrace.spark.connector` fetches them ahead.
 
-A Java process that runs already keeps the classes it has: `kafka_settings` matters for the first session of a process.
+Jars are given to a Java process when it starts, or to one that runs; coordinates only when it starts.
 """
 
 from __future__ import annotations

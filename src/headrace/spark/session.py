@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -62,6 +63,7 @@ def start_session(
     for name, value in {**_configuration(scratch, settings, memory), **(more or {})}.items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    runs_already = SparkContext._gateway is not None
     try:
         with forwarded_errors(show_all=spark_log), _own_interrupts():
             session = builder.getOrCreate()
@@ -71,6 +73,8 @@ def start_session(
             remedy += f"; or Maven Central does not give {more['spark.jars.packages']}: give a folder of its jars"
         raise DefiniteError(f"Spark cannot start: {error}", hint=remedy) from error
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
+    if runs_already and more and "spark.jars" in more:
+        _add_jars(session, more["spark.jars"].split(","))
     return session
 
 
@@ -87,6 +91,19 @@ def warm_workers(session: SparkSession) -> None:
 
 def _pass_through(batches: Iterator[Any]) -> Iterator[Any]:
     return batches
+
+
+def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
+    """Jars for a Java process that was started without them, by an earlier session: only the start reads `spark.jars`."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    while loader is not None and not loader.getClass().getName().endswith(".MutableURLClassLoader"):
+        loader = loader.getParent()
+    if loader is None:
+        raise DefiniteError("this process started Spark without the jars that are needed now", hint="start a process of its own")
+    for jar in jars:
+        loader.addURL(java.java.io.File(jar).toURI().toURL())
 
 
 def java_pid(session: SparkSession) -> int:
