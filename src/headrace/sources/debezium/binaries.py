@@ -1,7 +1,7 @@
 """Bytes that travel as text, and numbers that travel as bytes, decoded a column at a time.
 
-Invariant: what comes out is what Python's own `base64`, `bytes.fromhex` and `int.from_bytes` give for every row; a row that they would refuse
-is marked as bad and is NULL, and spoils no other.
+Invariant: what comes out is what Python's own `base64`, `bytes.fromhex` and `int.from_bytes` give for every row; a row that they would
+refuse is marked as bad and is NULL, and spoils no other.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def spans(array: Array) -> Spans:
 def valid_rows(array: Array) -> Mask:
     """Which rows are not NULL."""
     return np.asarray(pc.is_valid(array).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def struct_parts(array: Array) -> dict[str, Array]:
+    """The fields of structs by name, NULL where the struct is: what lies under a NULL means nothing."""
+    return {array.type.field(place).name: part for place, part in enumerate(array.flatten())}
 
 
 def without(array: Array, rows: Mask) -> Array:

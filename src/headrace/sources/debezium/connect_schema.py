@@ -1,6 +1,7 @@
 """Schemas of events to fields: Kafka Connect's own JSON, and Avro as Connect's converters write it, say the same in the same words.
 
-Invariant: a row described by Confluent's or Apicurio's Avro converter and the same row described by Connect's JSON converter give equal fields.
+Invariant: a row described by Confluent's or Apicurio's Avro converter and the same row described by Connect's JSON converter give equal
+fields.
 """
 
 from __future__ import annotations
