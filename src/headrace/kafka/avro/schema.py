@@ -133,18 +133,27 @@ class AvroSchema:
 
 
 @functools.lru_cache(maxsize=4096)
-def parse_schema(text: str, *, strict: bool = True) -> AvroSchema:
-    """Read a schema's JSON. Not strict: names that Avro does not allow are taken as they are, as many writers do."""
-    try:
-        tree = json.loads(text)
-    except ValueError as error:
-        raise DefiniteError(f"an Avro schema is not JSON: {error}", hint="give the schema as JSON, as in an .avsc file") from error
-    return AvroSchema(text, _Parser(strict).parse(tree, "", 0))
+def parse_schema(text: str, *, strict: bool = True, references: tuple[str, ...] = ()) -> AvroSchema:
+    """Read a schema's JSON. Not strict: names that Avro does not allow are taken as they are, as many writers do.
+
+    references: schemas whose names it uses, each after those that it uses itself.
+    """
+    parser = _Parser(strict)
+    for other in references:
+        parser.parse(_tree(other), "", 0)
+    return AvroSchema(text, parser.parse(_tree(text), "", 0))
 
 
 def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
     """A schema from what its JSON says."""
     return parse_schema(json.dumps(tree, separators=(",", ":")))
+
+
+def _tree(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DefiniteError(f"an Avro schema is not JSON: {error}", hint="give the schema as JSON, as in an .avsc file") from error
 
 
 class _Parser:

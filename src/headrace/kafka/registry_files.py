@@ -1,0 +1,145 @@
+"""A directory of `.avsc` files as a schema repository: `SUBJECT/VERSION.ID.avsc`.
+
+Invariant: a file is there whole or not at all (it is written beside and renamed), and is never changed. Who registers holds the directory's
+lock, so two processes never give one id to two schemas; who reads needs no lock. People may put files there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.schema import AvroSchema, parse_schema
+from headrace.kafka.registry import Compatibility, Registered, conflicts, plain_text, refusal
+
+_FILE: Final = re.compile(r"(\d+)\.(\d+)\.avsc")
+
+
+class DirectoryRepository:
+    """Schemas in files. The directory is made when the first one is registered."""
+
+    def __init__(self, directory: Path, compatibility: Compatibility = Compatibility.BACKWARD) -> None:
+        self._directory = directory
+        self._level = compatibility
+        self._schemas: dict[int, AvroSchema] = {}
+
+    def register(self, subject: str, schema: AvroSchema) -> int:
+        with self._locked():
+            known = self._of(subject)
+            text = plain_text(schema)
+            for one in known:
+                if plain_text(one.schema) == text:
+                    return one.id
+            found = conflicts(self._level, schema, [one.schema for one in known])
+            if found:
+                raise refusal(subject, found)
+            number = self._id_of(text)
+            self._write(subject, known[-1].version + 1 if known else 1, number, schema)
+            return number
+
+    def by_id(self, number: int) -> AvroSchema:
+        if number not in self._schemas:
+            path = next((path for path, _, found in self._files() if found == number), None)
+            if path is None:
+                raise DefiniteError(
+                    f"there is no schema with the id {number} in {self._directory}",
+                    hint="use the directory that the messages were written with",
+                )
+            self._schemas[number] = _read(path)
+        return self._schemas[number]
+
+    def latest(self, subject: str) -> Registered | None:
+        return next(reversed(self._of(subject)), None)
+
+    def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
+        return conflicts(self._level, schema, [one.schema for one in self._of(subject)])
+
+    def _of(self, subject: str) -> list[Registered]:
+        """A subject's schemas, oldest first."""
+        return sorted(
+            (Registered(subject, number, version, self.by_id(number)) for _, version, number in self._files(_folder_name(subject))),
+            key=lambda one: one.version,
+        )
+
+    def _files(self, folder: str = "*") -> Iterator[tuple[Path, int, int]]:
+        """Paths, versions and ids."""
+        folders = self._directory.iterdir() if folder == "*" else [self._directory / folder]
+        for place in folders if self._directory.is_dir() else ():
+            for path in place.iterdir() if place.is_dir() else ():
+                match = _FILE.fullmatch(path.name)
+                if match:
+                    yield path, int(match[1]), int(match[2])
+
+    def _id_of(self, text: str) -> int:
+        """The id of a schema that another subject has already, or the next that is free."""
+        most = 0
+        for path, _, number in self._files():
+            if number not in self._schemas:
+                self._schemas[number] = _read(path)
+            if plain_text(self._schemas[number]) == text:
+                return number
+            most = max(most, number)
+        return most + 1
+
+    def _write(self, subject: str, version: int, number: int, schema: AvroSchema) -> None:
+        folder = self._directory / _folder_name(subject)
+        folder.mkdir(exist_ok=True)
+        beside = folder / f".{secrets.token_hex(8)}"
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(schema.text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(folder / f"{version}.{number}.avsc")
+        for place in (folder, self._directory):
+            _sync(place)
+        self._schemas[number] = schema
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DefiniteError(
+                f"the directory of schemas cannot be written: {error}", place=str(self._directory), hint="choose one that can"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _read(path: Path) -> AvroSchema:
+    try:
+        return parse_schema(path.read_text("utf-8"), strict=False)
+    except DefiniteError as error:
+        raise DefiniteError(error.message, place=str(path), hint=error.hint) from error
+
+
+def _folder_name(subject: str) -> str:
+    """A subject as the name of a folder: nothing in it leads out of the directory."""
+    found = quote(subject, safe=" $@+")
+    return found.replace(".", "%2E", 1) if found.startswith(".") else found
+
+
+def subject_of(folder: str) -> str:
+    """The subject that a folder holds the schemas of."""
+    return unquote(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Have the directory's names on disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,190 @@
+"""A Confluent-compatible schema registry over HTTP, through confluent-kafka's own client.
+
+`https://user:password@host:8081/path?ssl.ca.location=…`: what follows the question mark are properties of that client. The password may
+come from the environment instead, and is never shown. A registry that is away is tried again with limits; what it refuses is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import httpx2 as httpx
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.kafka.avro.schema import AvroSchema, parse_schema
+from headrace.kafka.registry import Registered, refusal
+from headrace.retry import retrying
+
+PASSWORD_VARIABLE: Final = "HEADRACE_REGISTRY_PASSWORD"
+_AVRO: Final = "AVRO"
+_DEADLINE_S: Final = 120.0
+_NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
+_PASSING: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+_NOT_FOUND, _CONFLICT, _REFUSED = 404, 409, 422
+_FORM: Final = "write http://user:password@host:8081/path?property=value"
+
+T = TypeVar("T")
+
+
+class HttpRepository:
+    """A registry. Schemas by id are remembered for ever: they never change."""
+
+    def __init__(self, address: str, *, deadline_s: float = _DEADLINE_S) -> None:
+        settings, self._shown = client_settings(address)
+        self._deadline_s = deadline_s
+        self._schemas: dict[int, AvroSchema] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+        # The client's session is not for several threads.
+        self._lock = threading.Lock()
+        try:
+            self._client = SchemaRegistryClient(settings)
+        except (ValueError, TypeError, OSError) as error:
+            raise DefiniteError(f"the schema registry's address does not do: {error}", place=self._shown, hint=_FORM) from error
+
+    def __repr__(self) -> str:
+        return f"HttpRepository({self._shown})"
+
+    def register(self, subject: str, schema: AvroSchema) -> int:
+        key = subject, schema.text
+        if key not in self._ids:
+            try:
+                self._ids[key] = self._ask(lambda: int(self._client.register_schema(subject, _sent(schema))), subject)
+            except _Refused as error:
+                if error.status == _CONFLICT:
+                    raise refusal(subject, (error.message,)) from error
+                raise
+        return self._ids[key]
+
+    def by_id(self, number: int) -> AvroSchema:
+        if number not in self._schemas:
+            found = self._ask(lambda: self._client.get_schema(number), f"schema id {number}")
+            self._schemas[number] = self._parsed(found, f"schema id {number}")
+        return self._schemas[number]
+
+    def latest(self, subject: str) -> Registered | None:
+        def ask() -> Any:
+            # The client remembers the latest one for ever, if it is let.
+            self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
+            return self._client.get_latest_version(subject)
+
+        try:
+            found = self._ask(ask, subject)
+        except _Refused as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        return Registered(subject, int(found.schema_id), int(found.version), self._parsed(found.schema, subject))
+
+    def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
+        try:
+            fine = self._ask(lambda: self._client.test_compatibility(subject, _sent(schema), verbose=True), subject)
+        except _Refused as error:
+            if error.status == _NOT_FOUND:
+                return ()
+            if error.status == _REFUSED:
+                return (error.message,)
+            raise
+        return () if fine else (f"the registry says that it is not compatible with the last one of {subject}",)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def _parsed(self, found: Any, place: str) -> AvroSchema:
+        """A schema of the registry's, with those that it refers to."""
+        if found.schema_type not in (None, _AVRO):
+            raise DefiniteError(f"the schema is of type {found.schema_type}, not Avro", place=f"{place} in {self._shown}")
+        if not found.schema_str:
+            raise DefiniteError("the registry gave no schema", place=f"{place} in {self._shown}")
+        return parse_schema(found.schema_str, strict=False, references=self._referred(found, place, 0))
+
+    def _referred(self, found: Any, place: str, depth: int) -> tuple[str, ...]:
+        if depth > 20:
+            raise DefiniteError("schemas refer to each other in a circle", place=f"{place} in {self._shown}")
+        texts: list[str] = []
+        for reference in found.references or ():
+            other = self._ask(lambda one=reference: self._client.get_version(one.subject, one.version), reference.subject)  # type: ignore[misc]
+            texts += [*self._referred(other.schema, place, depth + 1), other.schema.schema_str or ""]
+        return tuple(dict.fromkeys(texts))
+
+    def _ask(self, call: Callable[[], T], what: str) -> T:
+        def once() -> T:
+            try:
+                with self._lock:
+                    return call()
+            except SchemaRegistryError as error:
+                raise self._failure(error, what) from error
+            except (httpx.TransportError, OAuthTokenError) as error:
+                if _is_certificate(error):
+                    raise DefiniteError(
+                        f"the schema registry's certificate is not trusted: {error}", place=self._shown, hint="give ssl.ca.location"
+                    ) from error
+                raise TransientError(f"the schema registry does not answer: {error}", place=self._shown, hint="start it") from error
+            except (httpx.InvalidURL, ValueError) as error:
+                raise DefiniteError(f"what answers is no schema registry: {error}", place=self._shown, hint=_FORM) from error
+
+        return retrying(once, deadline_s=self._deadline_s)
+
+    def _failure(self, error: SchemaRegistryError, what: str) -> Exception:
+        status, said = error.http_status_code, str(error.error_message or "").strip()
+        place = f"{what} in {self._shown}"
+        if status in _PASSING:
+            return TransientError(f"the schema registry cannot answer now: {said} (HTTP {status})", place=place)
+        if status in (401, 403):
+            return DefiniteError(
+                f"the schema registry refuses us (HTTP {status})",
+                place=place,
+                hint=f"give user and password in its address, or the password in {PASSWORD_VARIABLE}",
+            )
+        hint = "register the schema, or give the registry that the messages were written with" if status == _NOT_FOUND else ""
+        return _Refused(said or f"HTTP {status}", status, place=place, hint=hint)
+
+
+class _Refused(DefiniteError):
+    """An answer that is no, by its status."""
+
+    def __init__(self, message: str, status: int = 0, *, place: str = "", hint: str = "") -> None:
+        super().__init__(message, place=place, hint=hint)
+        self.status = status
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DefiniteError(self.message, place=self.place, hint=self.hint).__reduce__()
+
+
+def client_settings(address: str) -> tuple[dict[str, Any], str]:
+    """What the client is told, and the address as it may be shown."""
+    try:
+        parts = urlsplit(address)
+        where = parts.hostname, parts.port
+    except ValueError:
+        where = None, None
+        parts = SplitResult("", "", "", "", "")
+    if parts.scheme not in ("http", "https") or not where[0]:
+        raise DefiniteError("the address of the schema registry cannot be read", hint=_FORM)
+    server = parts.netloc.rpartition("@")[2]
+    shown = f"{parts.scheme}://{server}{parts.path}"
+    # Our own limits hold: the client's would be waited for within each of our tries.
+    settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": 20}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        try:
+            settings[name] = float(value) if name in _NUMBERS else value
+        except ValueError as error:
+            raise DefiniteError(f"the schema registry's property {name} is a number", place=shown, hint=f"not {value!r}") from error
+    if parts.username:
+        password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
+        settings["basic.auth.user.info"] = f"{unquote(parts.username)}:{password}"
+    return settings, shown
+
+
+def _sent(schema: AvroSchema) -> Schema:
+    return Schema(schema.text, _AVRO)
+
+
+def _is_certificate(error: Exception) -> bool:
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
