@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -46,6 +47,8 @@ class HttpRepository:
             self._client = SchemaRegistryClient(settings)
         except (ValueError, TypeError, OSError) as error:
             raise DefiniteError(f"the schema registry's address does not do: {error}", place=self._shown, hint=_FORM) from error
+        # Whoever forgets to close leaves no connection behind.
+        self.close = weakref.finalize(self, self._client.close)
 
     def __repr__(self) -> str:
         return f"HttpRepository({self._shown})"
@@ -91,10 +94,6 @@ class HttpRepository:
                 return (error.message,)
             raise
         return () if fine else (f"the registry says that it is not compatible with the last one of {subject}",)
-
-    def close(self) -> None:
-        """End the connections."""
-        self._client.close()
 
     def _parsed(self, found: Any, place: str) -> AvroSchema:
         """A schema of the registry's, with those that it refers to."""
