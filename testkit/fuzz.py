@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from testkit.damaged_avro import DamagedBodies
 from testkit.damaged_logs import DamagedLog
 from testkit.damaged_packets import DamagedResult, DamagedStream
 from testkit.recordings import Recording, load_recording, recording_names
@@ -90,11 +91,16 @@ def _results(recordings: Sequence[Recording], directory: Path) -> Trial:  # noqa
     return lambda seed: subjects[seed % len(subjects)].try_damage(seed)
 
 
+def _avro(recordings: Sequence[Recording], directory: Path) -> Trial:  # noqa: ARG001
+    return DamagedBodies().try_damage
+
+
 SUITES: dict[str, Callable[[Sequence[Recording], Path], Trial]] = {
     "logs": _logs,
     "cuts": _cuts,
     "streams": _streams,
     "results": _results,
+    "avro": _avro,
 }
 
 

@@ -83,3 +83,10 @@ def test_damaged_packets_of_the_replication_stream(flavour: str) -> None:
 def test_damaged_packets_of_query_results(flavour: str) -> None:
     outcomes = fuzz("results", flavour, FIRST, 10_000 * TIMES)
     assert min(outcomes["definite"], outcomes["transient"], outcomes["rows"]) > 1_000
+
+
+@pytest.mark.timeout(PATIENCE_S + 20)
+def test_damaged_avro_bodies() -> None:
+    """A hundred bodies a seed: read as another library reads them, or refused."""
+    outcomes = fuzz("avro", "mariadb", FIRST, 300 * TIMES)
+    assert min(outcomes["bad"], outcomes["read"]) > 10
