@@ -1,0 +1,241 @@
+"""Types of events without a schema: from the topic of schema changes, from a known table, from how values look."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.debezium.columns import column_of, field_type
+from headrace.sources.debezium.events import wire_type
+from headrace.sources.debezium.expected import as_seen, expected_fields, infer_fields
+from headrace.sources.debezium.fields import Wire
+from headrace.sources.debezium.growing import holds
+from headrace.sources.debezium.schema_topic import Fate, follow, read_change, read_record
+from headrace.sources.debezium.values import finish
+
+TABLE = TableName("shop", "orders")
+
+
+def _told(name: str, word: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "typeName": word, "typeExpression": word, "optional": True, **more}
+
+
+def _change(*columns: dict[str, Any], kind: str = "CREATE", connector: str = "mysql", **more: Any) -> dict[str, Any]:
+    table = {"defaultCharsetName": "utf8mb4", "primaryKeyColumnNames": ["id"], "columns": [*columns], "comment": None}
+    change = {"type": kind, "id": '"shop"."orders"', "table": None if kind == "DROP" else table, **more}
+    return {"source": {"connector": connector}, "ddl": "…", "tableChanges": [change]}
+
+
+ID = _told("id", "BIGINT UNSIGNED", optional=False, autoIncremented=True, generated=True, position=1)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "precision", "scale", "spelled"),
+    [
+        (_told("c", "INT"), Kind.INT32, 0, 0, "int"),
+        (_told("c", "INT UNSIGNED ZEROFILL", length=10), Kind.UINT32, 0, 0, "int(10) unsigned zerofill"),
+        (_told("c", "TINYINT", length=1), Kind.INT8, 0, 0, "tinyint(1)"),
+        (_told("c", "MEDIUMINT UNSIGNED"), Kind.UINT32, 0, 0, "mediumint unsigned"),
+        (_told("c", "DECIMAL", length=12, scale=2), Kind.DECIMAL, 12, 2, "decimal(12,2)"),
+        (_told("c", "DOUBLE PRECISION"), Kind.FLOAT64, 0, 0, "double"),
+        (_told("c", "FLOAT"), Kind.FLOAT32, 0, 0, "float"),
+        (_told("c", "DATETIME", length=6), Kind.DATETIME, 6, 0, "datetime(6)"),
+        (_told("c", "TIMESTAMP", length=3), Kind.TIMESTAMP, 3, 0, "timestamp(3)"),
+        (_told("c", "TIME"), Kind.TIME, 0, 0, "time"),
+        (_told("c", "YEAR"), Kind.YEAR, 0, 0, "year"),
+        (_told("c", "ENUM", length=1, enumValues=["'a'", "'it''s'"]), Kind.ENUM, 0, 0, "enum('a','it''s')"),
+        (_told("c", "BIT", length=9), Kind.BIT, 9, 0, "bit(9)"),
+        (_told("c", "VECTOR", length=3), Kind.VECTOR, 0, 0, "vector(3)"),
+        (_told("c", "POINT"), Kind.GEOMETRY, 0, 0, "point"),
+        (_told("c", "VARCHAR", length=64, charsetName="latin1"), Kind.STRING, 0, 0, "varchar(64)"),
+        (_told("c", "VARBINARY", length=8), Kind.BYTES, 0, 0, "varbinary(8)"),
+        (_told("c", "LONGTEXT"), Kind.STRING, 0, 0, "longtext"),
+        (_told("c", "JSON"), Kind.JSON, 0, 0, "json"),
+    ],
+)
+def test_the_source_types_of_the_schema_topic(told: dict[str, Any], kind: Kind, precision: int, scale: int, spelled: str) -> None:
+    (found,) = read_change(_change(ID, {**told, "position": 2}))
+    assert found.schema is not None
+    column = found.schema.column("c")
+    assert (column.kind, column.precision, column.scale, column.source_type) == (kind, precision, scale, spelled)
+    key = found.schema.column("id")
+    assert (key.kind, key.nullable, key.auto_increment, key.generated) == (Kind.UINT64, False, True, "")
+    assert found.schema.primary_key == ("id",)
+
+
+def test_members_defaults_and_comments_of_the_schema_topic() -> None:
+    (found,) = read_change(
+        _change(
+            ID,
+            _told("e", "ENUM", enumValues=["'a'", "'it''s'"], position=4, optional=False, defaultValueExpression="a"),
+            _told("n", "INT", position=2, optional=False, defaultValueExpression="0", comment="how many"),
+            _told("t", "DATETIME", length=3, position=3, defaultValueExpression="CURRENT_TIMESTAMP(3)"),
+        )
+    )
+    assert found.schema is not None
+    assert [column.name for column in found.schema.columns] == ["id", "n", "t", "e"]
+    assert found.schema.column("e").members == ("a", "it's")
+    assert [found.schema.column(name).default for name in "ent"] == ["a", "0", "(current_timestamp(3))"]
+    assert found.schema.column("n").comment == "how many"
+
+
+def test_mariadb_has_types_of_its_own() -> None:
+    (found,) = read_change(_change(ID, _told("u", "UUID"), _told("i", "INET6"), _told("j", "JSON"), connector="mariadb"))
+    assert found.schema is not None
+    assert [found.schema.column(name).kind for name in "uij"] == [Kind.UUID, Kind.INET6, Kind.STRING]
+
+
+def test_tables_are_followed_through_the_topic() -> None:
+    first = read_record(orjson.dumps({"schema": {}, "payload": _change(ID)}))
+    second = read_record(orjson.dumps(_change(ID, _told("c", "INT"), kind="ALTER")))
+    renamed = read_change(
+        {
+            **_change(ID, kind="ALTER"),
+            "tableChanges": [{**_change(ID, kind="ALTER")["tableChanges"][0], "id": '"shop"."sold"', "previousId": '"shop"."orders"'}],
+        }
+    )
+    tables = follow(first, {})
+    assert [column.name for column in tables[TABLE].columns] == ["id"]
+    tables = follow(second, tables)
+    assert [column.name for column in tables[TABLE].columns] == ["id", "c"]
+    assert list(follow(renamed, tables)) == [TableName("shop", "sold")]
+    (gone,) = read_change(_change(kind="DROP"))
+    assert (gone.fate, gone.schema) == (Fate.DROP, None)
+    assert follow([gone], tables) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        (b"{", "no JSON"),
+        (b"{}", "describes no tables"),
+        (orjson.dumps(_change(ID, connector="oracle")), "connector oracle"),
+        (orjson.dumps(_change(ID, _told("c", "MYSTERY"))), "type MYSTERY"),
+        (orjson.dumps({"source": {}, "tableChanges": [{"type": "CREATE"}]}), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_of_the_schema_topic_is_said(value: bytes, match: str) -> None:
+    with pytest.raises(DefiniteError, match=match) as refused:
+        read_record(value)
+    assert refused.value.hint
+
+
+_COLUMNS = (
+    Column("id", Kind.UINT64, nullable=False),
+    Column("tiny", Kind.UINT8),
+    Column("price", Kind.DECIMAL, precision=12, scale=2),
+    Column("raw", Kind.BYTES),
+    Column("flag", Kind.BIT, precision=1),
+    Column("flags", Kind.BIT, precision=9),
+    Column("day", Kind.DATE),
+    Column("made", Kind.DATETIME, precision=3),
+    Column("seen", Kind.DATETIME, precision=6),
+    Column("at", Kind.TIMESTAMP, precision=6),
+    Column("clock", Kind.TIME, precision=0),
+    Column("state", Kind.ENUM, members=("a", "b,c")),
+    Column("shape", Kind.GEOMETRY),
+    Column("place", Kind.VECTOR),
+)
+SCHEMA = TableSchema(TABLE, _COLUMNS, ("id",))
+
+
+@pytest.mark.parametrize(
+    ("choices", "types"),
+    [
+        (
+            DebeziumChoices(),
+            "int64; int16; decimal(12,2); bytes; boolean; bits(9); int32 Date; int64 Timestamp; int64 MicroTimestamp;"
+            " string ZonedTimestamp; int64 MicroTime; string Enum; struct Geometry; array FloatVector",
+        ),
+        (
+            DebeziumChoices(decimals="string", times="adaptive", binaries="hex"),
+            "int64; int16; string; string; boolean; bits(9); int32 Date; int64 Timestamp; int64 MicroTimestamp;"
+            " string ZonedTimestamp; int32 Time; string Enum; struct Geometry; array FloatVector",
+        ),
+        (
+            DebeziumChoices(decimals="double", times="connect"),
+            "int64; int16; float64; bytes; boolean; bits(9); int32 Date; int64 Timestamp; int64 Timestamp; string ZonedTimestamp;"
+            " int32 Time; string Enum; struct Geometry; array FloatVector",
+        ),
+        (
+            DebeziumChoices(times="isostring"),
+            "int64; int16; decimal(12,2); bytes; boolean; bits(9); string IsoDate; string IsoTimestamp; string IsoTimestamp;"
+            " string ZonedTimestamp; string IsoTime; string Enum; struct Geometry; array FloatVector",
+        ),
+        (
+            DebeziumChoices(times="nanoseconds"),
+            "int64; int16; decimal(12,2); bytes; boolean; bits(9); int32 Date; int64 NanoTimestamp; int64 NanoTimestamp;"
+            " string ZonedTimestamp; int64 NanoTime; string Enum; struct Geometry; array FloatVector",
+        ),
+    ],
+)
+def test_what_is_expected_of_a_known_table(choices: DebeziumChoices, types: str) -> None:
+    fields = expected_fields(SCHEMA, choices)
+    assert fields.key == ("id",)
+    assert "; ".join(map(field_type, fields.row)) == types
+
+
+def test_events_of_a_known_table_change_nothing_of_it() -> None:
+    known = TableSchema(
+        TABLE,
+        tuple(Column(**{**column.to_json(), "kind": column.kind, "members": column.members, "source_type": "x"}) for column in _COLUMNS),
+        ("id",),
+    )
+    for times in ("adaptive_time_microseconds", "adaptive", "connect", "isostring", "microseconds", "nanoseconds"):
+        for decimals in ("precise", "string", "double"):
+            fields = expected_fields(known, DebeziumChoices(times=times, decimals=decimals))
+            assert holds(known, TableSchema(TABLE, tuple(map(column_of, fields.row)), ("id",)))
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(DefiniteError, match="times cannot be 'daily'"):
+        expected_fields(SCHEMA, DebeziumChoices(times="daily"))
+
+
+def test_fields_are_as_json_shows_them_where_it_tells_them_apart() -> None:
+    rows = [{"price": 1.5, "made": "2025-01-02T03:04:05Z", "at": 1735787045678901, "tiny": True, "flag": 1, "id": 5, "seen": None}]
+    fields = {field.name: field for field in as_seen(expected_fields(SCHEMA, DebeziumChoices()), rows).row}
+    expected = {
+        "price": "float64",
+        "made": "string IsoTimestamp",
+        "at": "int64 MicroTimestamp",
+        "tiny": "boolean",
+        "flag": "int64",
+        "id": "int64",
+    }
+    assert {name: field_type(fields[name]) for name in expected} == expected
+    values = {
+        name: finish(pa.array([rows[0][name]], wire_type(fields[name], Wire.JSON)), fields[name], SCHEMA.column(name), Wire.JSON).array
+        for name in expected
+    }
+    assert values["price"].to_pylist() == [Decimal("1.50")]
+    assert values["made"].cast(pa.int64()).to_pylist() == [1735787045000000]
+    assert values["at"].cast(pa.int64()).to_pylist() == [1735787045678901]
+
+
+def test_what_nothing_describes_is_taken_for_what_it_looks_like() -> None:
+    rows = [
+        {"i": 1, "f": 1, "t": "x", "b": True, "d": {"a": 1}, "l": [1], "g": {"wkb": "AQ==", "srid": None}, "n": None, "big": 2**64},
+        {"i": None, "f": 1.5, "t": "y", "b": False, "v": {"scale": 2, "value": "AQ=="}, "mixed": 1},
+        {"mixed": "x", "d": [1]},
+    ]
+    found = {field.name: field_type(field) for field in infer_fields(rows)}
+    assert found == {
+        "i": "int64",
+        "f": "float64",
+        "t": "string",
+        "b": "boolean",
+        "d": "map",
+        "l": "map",
+        "g": "struct Geometry",
+        "big": "string",
+        "v": "struct VariableScaleDecimal",
+        "mixed": "string",
+    }
