@@ -18,6 +18,7 @@ import numba
 BASE: Final = "headrace.kernels"
 KERNEL_MODULES: Final = {
     BASE: ("pointers", "words", "utf8"),
+    "headrace.sources.debezium": ("json_grammar", "json_scan", "json_values"),
     "headrace.sources.mysql": (
         "arena",
         "values",

@@ -72,3 +72,5 @@ class DebeziumChoices:
     """Of events without a schema, the connector's `time.precision.mode`."""
     binaries: str = "bytes"
     """Of events without a schema, the connector's `binary.handling.mode`: bytes (base64), base64-url-safe or hex."""
+    flat_prefix: str = "__"
+    """Of flat rows, what is before the names of fields about the event (`add.fields.prefix`)."""

@@ -56,7 +56,7 @@ class Events:
     record: Rows
     """Which record each event is."""
     op: npt.NDArray[np.uint8]
-    """c, u, d or r (in a flat record: by `__op` and `__deleted`; u if it does not say); t and m have no image: every value of it is NULL."""
+    """c, u, d or r (flat: by `__op` and `__deleted`; u if it does not say); t and m have no image: every value of it is NULL."""
     image: pa.RecordBatch
     """The row put there or taken away: the columns of `fields.row`, in wire types, of as many rows as there are events. A value is NULL if
     the event says null, or does not hold the field."""

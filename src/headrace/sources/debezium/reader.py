@@ -22,15 +22,16 @@ class KnownTable:
     """A table as the sink has it."""
 
     schema: TableSchema
-    keys: tuple[str, ...] = ()
-    """The columns whose change moves a row in the sink (`Needs.key_columns`); none: the primary key's."""
+    keys: tuple[str, ...] | None = None
+    """The columns whose change moves a row in the sink (`Needs.key_columns`): none of them: every update's row before is wanted. None: the
+    primary key's, whose changes Debezium sends as two events."""
     order: Order | None = None
     """What makes versions; None until the first record told it (`Decoded.orders`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebeziumReader:
-    """Picklable; belongs to a task once it reads."""
+    """Picklable."""
 
     choices: DebeziumChoices = field(default_factory=DebeziumChoices)
     topics: TopicMap = field(default_factory=TopicMap)
@@ -40,4 +41,6 @@ class DebeziumReader:
 
     def read(self, records: Records) -> Decoded:
         """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
-        raise NotImplementedError
+        from headrace.sources.debezium.reading import Reading
+
+        return Reading(self, records).decoded()

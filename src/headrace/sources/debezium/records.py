@@ -83,6 +83,6 @@ class Decoded:
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
     orders: Mapping[TableName, Order] = field(default_factory=dict)
-    """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks found different ones."""
+    """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks differ."""
     tail: Tail | None = None
     """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""

@@ -1,11 +1,13 @@
 """What makes a change newer than another of the same row: never a clock.
 
 A table's rule (`Order`) is fixed by its first record and kept by the driver, so that no two changes of a table are ever compared by
-different rules.
+different rules. Whatever partition or batch a record comes in, its version is the same.
 
 - **MySQL, MariaDB** (`binlog`): epoch, number of the log file, position of the event + ordinal in it, as decision 1 has it for a log that
-  Headrace reads itself. The log is in the order of commits, and a row is in an event once.
-- **PostgreSQL** (`lsn`): the change's LSN. Whoever changes a row after another transaction wrote it waited for that one's commit, so a row's
+  Headrace reads itself. The log is in the order of commits, and a row is in an event once. What an event takes away is one below what it
+  puts there, so the two halves of a changed key are in order too. Every row of a table with a key takes two bytes of its event or more, so
+  two ordinals a row never reach the next event. A snapshot's rows have its position itself: all later changes are above it.
+- **PostgreSQL** (`lsn`): the change's LSN. Whoever changes a row that another transaction wrote waited for that one's commit, so a row's
   LSNs rise even where transactions overlap. Rows of a snapshot are below all changes, whatever their LSN: a transaction that was open
   when the snapshot was taken wrote its changes below the snapshot's LSN and is not in it.
 - **all others** (`offset`): the record's offset: a row's records are in one partition as long as their number stays the same.
@@ -15,7 +17,26 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.version import FILE_BITS, OFFSET_BITS, pack_version
+
+Versions = npt.NDArray[np.uint64]
+Epochs = npt.NDArray[np.uint64]
+
+_EPOCH_SHIFT: Final = FILE_BITS + OFFSET_BITS
+_STREAM_BIT: Final = 1 << (_EPOCH_SHIFT - 1)
+_LSN_BITS: Final = _EPOCH_SHIFT - 2
+_FAR_BACK: Final = 16
+"""Log files by which a connector that starts again goes back at the most."""
+_NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot, and all that follows it, counts"
+_NEW_LOG: Final = "if the source server was replaced or its log reset, raise the setting epoch by one"
 
 
 class Rule(StrEnum):
@@ -31,13 +52,15 @@ class Order:
     rule: Rule
     topic: str = ""
     """With `offset`: the only topic that may lead to the table, because offsets of two cannot be compared."""
+    tombstones: bool = False
+    """Whether a tombstone is a deletion of its own (flat rows that do not say `__deleted`), not the echo of one."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Order:
-        return cls(Rule(raw["rule"]), raw["topic"])
+        return cls(Rule(raw["rule"]), raw["topic"], raw["tombstones"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +70,13 @@ class Tail:
     base: str = ""
     """MySQL, MariaDB: the log files' base name."""
     number: int = 0
-    """The highest file number so far."""
+    """The file number of the last event."""
     server_id: int = 0
     """The server that wrote the last event."""
     snapshot: int = 0
     """PostgreSQL: the LSN of the snapshot whose rows are there; 0 if none."""
+    epoch: int = 0
+    """Under which it was read."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,3 +84,174 @@ class Tail:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Tail:
         return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Events as versions see them: columns of equal length."""
+
+    source: pa.RecordBatch
+    offset: npt.NDArray[np.int64]
+    snapshot: npt.NDArray[np.bool_]
+    """Which are rows of a snapshot."""
+    place: str
+    """Topic and partition, for messages."""
+
+
+def rule_of(source: pa.RecordBatch) -> Rule:
+    """What orders events, by what all of them say of their source."""
+    if source.num_rows and not any(source[name].null_count for name in ("file", "pos")):
+        return Rule.BINLOG
+    connectors = set(pc.unique(source["connector"]).to_pylist())
+    streamed = source["lsn"].filter(pc.invert(pc.fill_null(pc.match_substring_regex(source["snapshot"], "^(true|first|last)"), False)))
+    if source.num_rows and connectors <= {"postgresql", None} and source["lsn"].null_count < source.num_rows and not streamed.null_count:
+        return Rule.LSN
+    return Rule.OFFSET
+
+
+def versions_of(order: Order, epochs: Epochs, events: Placed) -> tuple[Versions, Versions]:
+    """The versions of what each event takes away (a row before it) and of what it puts there. A deletion is one that takes away."""
+    if len(epochs):
+        pack_version(int(epochs.max()), 0, 0)
+    base = epochs << np.uint64(_EPOCH_SHIFT)
+    match order.rule:
+        case Rule.BINLOG:
+            return _binlog(base, events)
+        case Rule.LSN:
+            return _lsn(base, events)
+        case Rule.OFFSET:
+            if len(events.offset) and int(events.offset.max()) >= 1 << (_EPOCH_SHIFT - 1):
+                raise DefiniteError("an offset does not fit a version", place=events.place)
+            base = base + (events.offset.astype(np.uint64) << np.uint64(1))
+            return base, base + np.uint64(1)
+
+
+def _binlog(base: Versions, events: Placed) -> tuple[Versions, Versions]:
+    pos, row = _needed(events, "pos"), _filled(events.source["row"])
+    names = events.source["file"].dictionary_encode()
+    if names.null_count:
+        raise _lacking(events, "file")
+    numbers = np.array([file_number(name, events.place)[1] for name in names.dictionary.to_pylist()], dtype=np.int64)
+    files = numbers[names.indices.to_numpy()] if len(numbers) else np.zeros(0, np.int64)
+    offset = pos + np.where(events.snapshot, 0, 2 * row + 1)
+    if len(pos):
+        if min(int(pos.min()), int(row.min())) < 0:
+            raise DefiniteError("an event's position in the log is below zero", place=events.place)
+        pack_version(0, int(files.max()), int(offset.max()) + 1)
+    base = base + (files.astype(np.uint64) << np.uint64(OFFSET_BITS)) + offset.astype(np.uint64)
+    return base, np.where(events.snapshot, base, base + np.uint64(1))
+
+
+def _lsn(base: Versions, events: Placed) -> tuple[Versions, Versions]:
+    lsn = _filled(events.source["lsn"])
+    unknown = np.asarray(events.source["lsn"].is_null().to_numpy(zero_copy_only=False)) & ~events.snapshot
+    if unknown.any():
+        raise _lacking(events, "lsn")
+    if len(lsn) and not 0 <= int(lsn.min()) <= int(lsn.max()) < 1 << _LSN_BITS:
+        raise DefiniteError("an LSN does not fit a version", place=events.place)
+    stream = np.where(events.snapshot, np.uint64(0), np.uint64(_STREAM_BIT))
+    base = base + stream + (lsn.astype(np.uint64) << np.uint64(1))
+    return base, base + np.uint64(1)
+
+
+def file_number(name: str, place: str) -> tuple[str, int]:
+    """A log file's base name and number."""
+    base, dot, digits = name.rpartition(".")
+    if not dot or not digits.isdecimal():
+        raise DefiniteError(f"the log file's name {name!r} has no number, so it orders nothing", place=place, hint="set versions to offset")
+    return base, int(digits)
+
+
+def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed) -> tuple[Epochs, Tail | None]:
+    """The epoch of each event, which are all of a partition's and in the order of their offsets, and how the log is after them.
+
+    Where a log begins anew, versions would go back: from there on the next epoch counts, if the user has raised it; else we halt.
+    """
+    rows = len(events.offset)
+    if rule is Rule.OFFSET or not rows:
+        return np.full(rows, epoch, dtype=np.uint64), tail
+    tail = tail or Tail(epoch=epoch)
+    if epoch < tail.epoch:
+        raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch is only ever raised")
+    turns, marks = _binlog_turns(events) if rule is Rule.BINLOG else _lsn_turns(events)
+    epochs = np.empty(rows, dtype=np.uint64)
+    for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
+        problem = _problem(tail, mark)
+        if problem is not None and tail.epoch == epoch:
+            raise _at_place(problem, f"{events.place}@{int(events.offset[turn])}")
+        # A snapshot's rows name no server, changes name no snapshot.
+        tail = Tail(
+            mark.base or tail.base,
+            mark.number or tail.number,
+            mark.server_id or tail.server_id,
+            mark.snapshot or tail.snapshot,
+            epoch if problem is not None else tail.epoch,
+        )
+        epochs[turn:end] = tail.epoch
+    return epochs, tail
+
+
+def _binlog_turns(events: Placed) -> tuple[list[int], list[Tail]]:
+    """Where the log file or the server changes, and to what."""
+    names = events.source["file"].dictionary_encode()
+    if names.null_count:
+        raise _lacking(events, "file")
+    parts = [file_number(name, events.place) for name in names.dictionary.to_pylist()]
+    servers, codes = _filled(events.source["server_id"]), names.indices.to_numpy()
+    changed = (codes[1:] != codes[:-1]) | (servers[1:] != servers[:-1])
+    turns = np.flatnonzero(np.concatenate([[True], changed])).tolist()
+    return turns, [Tail(*parts[int(codes[turn])], int(servers[turn])) for turn in turns]
+
+
+def _lsn_turns(events: Placed) -> tuple[list[int], list[Tail]]:
+    """Where rows of a snapshot begin and end; those of incremental ones, which come between changes, count as changes."""
+    gradual = pc.fill_null(pc.equal(events.source["snapshot"], "incremental"), False).to_numpy(zero_copy_only=False)
+    marks = np.where(events.snapshot & ~np.asarray(gradual), np.maximum(_filled(events.source["lsn"]), 1), 0)
+    turns = np.flatnonzero(np.concatenate([[True], marks[1:] != marks[:-1]])).tolist()
+    return turns, [Tail(snapshot=int(marks[turn])) for turn in turns]
+
+
+def _problem(tail: Tail, mark: Tail) -> DefiniteError | None:
+    """Why events at a mark cannot follow those before it under the same epoch."""
+    if mark.snapshot and tail.snapshot and mark.snapshot != tail.snapshot:
+        return DefiniteError(
+            "the connector has taken a second snapshot: its rows would be taken for older than all changes before it", hint=_NEW_SNAPSHOT
+        )
+    if not tail.base or not mark.base:
+        return None
+    if mark.base != tail.base:
+        return DefiniteError(
+            f"the source's log files were called {tail.base!r} and are now called {mark.base!r}: their positions cannot be compared",
+            hint=_NEW_LOG,
+        )
+    another = bool(mark.server_id and tail.server_id and mark.server_id != tail.server_id)
+    if mark.number < tail.number - _FAR_BACK or (mark.number < tail.number and another):
+        return DefiniteError(
+            f"the source's log went back from file {tail.number} to file {mark.number}"
+            + (f" with another server (id {mark.server_id}, before {tail.server_id})" if another else ""),
+            hint=f"{_NEW_LOG}; if the connector was set back on purpose, begin anew with another state",
+        )
+    return None
+
+
+def _at_place(error: DefiniteError, place: str) -> DefiniteError:
+    return DefiniteError(error.message, place=place, hint=error.hint)
+
+
+def _filled(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _needed(events: Placed, name: str) -> npt.NDArray[np.int64]:
+    if events.source[name].null_count:
+        raise _lacking(events, name)
+    return _filled(events.source[name])
+
+
+def _lacking(events: Placed, name: str) -> DefiniteError:
+    row = int(np.argmax(events.source[name].is_null().to_numpy(zero_copy_only=False)))
+    return DefiniteError(
+        f"an event does not say its {name!r}, by which the table's changes are ordered",
+        place=f"{events.place}@{int(events.offset[row])}",
+        hint="let events carry it (flat rows: add.fields=source.file,source.pos,source.row), or begin anew with versions = offset",
+    )

@@ -1,0 +1,123 @@
+"""What JSON records are: Debezium's envelope, or the flat row that `ExtractNewRecordState` leaves of it, or no row at all.
+
+For each of them this says where in the text what an event says lies. Flat rows may carry fields about their event: by default with two
+underscores before the name (`__op`, `__deleted`, `__source_ts_ms`, `__table`, `__lsn`), with or without `source_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from headrace.sources.debezium.connect_schema import is_envelope
+from headrace.sources.debezium.events import SOURCE
+from headrace.sources.debezium.fields import Field, RowFields
+from headrace.sources.debezium.json_program import Path, Program, Shape, build, shape_of
+
+
+class What(StrEnum):
+    """What a record is."""
+
+    ENVELOPE = "envelope"
+    FLAT = "flat"
+    HEARTBEAT = "heartbeat"
+    TRANSACTION = "transaction"
+    SCHEMA_CHANGE = "schema change"
+
+
+NO_ROWS: Final = frozenset({What.HEARTBEAT, What.TRANSACTION, What.SCHEMA_CHANGE})
+
+_SCHEMA_NAMES: Final = {
+    "Heartbeat": What.HEARTBEAT,
+    "TransactionMetadataValue": What.TRANSACTION,
+    "SchemaChangeValue": What.SCHEMA_CHANGE,
+}
+_TOLD_BY: Final = {
+    What.HEARTBEAT: frozenset({"ts_ms"}),
+    What.TRANSACTION: frozenset({"status", "id"}),
+    What.SCHEMA_CHANGE: frozenset({"source", "ddl", "databaseName"}),
+}
+"""Members by which such records are told, where no schema names them."""
+_TOPICS: Final = ("__debezium-heartbeat", ".transaction")
+
+# In the order in which connectors write them: the scan follows it.
+_SOURCE_MEMBERS: Final = (
+    *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns", "schema", "table"),
+    *("server_id", "gtid", "file", "pos", "row", "thread", "query", "txId", "lsn", "xmin"),
+)
+_ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transaction_id"})
+"""What flat rows may say about their event, after the prefix and perhaps `source_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is in a text: paths of a program. A path that is missing is said nowhere."""
+
+    program: Program
+    fields: RowFields
+    op: Path
+    deleted: Path | None
+    after: Path
+    before: Path | None
+    source: Mapping[str, Path]
+    """By the names of `SOURCE`, and `ts_ms`."""
+
+
+def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str) -> What:
+    """What records are, by their schema; without one, by some of them."""
+    if value is not None:
+        named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
+        return named or (What.ENVELOPE if is_envelope(value) else What.FLAT)
+    if any(_looks_like_envelope(document) for document in documents):
+        return What.ENVELOPE
+    for what in (What.TRANSACTION, What.SCHEMA_CHANGE):
+        if documents and all(_TOLD_BY[what] <= document.keys() for document in documents):
+            return what
+    beats = topic.startswith(_TOPICS[0]) or (bool(documents) and all(document.keys() == {"ts_ms"} for document in documents))
+    return What.HEARTBEAT if beats else What.FLAT
+
+
+def _looks_like_envelope(document: dict[str, Any]) -> bool:
+    return isinstance(document.get("source"), dict) and isinstance(document.get("op"), str)
+
+
+def about_event(name: str, prefix: str) -> str | None:
+    """What a flat row's field says about its event, if it is one of those and not a column."""
+    if not prefix or not name.startswith(prefix):
+        return None
+    rest = name.removeprefix(prefix)
+    short = rest.removeprefix("source_")
+    return rest if rest in _ABOUT else short if short in _ABOUT else None
+
+
+def envelope_layout(fields: RowFields) -> Layout:
+    row = shape_of(fields.row, strict=True)
+    source = Shape(dict.fromkeys(_SOURCE_MEMBERS))
+    members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
+    paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
+    return Layout(build(Shape(members)), fields, ("op",), None, ("after",), ("before",), paths)
+
+
+def flat_layout(fields: RowFields, about: Mapping[str, str]) -> Layout:
+    """`about`: what the fields that are no columns say."""
+    row = shape_of(fields.row)
+    members = {**row.members, **dict.fromkeys(about)}
+    paths: dict[str, Path] = {}
+    for name, said in about.items():
+        # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+        if said not in paths or "source_" in name:
+            paths[said] = (name,)
+    deleted = paths.get("deleted")
+    return Layout(build(Shape(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths)
+
+
+def presence_program() -> Program:
+    """Enough of a program to check a text whole."""
+    return build(Shape({}))
+
+
+def names_program() -> Program:
+    """What names the table of an envelope."""
+    return build(Shape({"source": Shape({"db": None, "schema": None, "table": None})}))
