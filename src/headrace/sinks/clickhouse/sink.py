@@ -25,6 +25,7 @@ from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
 from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.recognising import recognise
 from headrace.sinks.clickhouse.replicas import sync_replica
 from headrace.sinks.clickhouse.tables import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
@@ -76,6 +77,10 @@ class ClickHouseSink:
     def layout(self, schema: TableSchema) -> Layout:
         """The target table of a schema."""
         return resolve(self._scope, [schema])[schema.name]
+
+    def recognise(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Those of the tables whose targets are there, as the targets describe them: for changes that come without types."""
+        return recognise(self._scope, names)
 
     def sweep(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
