@@ -53,7 +53,7 @@ class Bodies:
 
 
 class Decoder:
-    """Reads bodies that were written by one schema as another (or the same). Not for several threads at once."""
+    """Reads bodies that were written by one schema as another (or the same)."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema | None = None) -> None:
         """A pair of schemas that cannot be resolved is a `DefiniteError`."""

@@ -92,6 +92,11 @@ class Parsed:
 class EventParser(Protocol):
     """Turns records of one format into events."""
 
+    saw_flat: bool
+    """Whether any of them was a row without an envelope."""
+    saw_deleted: bool
+    """Whether such rows say themselves that they are deleted."""
+
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
         """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
 

@@ -81,7 +81,7 @@ class Reading:
         avro, plain = self._formats(live)
         found: list[tuple[TableName | None, Rows, EventParser]] = []
         if len(avro):
-            found.append((table, avro, self._avro_parser()))
+            found.append((table, avro, self._avro_parser(table)))
         if len(plain) and (table is not None or self._unnamed is not None):
             found.append((table, plain, self._json_parser(table)))
         elif len(plain):
@@ -145,15 +145,26 @@ class Reading:
     def _known(self, table: TableName | None) -> KnownTable | None:
         return None if table is None else self._reader.tables.get(table)
 
-    def _json_parser(self, table: TableName | None) -> JsonParser:
+    def _expected_of(self, table: TableName | None) -> RowFields | None:
         known = self._known(table)
-        expected = None
-        if table is not None and known is not None:
-            expected = self._expected.setdefault(table, expected_fields(known.schema, self._choices))
-        return JsonParser(self._choices, expected, infer_fields)
+        if table is None or known is None:
+            return None
+        return self._expected.setdefault(table, expected_fields(known.schema, self._choices))
 
-    def _avro_parser(self) -> EventParser:
-        raise DefiniteError("records in Avro cannot be read yet", place=self._place)
+    def _json_parser(self, table: TableName | None) -> JsonParser:
+        return JsonParser(self._choices, self._expected_of(table), infer_fields)
+
+    def _avro_parser(self, table: TableName | None) -> EventParser:
+        from headrace.sources.debezium.avro_events import AvroParser, repository_at
+
+        return AvroParser(self._choices, repository_at(self._choices.registry), self._expected_of(table))
+
+    def _key_parser(self, table: TableName, rows: Rows) -> EventParser:
+        """For tombstones alone: their keys are in Avro or in JSON."""
+        keys = Texts.of(self._records.key).take(rows)
+        filled = keys.stops > keys.starts
+        in_avro = filled.any() and keys.data[keys.starts[filled][0]] == _AVRO_MAGIC
+        return self._avro_parser(table) if in_avro and self._choices.format is not Format.JSON else self._json_parser(table)
 
     def _keys_of(self, table: TableName | None) -> tuple[str, ...]:
         """The columns of rows before updates that must be looked at."""
@@ -179,7 +190,7 @@ class Reading:
             return []
         table = self._table
         known = self._known(table)
-        parser = next((parser for _, _, parser in told if isinstance(parser, JsonParser)), None)
+        parser = next((parser for _, _, parser in told), None)
         if known is not None and known.order is not None:
             deletes = known.order.tombstones
         elif parser is not None:
@@ -198,7 +209,7 @@ class Reading:
             # Its table is made first; then the batch is read again.
             self._ignore("tombstone of a table that is not known yet", len(gone))
             return []
-        reader = parser or self._json_parser(table)
+        reader = parser or self._key_parser(table, gone)
         parsed = reader.parse_keys(self._records, gone)
         self._take(parsed)
         return [(table, events, reader) for events in parsed.events]
@@ -229,8 +240,7 @@ class Reading:
         """The rule that a table's first events fix."""
         if table in self._orders:
             return self._orders[table]
-        flat = isinstance(parser, JsonParser) and parser.saw_flat
-        tombstones = flat and not (isinstance(parser, JsonParser) and parser.saw_deleted)
+        tombstones = parser.saw_flat and not parser.saw_deleted
         rule = rule_of(events.source)
         wanted = self._choices.versions
         if wanted is Versions.OFFSET or (wanted is Versions.AUTO and tombstones):
