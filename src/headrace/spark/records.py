@@ -1,9 +1,9 @@
 """Spark's own Kafka source, and what a task does with its records.
 
 A Spark partition is a range of offsets of one topic's partition; its records come as Arrow batches, are read in bulk, and each batch's
-blocks are written at once. Invariant: when a task has ended, every record of its range is in the sink, or in its reports (found, refused), or
-counted there as one that carries no change. What a task reports of tables that the sink does not know yet makes the driver run the same
-batch again, which the sink's idempotency allows.
+blocks are written at once. Invariant: when a task has ended, every record of its range is in the sink, or in its reports (found,
+refused), or counted there as one that carries no change. What a task reports of tables that the sink does not know yet makes the driver
+run the same batch again, which the sink's idempotency allows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Outlet, Writer
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.versions import Order, Tail
 from headrace.spark.faults import carried, decode
 from headrace.spark.logs import mark_log
 from headrace.spark.stream import BatchStream, run_task, spark_failure
@@ -32,6 +33,7 @@ from headrace.spark.tasks import Report, Retry, report_batch
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refused", "truncated", "ignored", "records"
+ORDER, TAIL = "order", "tail"
 """Kinds of reports."""
 MOST_REFUSED: Final = 1000
 """Of one task: more than that is not a matter of some records."""
@@ -91,7 +93,7 @@ class RecordStream(BatchStream):
     def __init__(
         self, session: SparkSession, subscription: Subscription, checkpoint: Path, run: Callable[[Callable[[Any], list[Report]], int], None]
     ) -> None:
-        """`run` gets what runs a task over a batch, as often as it likes, and the batch's number; if it raises, the batch does not count."""
+        """`run` gets what runs a task over a batch, as often as it likes, and the batch's number; what it raises stops the batch."""
         self._address = subscription.address
 
         def batch(frame: DataFrame, number: int) -> None:
@@ -249,6 +251,8 @@ class _Done:
         self._refused: list[Refused] = []
         self._truncations: dict[TableName, int] = {}
         self._ignored: dict[str, int] = {}
+        self._orders: dict[TableName, dict[Order, None]] = {}
+        self._tails: dict[tuple[str, int], tuple[int, Tail]] = {}
         self._records = self._bytes = 0
 
     def add(self, records: Records, decoded: Decoded) -> None:
@@ -260,6 +264,10 @@ class _Done:
             self._truncations[truncation.table] = max(truncation.version, self._truncations.get(truncation.table, 0))
         for why, count in decoded.ignored.items():
             self._ignored[why] = self._ignored.get(why, 0) + count
+        for name, order in decoded.orders.items():
+            self._orders.setdefault(name, {})[order] = None
+        if decoded.tail is not None:
+            self._tails[records.topic, records.partition] = (int(records.offset[-1].as_py()), decoded.tail)
         self._refused += decoded.refused
         if len(self._refused) > MOST_REFUSED:
             first = self._refused[0]
@@ -290,6 +298,15 @@ class _Done:
                 for name, version in self._truncations.items()
             ),
             *(Report(IGNORED, why, count, 0, 0, "") for why, count in self._ignored.items()),
+            *(
+                Report(ORDER, str(name), 0, 0, 0, json.dumps([name.database, name.table, order.to_json()]))
+                for name, all_of in self._orders.items()
+                for order in all_of
+            ),
+            *(
+                Report(TAIL, topic, 0, 0, 0, json.dumps([topic, partition, offset, tail.to_json()]))
+                for (topic, partition), (offset, tail) in self._tails.items()
+            ),
         ]
 
 
@@ -317,6 +334,36 @@ def truncations_in(reports: Iterable[Report]) -> list[Truncation]:
             name = TableName(database, table)
             last[name] = max(version, last.get(name, 0))
     return [Truncation(name, version) for name, version in sorted(last.items())]
+
+
+def orders_in(reports: Iterable[Report]) -> dict[TableName, Order]:
+    """The rules that first records have fixed; raises `DefiniteError` if two tasks found different ones of a table."""
+    found: dict[TableName, Order] = {}
+    for report in reports:
+        if report.kind == ORDER:
+            database, table, raw = json.loads(report.detail)
+            name, order = TableName(database, table), Order.from_json(raw)
+            if found.setdefault(name, order) != order:
+                raise DefiniteError(
+                    f"records of table {name} are ordered by different rules: {_order_text(found[name])} and {_order_text(order)}",
+                    place=f"table {name}",
+                    hint="choose one with debezium.versions, or lead the topics to different tables with debezium.topics",
+                )
+    return found
+
+
+def tails_in(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
+    """Of each partition, the tail that the task with the last records of it told."""
+    last: dict[tuple[str, int], tuple[int, Tail]] = {}
+    for report in reports:
+        if report.kind == TAIL:
+            topic, partition, offset, raw = json.loads(report.detail)
+            last[topic, partition] = max(last.get((topic, partition), (-1, Tail())), (offset, Tail.from_json(raw)), key=lambda one: one[0])
+    return {place: tail for place, (_, tail) in last.items()}
+
+
+def _order_text(order: Order) -> str:
+    return f"{order.rule} ({order.topic})" if order.topic else str(order.rule)
 
 
 def _found_text(one: Found) -> str:

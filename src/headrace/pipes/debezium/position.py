@@ -46,9 +46,7 @@ class KafkaPosition:
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{topic}[{partition}]@{offset}"
-            for topic, inner in sorted(self.offsets.items())
-            for partition, offset in sorted(inner.items())
+            f"{topic}[{partition}]@{offset}" for topic, inner in sorted(self.offsets.items()) for partition, offset in sorted(inner.items())
         )
 
 
