@@ -39,6 +39,10 @@ MOST_REFUSED: Final = 1000
 """Of one task: more than that is not a matter of some records."""
 
 
+class KafkaAway(TransientError):
+    """The cluster does not answer Spark: what was read so far counts, the rest is read when it is back."""
+
+
 class RecordReader(Protocol):
     """Makes blocks of records. Picklable."""
 
@@ -143,7 +147,7 @@ def kafka_failure(text: str, address: KafkaAddress) -> HeadraceError | None:
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
     if any(word in text for word in _AWAY):
-        return TransientError(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
+        return KafkaAway(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
     return None
 
 
