@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.debezium.merging import Merge, merge, type_text
+from headrace.model.effects import Alteration
+from headrace.model.evolution import AddColumn, ModifyColumn
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.state import PipeState, StateDirectory, TableState
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.following import LedgerEntry, Step, Translation
+from headrace.sources.debezium.growing import Growth, grow
 from headrace.sources.debezium.records import Found, Truncation
 
 _APPLIED, _IGNORED = "applied", "ignored"
@@ -87,10 +89,10 @@ class Evolution:
         if known is None:
             self._create(found)
             return True
-        merged = merge(known.schema, found)
-        if not merged.is_nothing:
-            self._alter(known, merged, found)
-        return not merged.is_nothing
+        growth = _grown(known.schema, found)
+        if growth.alteration is not None:
+            self._alter(known, growth, growth.alteration, found)
+        return growth.alteration is not None
 
     def _create(self, found: Found) -> None:
         schema = found.schema
@@ -107,19 +109,17 @@ class Evolution:
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
         self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
 
-    def _alter(self, known: TableState, merged: Merge, found: Found) -> None:
-        text = "; ".join(merged.texts)
-        policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in merged.kinds}
+    def _alter(self, known: TableState, growth: Growth, told: Alteration, found: Found) -> None:
+        text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
+        kinds = _kinds_of(growth)
+        policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
         hidden = known.hidden
         if policies.get(ChangeKind.ADD_COLUMN) is Policy.IGNORE:
-            hidden += tuple(fate.column.name for fate in merged.alteration.fates if fate.origin is None)
+            hidden += tuple(fate.column.name for fate in told.fates if fate.origin is None)
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
-            left = frozenset(fate.origin for fate in merged.alteration.fates if fate.origin is not None)
-        seen = replace(
-            merged.alteration.shown(lambda one: self.show(one, known.hidden), lambda one: self.show(one, hidden)),
-            left=left,
-        )
+            left = frozenset(change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
+        seen = replace(told.shown(lambda one: self.show(one, known.hidden), lambda one: self.show(one, hidden)), left=left)
         plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
         if plan.reread:
             raise DefiniteError(
@@ -128,8 +128,8 @@ class Evolution:
                 hint="alter the copy by hand, or drop it and begin anew with another --state and a new snapshot of Debezium's",
             )
         outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
-        table = replace(known, schema=merged.alteration.after, hidden=hidden, captured_at=_place(found))
-        self._carry_out(table, plan, found, merged.kinds, text, outcome)
+        table = replace(known, schema=growth.schema, hidden=hidden, captured_at=_place(found))
+        self._carry_out(table, plan, found, kinds, text, outcome)
 
     def _carry_out(
         self, table: TableState | None, plan: Translation, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
@@ -191,6 +191,36 @@ def check_engine(targets: Targets, shown: TableSchema) -> None:
             place=f"table {shown.name}",
             hint="use an engine that keeps the newest version of each row: --engine replacing",
         )
+
+
+def _grown(known: TableSchema, found: Found) -> Growth:
+    try:
+        return grow(known, found.schema)
+    except DefiniteError as error:
+        where = f"{_text(found)}, {error.place}" if error.place else _text(found)
+        hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"
+        raise DefiniteError(error.message, place=where, hint=hint) from error
+
+
+def _kinds_of(growth: Growth) -> list[ChangeKind]:
+    words = {AddColumn: ChangeKind.ADD_COLUMN, ModifyColumn: ChangeKind.MODIFY_COLUMN}
+    found = {words[type(change)] for change in growth.changes if type(change) in words}
+    return [kind for kind in ChangeKind if kind in found]
+
+
+def _change_text(change: object) -> str:
+    match change:
+        case AddColumn(_, column):
+            return f"new column {column.name} {type_text(column)}"
+        case ModifyColumn(_, column, new):
+            return f"{column.name} from {type_text(column)} to {type_text(new)}"
+    return str(change)
+
+
+def type_text(column: Column) -> str:
+    """A column's type, for people."""
+    inside = f"({column.precision},{column.scale})" if column.kind is Kind.DECIMAL else ""
+    return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
 
 
 def _place(found: Found) -> dict[str, Any]:
