@@ -19,8 +19,8 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro.resolution import problems
 from headrace.kafka.avro.schema import AvroSchema
 
-MEMORY: Final = "memory:"
-_FORM: Final = "write http://host:8081 for a registry, a path for a directory of .avsc files, or memory:"
+MEMORY: Final = ("memory", "memory:")
+_FORM: Final = "write http://host:8081 for a registry, a path for a directory of .avsc files, or memory"
 
 
 class Compatibility(StrEnum):
@@ -65,12 +65,12 @@ class SchemaRepository(Protocol):
 
 
 def open_repository(address: str) -> SchemaRepository:
-    """A repository by its address: a registry's URL, `memory:` (this process's own), or a directory."""
+    """A repository by its address: a registry's URL, `memory` (this process's own), or a directory."""
     if address.startswith(("http://", "https://")):
         from headrace.kafka.registry_http import HttpRepository
 
         return HttpRepository(address)
-    if address == MEMORY:
+    if address in MEMORY:
         return _this_process()
     if not address or "://" in address:
         raise DefiniteError(f"{address!r} is no address of a schema repository", hint=_FORM)

@@ -33,7 +33,7 @@ KERNEL_MODULES: Final = {
         "resultset",
         "charset_kernels",
     ),
-    "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel"),
+    "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
 }
 """By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""
 

@@ -1,4 +1,4 @@
-"""The five bytes before an Avro body: a zero, and the id of its schema in a registry, its most significant byte first."""
+"""The bytes before an Avro body: a zero, and the id of its schema in a registry, in four bytes (or eight), the most significant first."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-HEAD: Final = 5
-_MAGIC: Final = 0
+from headrace.kafka.avro.framing_kernel import read_ids
+
+ID_BYTES: Final = 4
 
 
-def schema_ids(messages: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The id of each message's schema, and which messages have one; NULL has none."""
-    rows = len(messages)
-    ids, framed = np.full(rows, -1, np.int64), np.zeros(rows, np.bool_)
-    _, offsets_buffer, data_buffer = messages.buffers()
-    if not rows or data_buffer is None:
-        return ids, framed
-    offsets = np.frombuffer(offsets_buffer, np.int32)[messages.offset : messages.offset + rows + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8)
-    long = (np.diff(offsets) >= HEAD) & messages.is_valid().to_numpy(zero_copy_only=False)
-    starts = offsets[:-1][long]
-    places = np.flatnonzero(long)[data[starts] == _MAGIC]
-    heads = data[offsets[places][:, None] + np.arange(1, HEAD)].astype(np.int64)
-    ids[places] = heads @ (1 << np.array([24, 16, 8, 0]))
-    framed[places] = True
-    return ids, framed
+    ids = np.full(len(messages), -1, np.int64)
+    validity, offsets, data = messages.buffers()
+    if len(messages) and data is not None:
+        read_ids(data.address, offsets.address, validity.address if validity else 0, messages.offset, id_bytes, ids)
+    return ids, ids >= 0
 
 
 def framed_with(number: int) -> bytes:
     """The bytes before a body whose schema has this id."""
-    return bytes([_MAGIC]) + number.to_bytes(4, "big")
+    return b"\0" + number.to_bytes(ID_BYTES, "big")

@@ -36,10 +36,7 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
     wanted = sorted(set(names))
     if not wanted:
         return
-    try:
-        admin = AdminClient(_admin_settings(address, choices), logger=client_log)
-    except KafkaException as error:
-        raise failure(error, "making a client of Kafka's", str(address)) from error
+    admin = AdminClient(_admin_settings(address, choices), logger=client_log)
     missing = [name for name in wanted if name not in _existing(admin, address)]
     if missing and not choices.create_topics:
         raise DefiniteError(

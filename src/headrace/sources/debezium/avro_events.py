@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
-from headrace.kafka.avro.framing import HEAD, schema_ids
+from headrace.kafka.avro.framing import schema_ids
 from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind
 from headrace.kafka.registry import SchemaRepository, open_repository
 from headrace.sources.debezium.avro_wire import as_wire
@@ -77,6 +77,7 @@ class AvroParser:
     def __init__(self, choices: DebeziumChoices, repository: SchemaRepository, expected: RowFields | None = None) -> None:
         """expected: the row as the sink's table has it, for tombstones, of which only the key is known."""
         self._choices, self._repository, self._expected = choices, repository, expected
+        self._id_bytes = _checked(choices.schema_id_bytes)
         self.saw_flat = False
         """Whether any record was a row without an envelope."""
         self.saw_deleted = False
@@ -84,14 +85,12 @@ class AvroParser:
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
         """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
-        values, keys = records.value.take(pa.array(rows)), records.key.take(pa.array(rows))
-        value_ids, framed = schema_ids(values)
+        values, keys = _taken(records.value, rows), _taken(records.key, rows)
+        value_ids, framed = schema_ids(values, self._id_bytes)
         refused = [_refusal(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
         events: list[Events] = []
         ignored: dict[str, int] = {}
-        pairs = np.stack([value_ids, _key_ids(keys)])
-        for value_id, key_id in np.unique(pairs[:, framed], axis=1).T.tolist():
-            where = np.flatnonzero(framed & (pairs[0] == value_id) & (pairs[1] == key_id))
+        for value_id, key_id, where in _grouped(value_ids, _key_ids(keys, self._id_bytes), framed):
             try:
                 layout = self._layout(value_id, key_id, keys, where, records.topic)
             except DefiniteError as error:
@@ -100,7 +99,7 @@ class AvroParser:
             if layout.what in NO_ROWS:
                 ignored[layout.what.value] = ignored.get(layout.what.value, 0) + len(where)
                 continue
-            reading = _Reading(layout, values.take(pa.array(where)), rows[where])
+            reading = _Reading(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
             events += reading.events(before)
             refused += reading.refused
             if layout.what is What.FLAT:
@@ -109,14 +108,14 @@ class AvroParser:
 
     def parse_keys(self, records: Records, rows: Rows) -> Parsed:
         """Tombstones as deletions: their keys are all that is known of the row."""
-        keys = records.key.take(pa.array(rows))
-        ids, framed = schema_ids(keys)
+        keys = _taken(records.key, rows)
+        ids, framed = schema_ids(keys, self._id_bytes)
         refused = [_refusal(row, "its key is not in Avro, so nothing says which row is gone") for row in rows[~framed].tolist()]
         events: list[Events] = []
         for number in np.unique(ids[framed]).tolist():
             where = np.flatnonzero(framed & (ids == number))
             try:
-                made, wrong = self._deletions(self._repository.by_id(number), keys.take(pa.array(where)), rows[where])
+                made, wrong = self._deletions(self._repository.by_id(number), _taken(keys, where), rows[where])
             except DefiniteError as error:
                 made, wrong = (
                     [],
@@ -144,7 +143,7 @@ class AvroParser:
             return [], [_refusal(row, reason) for row in rows.tolist()]
         described = {part.name: part for part in key.fields}
         fields = tuple(described.get(part.name, part) for part in expected.row)
-        found = _decoder(schema.root).decode(keys, skip=HEAD)
+        found = _decoder(schema.root).decode(keys, skip=1 + self._id_bytes)
         refused = [_refusal(int(rows[bad.row]), f"its key cannot be read: {bad.reason}") for bad in found.bad]
         good = pa.array(np.flatnonzero(found.values.is_valid().to_numpy(zero_copy_only=False)))
         values = found.values.take(good)
@@ -217,9 +216,9 @@ def _decoder(writer: AvroType, reader: AvroType | None = None) -> Decoder:
 class _Reading:
     """Events of one schema."""
 
-    def __init__(self, layout: _Layout, values: pa.BinaryArray, records: Rows) -> None:
+    def __init__(self, layout: _Layout, values: pa.BinaryArray, records: Rows, head: int) -> None:
         self._layout = layout
-        found = layout.decoder.decode(values, skip=HEAD)
+        found = layout.decoder.decode(values, skip=head)
         self.refused = [_refusal(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
         self._records, self._values = records, found.values
         if found.bad:
@@ -377,8 +376,14 @@ def _times_thousand(millis: pa.Array) -> pa.Array:
     return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
 
 
-def _key_ids(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
-    ids, framed = schema_ids(keys)
+def _checked(id_bytes: int) -> int:
+    if id_bytes not in (4, 8):
+        raise DefiniteError(f"the id of a schema takes 4 or 8 bytes, not {id_bytes}", hint="set schema_id_bytes to 4 or 8")
+    return id_bytes
+
+
+def _key_ids(keys: pa.BinaryArray, id_bytes: int) -> npt.NDArray[np.int64]:
+    ids, framed = schema_ids(keys, id_bytes)
     ids[~framed] = _OTHER_KEY
     ids[keys.is_null().to_numpy(zero_copy_only=False)] = _NO_KEY
     return ids
@@ -393,6 +398,27 @@ def _names_in_json(key: bytes) -> tuple[str, ...]:
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
         found = found["payload"]
     return tuple(found) if isinstance(found, dict) else ()
+
+
+def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed: Mask) -> list[tuple[int, int, Rows]]:
+    """The pairs of a value's and a key's schema, and the rows of each."""
+    rows = np.flatnonzero(framed)
+    if not len(rows):
+        return []
+    one, other = values[rows], keys[rows]
+    if (one == one[0]).all() and (other == other[0]).all():
+        return [(int(one[0]), int(other[0]), rows)]
+    value_ids, value_codes = np.unique(one, return_inverse=True)
+    key_ids, key_codes = np.unique(other, return_inverse=True)
+    codes = value_codes * len(key_ids) + key_codes
+    return [
+        (int(value_ids[code // len(key_ids)]), int(key_ids[code % len(key_ids)]), rows[codes == code]) for code in np.unique(codes).tolist()
+    ]
+
+
+def _taken(array: pa.Array, rows: Rows) -> pa.Array:
+    """Some of an array's values, in their order; nothing is copied if that is all of them."""
+    return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
 def _refusal(row: int, reason: str) -> Refusal:

@@ -6,6 +6,7 @@ fields.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -122,6 +123,9 @@ class _Avro:
     def _part(self, part: dict[str, Any], namespace: str) -> Field:
         found = self.field(part["type"], str(part["name"]), namespace)
         default = found.default if found.default is not None else part.get("default")
+        if found.type == "bytes" and isinstance(default, str):
+            # Avro's JSON has bytes as characters 0 to 255, Connect's as base64.
+            default = b64encode(default.encode("latin-1", "replace")).decode()
         return replace(found, default=default)
 
     def _array(self, schema: dict[str, Any], name: str, namespace: str) -> Field:

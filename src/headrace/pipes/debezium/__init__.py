@@ -1,1 +1,0 @@
-"""Pipes from Debezium's topics in Kafka to a ClickHouse sink."""
