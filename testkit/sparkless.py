@@ -99,8 +99,8 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on pipes run in this process."""
 
     @contextmanager
-    def no_session(pipe: RunnablePipe, directory: object) -> Iterator[Any]:
-        del pipe, directory
+    def no_session(pipe: RunnablePipe, *_: object) -> Iterator[Any]:
+        del pipe
         yield None
 
     monkeypatch.setattr(streaming, "ChangeStream", LocalStream)

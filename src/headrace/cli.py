@@ -29,8 +29,12 @@ from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 
 if TYPE_CHECKING:
+    from headrace.pipes.endpoints import NamedSink
+    from headrace.pipes.running import RunnablePipe
+    from headrace.pipes.settings import PipeSettings
     from headrace.pipes.settings_file import Chosen
     from headrace.pipes.verification import Sample
+    from headrace.sinks.base import Sink
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 
@@ -59,14 +63,18 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.progress import choose_view
     from headrace.pipes.remembered import chosen_for
     from headrace.pipes.settings import PipeSettings, SnapshotMode
+    from headrace.pipes.settings_file import DEBEZIUM
     from headrace.sources.mysql.offline import parse_directory
     from headrace.sources.mysql.origin import Limits
 
-    offline = arguments.source.startswith("binlog:")
-    address = None if offline else parse_mysql_url(arguments.source)
+    offline, topics = arguments.source.startswith("binlog:"), is_kafka(arguments.source)
+    address = None if offline or topics else parse_mysql_url(arguments.source)
     chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
+    if not topics:
+        _check_no_topics(arguments)
+        chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
     settings = PipeSettings(
-        selection=_selection(arguments, address.database if address is not None else ""),
+        selection=_selected(arguments) if topics else _selection(arguments, address.database if address is not None else ""),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
         state=Path(arguments.state),
         name=arguments.name,
@@ -85,11 +93,46 @@ def replicate(arguments: argparse.Namespace) -> int:
     )
     with held_line(arguments.keeper_fd) as line, open_any_sink(arguments.sink, chosen) as named:
         parts = (named.sink, named.name, settings, choose_view())
-        pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
+        pipe: RunnablePipe
+        if topics:
+            pipe = _topic_pipe(arguments, chosen, named, settings)
+        else:
+            pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
         pipe.on_begun, line.is_in_vain = line.begun, named.is_lost
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK
+
+
+def _topic_pipe(arguments: argparse.Namespace, chosen: Chosen, named: NamedSink[Sink], settings: PipeSettings) -> RunnablePipe:
+    """A pipe from Debezium's topics."""
+    from headrace.kafka.address import parse_kafka_url
+    from headrace.pipes.debezium.pipe import DebeziumPipe
+    from headrace.pipes.debezium.settings import TopicSettings, parse_start, topic_pattern
+    from headrace.pipes.progress import choose_view
+    from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+    if not isinstance(named.sink, ClickHouseSink):
+        raise DefiniteError("topics of Debezium's are read into ClickHouse only", place=named.name, hint="give a ClickHouse sink")
+    address = parse_kafka_url(arguments.source)
+    topics = TopicSettings(
+        topic_pattern(arguments.topics, arguments.topic_pattern, address.topic),
+        parse_start(arguments.start),
+        arguments.max_offsets,
+        arguments.min_partitions,
+        arguments.kafka_jars,
+        chosen.debezium,
+    )
+    return DebeziumPipe(address, topics, named.sink, named.name, settings, choose_view())
+
+
+def _check_no_topics(arguments: argparse.Namespace) -> None:
+    for name in ("topics", "topic_pattern"):
+        if getattr(arguments, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise DefiniteError(
+                f"{flag} is about a source in Kafka", place=flag, hint="leave it out, or give kafka://host:port as the source"
+            )
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -308,6 +351,11 @@ def _selection(arguments: argparse.Namespace, database: str) -> Selection:
     if not arguments.tables and not database:
         raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
     return Selection(_globs(arguments.tables or ["*"], database), _globs(arguments.exclude, database))
+
+
+def _selected(arguments: argparse.Namespace) -> Selection:
+    """Tables of topics: all, unless some are named."""
+    return Selection(_globs(arguments.tables or ["*.*"], ""), _globs(arguments.exclude, ""))
 
 
 def _globs(globs: list[str], database: str) -> tuple[str, ...]:

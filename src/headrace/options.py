@@ -26,10 +26,11 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = _command(verbs, run, "replicate", "copy tables and then follow their changes")
-    _add_source(command)
+    _add_source(command, kafka=True)
     _add_sink(command, kafka=True)
     _add_tables(command)
     _add_columns(command)
+    _add_topics(command)
     command.add_argument(
         "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
     )
@@ -134,10 +135,34 @@ def _command(
     return command
 
 
-def _add_source(command: argparse.ArgumentParser) -> None:
+def _add_source(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
     settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
     text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
+    if kafka:
+        text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
     command.add_argument("source", metavar="SOURCE", help=text)
+
+
+def _add_topics(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("topics", "Of a source in Kafka: Debezium's change events. See docs/kafka.md.")
+    group.add_argument(
+        "--topics", action="append", default=[], metavar="GLOB", help="topics to read, such as 'shop.inventory.*'; may be repeated"
+    )
+    group.add_argument("--topic-pattern", default="", metavar="REGEX", help="topics to read, by a regular expression over whole names")
+    group.add_argument(
+        "--start",
+        default="earliest",
+        metavar="WHERE",
+        help="where a new pipe begins: earliest, latest, a moment (2024-05-01T12:00:00Z), or offsets as JSON (%(default)s)",
+    )
+    group.add_argument("--max-offsets", type=int, default=500_000, metavar="N", help="most records of one batch; 0: no limit (%(default)s)")
+    group.add_argument("--min-partitions", type=int, default=0, metavar="N", help="cut batches into this many tasks at least (partitions)")
+    group.add_argument(
+        "--kafka-jars",
+        default="",
+        metavar="DIR",
+        help="a folder with Spark's Kafka connector, or its Maven coordinates (fetched if need be)",
+    )
 
 
 def _add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
@@ -200,7 +225,7 @@ def _add_choices(command: argparse.ArgumentParser) -> None:
         "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
     )
     group.add_argument(
-        "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka]'
+        "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka], [debezium]'
     )
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
     group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")

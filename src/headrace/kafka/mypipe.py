@@ -7,8 +7,10 @@ headers of the message, which its consumers do not look at.
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -18,6 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
+from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.registry import MemoryRepository
 from headrace.model.schema import TableName
 
 MAGIC: Final = 0
@@ -35,7 +39,7 @@ NULLS_HEADER: Final = "headrace.nulls"
 OLD_NULLS_HEADER: Final = "headrace.old_nulls"
 """The same, of the row before an update."""
 
-_TRANSACTIONS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:transaction")
+TRANSACTIONS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:transaction")
 
 
 class Mutation(IntEnum):
@@ -78,6 +82,19 @@ def generic_schema(mutation: Mutation, *, old_shape: bool = False) -> dict[str, 
             default: dict[str, Any] = {"default": {}} if name == "bytes" else {}
             fields.append({"name": prefix + name, "type": {"type": "map", "values": values}, **default})
     return {"type": "record", "name": f"{mutation.word.capitalize()}Mutation", "namespace": NAMESPACE, "fields": fields}
+
+
+def schema_text(tree: Mapping[str, Any]) -> str:
+    """A schema as it is kept: the same text each time."""
+    return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+
+
+def generic_repository() -> MemoryRepository:
+    """A repository in memory with the generic schemas, under the same ids in every process: 1 insert, 2 update, 3 delete."""
+    found = MemoryRepository()
+    for mutation in Mutation:
+        found.register(generic_subject(mutation), parse_schema(schema_text(generic_schema(mutation))))
+    return found
 
 
 def generic_subject(mutation: Mutation) -> str:
@@ -139,7 +156,7 @@ def read_heads(values: pa.BinaryArray) -> Heads:
 
 def transaction_guid(name: str) -> bytes:
     """The Guid of a transaction, from the source's name for it: the same whenever it is read."""
-    return uuid.uuid5(_TRANSACTIONS, name).bytes
+    return uuid.uuid5(TRANSACTIONS, name).bytes
 
 
 def position_bytes(version: pa.Array, row: pa.Array | None = None) -> list[bytes]:

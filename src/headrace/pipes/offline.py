@@ -20,7 +20,7 @@ from headrace.pipes.opening import is_wanted, shown, shown_now
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
-from headrace.pipes.running import RunnablePipe
+from headrace.pipes.running import FollowingPipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.streaming import Streaming
@@ -36,7 +36,7 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablemap import parse_table_map
 
 
-class OfflinePipe(RunnablePipe):
+class OfflinePipe(FollowingPipe):
     """One replication of log files."""
 
     def __init__(self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:

@@ -21,7 +21,7 @@ from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.resyncing import Resynchroniser
-from headrace.pipes.running import RunnablePipe
+from headrace.pipes.running import FollowingPipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
@@ -37,7 +37,7 @@ from headrace.spark.stream import ChangeStream
 _START_PATIENCE_S = 30.0
 
 
-class Pipe(RunnablePipe):
+class Pipe(FollowingPipe):
     """One replication of a server."""
 
     def __init__(self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:

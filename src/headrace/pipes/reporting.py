@@ -12,17 +12,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from headrace.errors import TransientError
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.base import Progress
-from headrace.sources.mysql.position import BinlogPosition
 
 log = logging.getLogger("headrace")
 
 BEAT_S = 10.0
 _NAMESAKE_S = 60.0
+
+
+class Place(Protocol):
+    """How far a source was read, in whatever words it has for it."""
+
+    @property
+    def version(self) -> int:
+        """Rises with the place."""
+
+    @property
+    def gtid(self) -> str: ...
 
 
 class Reporter:
@@ -33,7 +44,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
 
-    def begin(self, position: BinlogPosition, *, is_new: bool) -> None:
+    def begin(self, position: Place, *, is_new: bool) -> None:
         """Make the table; go on counting where an earlier run of the same pipe stopped."""
         books = self._targets.books
         retrying(books.begin)
@@ -47,11 +58,11 @@ class Reporter:
                 self._told = replace(self._told, updated_us=_now_us())
             self._told = _moved(self._told, position)
 
-    def copied(self, position: BinlogPosition, rows: int) -> None:
+    def copied(self, position: Place, rows: int) -> None:
         """Rows of tables came over, while the log was read up to a position."""
         self._tell(position, rows, 0, counted=rows)
 
-    def batch(self, position: BinlogPosition, changes: int, newest_us: int) -> None:
+    def batch(self, position: Place, changes: int, newest_us: int) -> None:
         """A batch is in the sink, all changes before the position with it."""
         is_new = position.version > self._told.version
         self._tell(position, changes, newest_us, counted=changes if is_new else 0)
@@ -79,7 +90,7 @@ class Reporter:
                     # Silence is what a beat that fails has to say; whoever waits for the sink says why.
                     log.debug("the sink was not told that the pipe runs: %s", error.message)
 
-    def _tell(self, position: BinlogPosition, rows: int, newest_us: int, *, counted: int) -> None:
+    def _tell(self, position: Place, rows: int, newest_us: int, *, counted: int) -> None:
         with self._lock:
             now_us = _now_us()
             progress = replace(
@@ -108,7 +119,7 @@ class Reporter:
             )
 
 
-def _moved(told: Progress, position: BinlogPosition) -> Progress:
+def _moved(told: Progress, position: Place) -> Progress:
     """The progress up to a position, unless the sink was told of a later one: then what was told is ahead of the checkpoint, and true."""
     if position.version < told.version:
         return told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +60,26 @@ class RunnablePipe(ABC):
         self._view.note(message)
         self.on_begun()
 
+    @contextmanager
+    def _spark(
+        self, directory: StateDirectory, modules: tuple[str, ...] = _PRELOAD, more: Mapping[str, str] | None = None
+    ) -> Iterator[Any]:
+        """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
+        preload = (*modules, type(self._targets.sink).__module__)
+        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload, more=more)
+        try:
+            directory.note_helper(java_pid(session))
+            warm_workers(session)
+            yield session
+        finally:
+            self._view.close()
+            session.stop()
+            directory.clear_scratch()
+
+
+class FollowingPipe(RunnablePipe):
+    """A pipe whose log holds the statements that change its tables."""
+
     def _resume(self, directory: StateDirectory) -> None:
         """Finish what an earlier run was doing to the sink's tables, before anybody looks at them."""
         state = directory.load()
@@ -69,17 +89,3 @@ class RunnablePipe(ABC):
 
     @abstractmethod
     def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor: ...
-
-    @contextmanager
-    def _spark(self, directory: StateDirectory) -> Iterator[Any]:
-        """A Spark session for the time of a run."""
-        preload = (*_PRELOAD, type(self._targets.sink).__module__)
-        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload)
-        try:
-            directory.note_helper(java_pid(session))
-            warm_workers(session)
-            yield session
-        finally:
-            self._view.close()
-            session.stop()
-            directory.clear_scratch()

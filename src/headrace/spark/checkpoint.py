@@ -11,7 +11,8 @@ from headrace.sources.base import Offset
 
 def committed_offset(checkpoint: Path) -> Offset | None:
     """Where the last committed batch ended; None if none was."""
-    return _offset(checkpoint, _newest(checkpoint / "commits"))
+    batch = _newest(checkpoint / "commits")
+    return None if batch is None else offset_of(checkpoint, batch)
 
 
 def is_committed(checkpoint: Path, batch: int) -> bool:
@@ -21,16 +22,16 @@ def is_committed(checkpoint: Path, batch: int) -> bool:
 
 def planned_offset(checkpoint: Path) -> Offset | None:
     """Where the last planned batch ends, committed or not; None if none was planned."""
-    return _offset(checkpoint, _newest(checkpoint / "offsets"))
+    batch = _newest(checkpoint / "offsets")
+    return None if batch is None else offset_of(checkpoint, batch)
 
 
 def _newest(directory: Path) -> int | None:
     return max((int(file.name) for file in directory.glob("*") if file.name.isdigit()), default=None)
 
 
-def _offset(checkpoint: Path, batch: int | None) -> Offset | None:
-    if batch is None:
-        return None
+def offset_of(checkpoint: Path, batch: int) -> Offset:
+    """Where a batch that was planned ends."""
     file = checkpoint / "offsets" / str(batch)
     try:
         # Three lines: the format, the batch's metadata, the only source's offset.

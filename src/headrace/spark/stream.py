@@ -38,22 +38,18 @@ class _StopRequested(Exception):
     """Raised at the start of a batch when we are asked to end: the batch is not begun, so it is not lost."""
 
 
-class ChangeStream:
-    """A running replication: one Spark streaming query."""
+class BatchStream:
+    """One running Spark streaming query: batches of a frame, each handed to `run`, which raises if the batch shall not count."""
 
-    def __init__(
-        self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
-    ) -> None:
-        self._task, self._on_batch = task, on_batch
+    def __init__(self, session: SparkSession, frame: DataFrame, checkpoint: Path, run: Callable[[DataFrame, int], None]) -> None:
+        self._run = run
         self._working = threading.RLock()
         self._stopping = self._cancelled = False
         self._checkpoint, self._done = checkpoint, -1
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
-        session.dataSource.register(address_format(source))
-        addresses = session.readStream.format(FORMAT).load()
         self._query: StreamingQuery = (
-            addresses.writeStream.foreachBatch(self._batch)
+            frame.writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", str(checkpoint))
             .trigger(processingTime="0 seconds")
             .start()
@@ -66,7 +62,7 @@ class ChangeStream:
         except StreamingQueryException as error:
             if self._stopping:
                 return True
-            raise self._failure or decode(str(error)) or _unexpected(error) from error
+            raise self._failure or self._translated(error) from error
         if ended and self._failure is not None:
             raise self._failure
         return ended
@@ -105,18 +101,33 @@ class ChangeStream:
         with self._working:
             yield
 
-    def _batch(self, addresses: DataFrame, batch_id: int) -> None:
+    def _translated(self, error: Exception) -> HeadraceError:
+        """What ended the query, as an error of ours."""
+        return spark_failure(error)
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._working:
             if self._stopping:
                 raise _StopRequested
             try:
-                self._on_batch(_run(addresses, self._task()))
+                self._run(frame, batch_id)
                 self._done = batch_id
             except HeadraceError as error:
                 if self._cancelled or (self._stopping and isinstance(error, TransientError)):
                     raise _StopRequested from error
                 self._failure = error
                 raise
+
+
+class ChangeStream(BatchStream):
+    """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there."""
+
+    def __init__(
+        self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> None:
+        session.dataSource.register(address_format(source))
+        addresses = session.readStream.format(FORMAT).load()
+        super().__init__(session, addresses, checkpoint, lambda batch, _: on_batch(run_task(batch, task())))
 
 
 def run_works(
@@ -136,7 +147,7 @@ def run_works(
     def run(work: Work) -> list[Report]:
         session.sparkContext.setJobGroup(group, "headrace works")
         # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
-        return _run(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
+        return run_task(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
 
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
         waiting = {pool.submit(run, work): work for work in works}
@@ -155,13 +166,17 @@ def run_works(
             raise
 
 
-def _run(addresses: DataFrame, task: Job) -> list[Report]:
+def run_task(frame: DataFrame, task: Job) -> list[Report]:
+    """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
-        rows = addresses.mapInArrow(task, REPORT_SCHEMA).collect()
+        rows = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
-        raise decode(str(error)) or _unexpected(error) from error
+        raise spark_failure(error) from error
     return [Report(*row) for row in rows]
 
 
-def _unexpected(error: Exception) -> DefiniteError:
-    return DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")
+def spark_failure(error: Exception) -> HeadraceError:
+    """The error of ours that Spark carried, or one that says what Spark says."""
+    return decode(str(error)) or DefiniteError(
+        f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it"
+    )

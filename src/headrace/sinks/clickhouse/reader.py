@@ -24,11 +24,11 @@ from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.constants import constant_in, number_or_value
 from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layout import Layout, StoredColumn
+from headrace.sinks.clickhouse.layout import Layout, Meaning, StoredColumn
 from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.values import literal
-from headrace.sinks.clickhouse.views import shown_from
+from headrace.sinks.clickhouse.views import live_condition, shown_from
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)
@@ -133,14 +133,32 @@ class ClickHouseReader:
             )
         return expression
 
-    def _read(self, layout: Layout, condition: str, names: Sequence[str] = ()) -> pa.Table:
+    def read_images(self, schema: TableSchema, condition: str, columns: Sequence[str]) -> tuple[pa.Table, pa.UInt64Array, pa.BooleanArray]:
+        """The stored images that satisfy a condition, merged or not: some of their columns, their versions, and which of them are there
+        (the others were taken away)."""
+        layout = self._layout(schema)
+        version = layout.mark(Meaning.VERSION)
+        if version is None:
+            raise DefiniteError(
+                f"rows of {layout.database}.{layout.table} have no version",
+                place=f"table {layout.source}",
+                hint="add a column _version UInt64 to it, or name one by version_column",
+            )
+        marks = (quote_name(version.name), f"toUInt8({live_condition(layout) or '1'})")
+        names = [column.name for column in schema.columns if column.name in columns]
+        found = self._read(layout, condition, names, layout.qualified, marks)
+        versions, live = found.column(len(names)).combine_chunks(), found.column(len(names) + 1).combine_chunks()
+        return found.select(range(len(names))), versions.cast(pa.uint64()), live.cast(pa.bool_())
+
+    def _read(self, layout: Layout, condition: str, names: Sequence[str] = (), source: str = "", marks: Sequence[str] = ()) -> pa.Table:
+        """Columns from what the source shows, or from `source`, and behind them what the server says of `marks`."""
         connection, schema = connect(self._target), layout.schema
         chosen = [column for column in schema.columns if not names or column.name in names]
         stored = [layout.stored(column.name) for column in chosen]
         carriers = [carrier_for(column.source, column.type, connection.limits) for column in stored]
         pairs = zip(stored, carriers, strict=True)
-        columns = ", ".join(carrier.expression(quote_name(column.name)) for column, carrier in pairs)
-        sql = f"SELECT {columns} FROM {shown_from(layout)} WHERE {condition}"
+        columns = ", ".join([*(carrier.expression(quote_name(column.name)) for column, carrier in pairs), *marks])
+        sql = f"SELECT {columns} FROM {source or shown_from(layout)} WHERE {condition}"
         settings = connection.known(_ARROW_SETTINGS)
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"
@@ -150,7 +168,10 @@ class ClickHouseReader:
         # By place, not by name: an expression's name is its text.
         places = enumerate(zip(chosen, carriers, strict=True))
         arrays = [_restore(schema, column, carrier, table.column(index)) for index, (column, carrier) in places]
-        return pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
+        read = pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
+        for place in range(len(marks)):
+            read = read.append_column(f"mark {place}", table.column(len(chosen) + place))
+        return read
 
 
 def orders_by_bytes(column: Column) -> bool:

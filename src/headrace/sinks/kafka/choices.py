@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.kafka.registry import MEMORY
 from headrace.model.schema import TableName
 
 
@@ -72,7 +73,7 @@ class Incompatible(StrEnum):
 
     HALT = "halt"
     NEW = "new"
-    """It is registered all the same: readers must cope."""
+    """It is registered all the same, and readers must cope. (A registry over HTTP decides by itself: set the subject's compatibility.)"""
 
 
 class Timestamps(StrEnum):
@@ -98,7 +99,6 @@ TOPIC_FORMATS: Final = {
     MessageFormat.SPECIFIC: "${db}_${table}_specific",
     MessageFormat.DEBEZIUM: "${prefix}.${db}.${table}",
 }
-MEMORY: Final = "memory"
 CHANGEABLE: Final = frozenset(
     ("registry", "partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
 )
@@ -117,7 +117,7 @@ class KafkaChoices:
     prefix: str = "headrace"
     """What Debezium calls the topic prefix: ${prefix} in topics' names, and the source's name in its events."""
     registry: str = MEMORY
-    """Where Avro schemas are kept: memory, a folder, or the http address of a registry."""
+    """Where Avro schemas are kept: memory: (generic messages only), a folder, or the http address of a registry."""
     partitions: int = 0
     """Of topics that are made; 0: as the broker's default says."""
     replication: int = 0
@@ -151,6 +151,12 @@ class KafkaChoices:
                 f"{clean[:60]!r} cannot be a topic's name", place=f"table {table}", hint="choose another pattern with kafka.topic"
             )
         return clean
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each table is meant to have a topic of its own."""
+        pattern = self.topic or TOPIC_FORMATS[self.format]
+        return "${db}" in pattern and "${table}" in pattern
 
     @property
     def has_tombstones(self) -> bool:

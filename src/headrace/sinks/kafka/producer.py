@@ -27,7 +27,7 @@ client_log = logging.getLogger("headrace.kafka.client")
 # What librdkafka has to say comes as the errors of messages; its own lines would repeat that for every broker and try.
 client_log.setLevel(logging.CRITICAL)
 
-_FIXED: Final = {"enable.idempotence": "true", "acks": "all", "partitioner": "murmur2", "delivery.report.only.error": "true"}
+_FIXED: Final = {"enable.idempotence": "true", "acks": "all", "partitioner": "murmur2"}
 """What the guarantee rests on; the partitioner is that of Java's clients."""
 _USUAL: Final = {
     "client.id": "headrace",
@@ -61,7 +61,8 @@ class Delivery:
         self._count = 0
         self.is_sound = True
         try:
-            self._producer = Producer({**settings, "on_delivery": self._hear, "error_cb": self._note}, logger=client_log)
+            heard: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._hear, "error_cb": self._note}
+            self._producer = Producer({**settings, **heard}, logger=client_log)
         except KafkaException as error:
             raise DefiniteError(
                 f"the producer cannot be made: {error.args[0].str()}", hint="see kafka.properties and the address"

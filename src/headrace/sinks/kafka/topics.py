@@ -36,7 +36,10 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
     wanted = sorted(set(names))
     if not wanted:
         return
-    admin = AdminClient(_admin_settings(address, choices), logger=client_log)
+    try:
+        admin = AdminClient(_admin_settings(address, choices), logger=client_log)
+    except KafkaException as error:
+        raise failure(error, "making a client of Kafka's", str(address)) from error
     missing = [name for name in wanted if name not in _existing(admin, address)]
     if missing and not choices.create_topics:
         raise DefiniteError(

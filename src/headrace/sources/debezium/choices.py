@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.sources.debezium.topics import Naming, Pattern, TopicMap, parse_table
+
 
 class Format(StrEnum):
     """How records are written."""
@@ -76,3 +78,17 @@ class DebeziumChoices:
     """Of events without a schema, the connector's `binary.handling.mode`: bytes (base64), base64-url-safe or hex."""
     flat_prefix: str = "__"
     """Of flat rows, what is before the names of fields about the event (`add.fields.prefix`)."""
+    topics: tuple[tuple[str, str], ...] = ()
+    """The tables of topics, by the topics' whole names: "shop.inventory.orders" = "inventory.orders". Several topics may lead to one."""
+    topic_patterns: tuple[tuple[str, str], ...] = ()
+    """The same by regular expressions, in which \\1 stands for a group; the first that matches counts."""
+    naming: Naming = Naming.TOPIC
+    """What names the table of a topic that neither of these does: its last two parts, or what each event says of its source."""
+    database: str = ""
+    """The database of all tables that topics or events name."""
+
+    @property
+    def topic_map(self) -> TopicMap:
+        """Which table a topic's records belong to."""
+        tables = {topic: parse_table(table) for topic, table in self.topics}
+        return TopicMap(tables, tuple(Pattern(pattern, table) for pattern, table in self.topic_patterns), self.naming, self.database)

@@ -25,14 +25,17 @@ class What(StrEnum):
     HEARTBEAT = "heartbeat"
     TRANSACTION = "transaction"
     SCHEMA_CHANGE = "schema change"
+    MESSAGE = "message"
+    """Of PostgreSQL's pg_logical_emit_message."""
 
 
-NO_ROWS: Final = frozenset({What.HEARTBEAT, What.TRANSACTION, What.SCHEMA_CHANGE})
+NO_ROWS: Final = frozenset({What.HEARTBEAT, What.TRANSACTION, What.SCHEMA_CHANGE, What.MESSAGE})
 
 _SCHEMA_NAMES: Final = {
     "Heartbeat": What.HEARTBEAT,
     "TransactionMetadataValue": What.TRANSACTION,
     "SchemaChangeValue": What.SCHEMA_CHANGE,
+    "MessageValue": What.MESSAGE,
 }
 _TOLD_BY: Final = {
     What.HEARTBEAT: frozenset({"ts_ms"}),
@@ -63,6 +66,8 @@ class Layout:
     before: Path | None
     source: Mapping[str, Path]
     """By the names of `SOURCE`, and `ts_ms`."""
+    silent: frozenset[str] = frozenset()
+    """Fields of rows that have held no value so far: nothing says what they are."""
 
 
 def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str) -> What:
@@ -71,7 +76,8 @@ def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str) ->
         named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
         return named or (What.ENVELOPE if is_envelope(value) else What.FLAT)
     if any(_looks_like_envelope(document) for document in documents):
-        return What.ENVELOPE
+        messages = all(document.get("op") == "m" and isinstance(document.get("message"), dict) for document in documents)
+        return What.MESSAGE if messages else What.ENVELOPE
     for what in (What.TRANSACTION, What.SCHEMA_CHANGE):
         if documents and all(_TOLD_BY[what] <= document.keys() for document in documents):
             return what
@@ -92,25 +98,26 @@ def about_event(name: str, prefix: str) -> str | None:
     return rest if rest in _ABOUT else short if short in _ABOUT else None
 
 
-def envelope_layout(fields: RowFields) -> Layout:
-    row = shape_of(fields.row, strict=True)
+def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> Layout:
+    """`silent`: further fields of rows, which have held no value so far."""
+    row = Shape({**shape_of(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
     source = Shape(dict.fromkeys(_SOURCE_MEMBERS))
     members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
     paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
-    return Layout(build(Shape(members)), fields, ("op",), None, ("after",), ("before",), paths)
+    return Layout(build(Shape(members)), fields, ("op",), None, ("after",), ("before",), paths, silent)
 
 
-def flat_layout(fields: RowFields, about: Mapping[str, str]) -> Layout:
+def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> Layout:
     """`about`: what the fields that are no columns say."""
     row = shape_of(fields.row)
-    members = {**row.members, **dict.fromkeys(about)}
+    members = {**row.members, **dict.fromkeys(about), **dict.fromkeys(sorted(silent))}
     paths: dict[str, Path] = {}
     for name, said in about.items():
         # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
         if said not in paths or "source_" in name:
             paths[said] = (name,)
     deleted = paths.get("deleted")
-    return Layout(build(Shape(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths)
+    return Layout(build(Shape(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths, silent)
 
 
 def presence_program() -> Program:

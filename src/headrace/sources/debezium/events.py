@@ -87,6 +87,8 @@ class Parsed:
     refused: tuple[Refusal, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that are of another kind than row events, such as "heartbeat", and their number."""
+    tombstones: tuple[int, ...] = ()
+    """Records whose value says no more than null: tombstones, as some converters write them."""
 
 
 class EventParser(Protocol):

@@ -48,6 +48,12 @@ _MODE_NAMES: Final = {
     "nanoseconds": "io.debezium.time.Nano{}",
 }
 _WKB: Final = (Field("wkb", "bytes", optional=False), Field("srid", "int32"))
+_POINT: Final = (
+    Field("x", "float64", optional=False),
+    Field("y", "float64", optional=False),
+    Field("wkb", "bytes"),
+    Field("srid", "int32"),
+)
 
 
 def expected_fields(schema: TableSchema, choices: DebeziumChoices) -> RowFields:
@@ -70,7 +76,9 @@ def check_modes(choices: DebeziumChoices) -> None:
 def expected_field(column: Column, choices: DebeziumChoices) -> Field:
     """What Debezium sends for a column."""
     word, semantic, parameters = _form(column, choices)
-    inside = _WKB if column.kind is Kind.GEOMETRY else ()
+    inside: tuple[Field, ...] = ()
+    if column.kind is Kind.GEOMETRY:
+        inside = _POINT if semantic.endswith("Point") else _WKB
     items = Field("item", "float32", optional=False) if column.kind is Kind.VECTOR else None
     return Field(column.name, word, semantic, parameters, column.nullable, fields=inside, items=items)
 
@@ -92,12 +100,15 @@ def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[s
             name = "io.debezium.data.Enum" if column.kind is Kind.ENUM else "io.debezium.data.EnumSet"
             return "string", name, {"allowed": ",".join(member.replace(",", "\\,") for member in column.members)}
         case Kind.GEOMETRY:
-            return "struct", "io.debezium.data.geometry.Geometry", {}
+            point = column.source_type.lower().startswith("point")
+            return "struct", f"io.debezium.data.geometry.{'Point' if point else 'Geometry'}", {}
         case Kind.VECTOR:
             return "array", "io.debezium.data.FloatVector", {}
         case Kind.DATE | Kind.DATETIME | Kind.TIME:
             return (*_moment(column, choices.times), {})
     word, semantic = _PLAIN[column.kind]
+    if column.kind is Kind.UINT32 and column.source_type.lower().startswith("mediumint"):
+        word = "int32"
     return word, semantic, {}
 
 
@@ -190,6 +201,8 @@ def _shape(value: Any) -> str:
             return "string"
         case list():
             return "array"
+        case {"x": _, "y": _, "wkb": _}:
+            return "point"
         case {"wkb": _, "srid": _}:
             return "geometry"
         case {"scale": int(), "value": str()} if len(value) == 2:
@@ -201,6 +214,8 @@ def _by_shape(name: str, shape: str) -> Field:
     match shape:
         case "geometry":
             return Field(name, "struct", "io.debezium.data.geometry.Geometry", fields=_WKB)
+        case "point":
+            return Field(name, "struct", "io.debezium.data.geometry.Point", fields=_POINT)
         case "variable":
             inside = (Field("scale", "int32", optional=False), Field("value", "bytes", optional=False))
             return Field(name, "struct", VARIABLE, fields=inside)

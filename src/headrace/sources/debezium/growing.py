@@ -38,7 +38,8 @@ _TOLD_AS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.INT8: frozenset({Kind.INT16}),
     Kind.UINT8: frozenset({Kind.INT16}),
     Kind.UINT16: frozenset({Kind.INT32}),
-    Kind.UINT32: frozenset({Kind.INT64}),
+    # A MEDIUMINT UNSIGNED is an INT32 on the way.
+    Kind.UINT32: frozenset({Kind.INT32, Kind.INT64}),
     Kind.UINT64: frozenset({Kind.INT64, Kind.DECIMAL}),
     Kind.DECIMAL: frozenset({Kind.STRING, Kind.FLOAT64}),
     Kind.DATETIME: frozenset({Kind.DATETIME}),

@@ -6,6 +6,7 @@ read all the same. No Python runs for each text, but for those that are marked.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.json as pj
 
 from headrace.kernels.pointers import Bytes
 from headrace.sources.debezium import json_grammar as grammar
+from headrace.sources.debezium.columns import DECIMAL
 from headrace.sources.debezium.events import wire_type
 from headrace.sources.debezium.fields import Field, Wire
 from headrace.sources.debezium.json_program import Path, Program
@@ -275,24 +277,38 @@ def wire_array(scanned: Scanned, field: Field, path: Path, chosen: Mask | None =
             return values.double()
         case "boolean":
             return values.truth()
+        case "number":
+            return values.raw(grammar.WHOLE, grammar.NUMBER)
         case "map":
             return values.raw(grammar.OBJECT, grammar.ARRAY)
         case "array":
             return _lists(scanned, values, field)
         case "struct":
             return _struct(scanned, values, field, path, chosen, other)
-        case "bytes" if (values.kinds == grammar.WHOLE).any() or (values.kinds == grammar.NUMBER).any():
-            # decimal.format=NUMERIC: digits as they are written, which the caller tells by `numeric`.
-            return values.raw(grammar.WHOLE, grammar.NUMBER)
     return values.text()
 
 
-def is_numeric(scanned: Scanned, field: Field, path: Path, chosen: Mask | None = None, other: Path | None = None) -> bool:
-    """Whether bytes are written as numbers (decimal.format=NUMERIC)."""
-    if field.type != "bytes":
-        return False
-    kinds = _picked(scanned, path, chosen, other).kinds
-    return bool(((kinds == grammar.WHOLE) | (kinds == grammar.NUMBER)).any())
+def as_written(
+    scanned: Scanned, field: Field, path: Path, *, described: bool, chosen: Mask | None = None, other: Path | None = None
+) -> Field:
+    """The field by how its values are written, where a converter may write them in another way than expected.
+
+    Decimals may be numbers (decimal.format=NUMERIC). Of rows that no schema describes, a column of small numbers may be one of truth
+    values, and a document may be written as what it is.
+    """
+    otherwise, kinds = (NUMERIC, (grammar.WHOLE, grammar.NUMBER)) if field.semantic == DECIMAL else _UNTOLD.get(field.type, ("", ()))
+    if not kinds or (described and otherwise != NUMERIC):
+        return field
+    counts = np.bincount(_picked(scanned, path, chosen, other).kinds, minlength=grammar.ARRAY + 1)
+    return replace(field, type=otherwise, semantic="", parameters={}) if any(counts[kind] for kind in kinds) else field
+
+
+NUMERIC: Final = "number"
+"""The type of decimals that are written as numbers: `wire_array` gives their digits, as text."""
+_UNTOLD: Final = {
+    **dict.fromkeys(("int8", "int16", "int32"), ("boolean", (grammar.TRUE, grammar.FALSE))),
+    "string": ("map", (grammar.OBJECT, grammar.ARRAY)),
+}
 
 
 def _picked(scanned: Scanned, path: Path, chosen: Mask | None, other: Path | None) -> Values:

@@ -24,7 +24,7 @@ from headrace.sources.debezium.connect_schema import key_names, row_fields
 from headrace.sources.debezium.envelopes import NO_ROWS, Layout, What, about_event, envelope_layout, flat_layout, presence_program, what_is
 from headrace.sources.debezium.events import DELETE, MESSAGE, SOURCE, TRUNCATE, UPDATE, Events, Parsed, Refusal, Rows, wire_type
 from headrace.sources.debezium.fields import Field, RowFields, Wire
-from headrace.sources.debezium.json_columns import Mask, Scanned, Texts, is_numeric, wire_array
+from headrace.sources.debezium.json_columns import NUMERIC, Mask, Scanned, Texts, as_written, wire_array
 from headrace.sources.debezium.json_program import build, shape_of
 from headrace.sources.debezium.json_records import Part, objects, parsed, schema_of, split
 from headrace.sources.debezium.records import Records
@@ -52,7 +52,7 @@ class JsonParser:
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
         everything = split(Texts.of(records.value).take(rows), Texts.of(records.key).take(rows))
         refused = [Refusal(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
-        ignored: dict[str, int] = {"tombstone": len(everything.empty)} if len(everything.empty) else {}
+        ignored: dict[str, int] = {}
         events: list[Events] = []
         for part in everything.parts:
             made, wrong, number, what = self._read(part, records, rows, before)
@@ -60,7 +60,8 @@ class JsonParser:
             refused += [Refusal(int(rows[part.rows[row]]), reason, _HINT) for row, reason in sorted(wrong.items())]
             if number:
                 ignored[what] = ignored.get(what, 0) + number
-        return Parsed(tuple(events), tuple(sorted(refused, key=lambda refusal: refusal.record)), ignored)
+        tombstones = tuple(rows[everything.empty].tolist())
+        return Parsed(tuple(events), tuple(sorted(refused, key=lambda refusal: refusal.record)), ignored, tombstones)
 
     def _read(
         self, part: Part, records: Records, rows: Rows, before: Sequence[str] | None
@@ -78,7 +79,7 @@ class JsonParser:
             scanned, layout = self._with_strangers(scanned, layout, what)
         self.saw_flat |= what is What.FLAT
         self.saw_deleted |= layout.deleted is not None
-        made = _Reading(scanned, layout, what, before).events(rows[part.rows], by_absence=part.value is None)
+        made = _Reading(scanned, layout, what, before, described=part.value is not None).events(rows[part.rows])
         return made, scanned.problems, 0, ""
 
     def _what(self, part: Part, topic: str) -> What:
@@ -113,25 +114,31 @@ class JsonParser:
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
     def _with_strangers(self, scanned: Scanned, layout: Layout, what: What) -> tuple[Scanned, Layout]:
-        """The same scan when rows hold fields that nobody expected: those are added."""
+        """The same scan when rows hold fields that nobody expected: those are added, once one holds a value."""
         for _ in range(_MOST_ROUNDS):
-            strangers = scanned.strangers
-            strangers = strangers[~np.isin(strangers, list(scanned.problems))]
+            strangers = _strangers(scanned, layout)
             if not len(strangers):
-                break
+                return scanned, layout
             chosen = np.unique(np.concatenate([strangers[:_MOST_STRANGERS], strangers[-_MOST_STRANGERS:]]))
-            documents = [parsed(scanned.texts.text(int(row))) for row in chosen]
-            images = [image for document in documents for image in _images(document, what)]
-            about = {name: said for image in images for name in image if (said := about_event(name, self._choices.flat_prefix)) is not None}
-            known = {field.name for field in layout.fields.row}
-            new = [field for field in self._infer(images) if field.name not in known and (what is What.ENVELOPE or field.name not in about)]
-            fields = replace(layout.fields, row=(*layout.fields.row, *new))
-            layout = envelope_layout(fields) if what is What.ENVELOPE else flat_layout(fields, {**_about_of(layout), **about})
+            images = [image for row in chosen for image in _images(parsed(scanned.texts.text(int(row))), what)]
+            layout = self._grown(layout, images, what)
             scanned = Scanned(scanned.texts, layout.program)
-        else:
-            for row in scanned.strangers.tolist():
-                scanned.mark(row, "it holds fields that its table does not have")
+        for row in _strangers(scanned, layout).tolist():
+            scanned.mark(row, "it holds fields that its table does not have")
         return scanned, layout
+
+    def _grown(self, layout: Layout, images: list[dict[str, Any]], what: What) -> Layout:
+        """The layout with the fields that images hold beside those that it knows."""
+        prefix = self._choices.flat_prefix if what is What.FLAT else ""
+        about = {name: said for image in images for name in image if (said := about_event(name, prefix)) is not None}
+        known = {field.name for field in layout.fields.row} | about.keys()
+        new = tuple(field for field in self._infer(images) if field.name not in known)
+        known |= {field.name for field in new}
+        silent = frozenset({name for image in images for name in image} | layout.silent) - known
+        fields = replace(layout.fields, row=(*layout.fields.row, *new))
+        if what is What.ENVELOPE:
+            return envelope_layout(fields, silent)
+        return flat_layout(fields, {**_about_of(layout), **about}, silent)
 
     def parse_keys(self, records: Records, rows: Rows) -> Parsed:
         """Tombstones as deletions: their keys are all that is known of the row."""
@@ -201,6 +208,18 @@ def _names_of(key: Any) -> tuple[str, ...]:
     return tuple(key) if isinstance(key, dict) else ()
 
 
+def _strangers(scanned: Scanned, layout: Layout) -> Rows:
+    """Texts with a field that the layout does not know, or of which it knows no more than its name."""
+    found = np.zeros(len(scanned), np.bool_)
+    found[scanned.strangers] = True
+    for name in layout.silent:
+        for side in (layout.after, layout.before):
+            if side is not None:
+                found |= scanned.kinds((*side, name)) > grammar.NULL
+    found[list(scanned.problems)] = False
+    return np.flatnonzero(found)
+
+
 def _images(document: Any, what: What) -> list[dict[str, Any]]:
     if not isinstance(document, dict):
         return []
@@ -218,14 +237,14 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 class _Reading:
     """One scan's events."""
 
-    def __init__(self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None) -> None:
-        self._scanned, self._layout, self._what = scanned, layout, what
+    def __init__(self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, *, described: bool) -> None:
+        self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
         row = layout.fields.row
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
 
-    def events(self, records: Rows, *, by_absence: bool) -> list[Events]:
-        """`records`: which record each text is. `by_absence`: events without a schema that lack a required field are of a table that has
-        it no more: they are told apart."""
+    def events(self, records: Rows) -> list[Events]:
+        """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more: they
+        are told apart."""
         scanned, layout = self._scanned, self._layout
         op = self._envelope_ops() if self._what is What.ENVELOPE else self._flat_ops()
         deleted = op == DELETE
@@ -235,7 +254,7 @@ class _Reading:
         image, fields = self._image(op, deleted)
         before = self._before(has_before)
         source = self._source()
-        lacking = self._lacking(op, deleted) if by_absence else np.zeros(len(scanned), np.int64)
+        lacking = self._lacking(op, deleted) if not self._described else np.zeros(len(scanned), np.int64)
         made = Events(fields, Wire.JSON, records, op, image, source, has_before, before)
         if not scanned.problems and not lacking.any():
             return [made]
@@ -317,9 +336,9 @@ class _Reading:
         columns, fields = [], []
         for field in layout.fields.row:
             path, other = (*layout.after, field.name), None if layout.before is None else (*layout.before, field.name)
-            numeric = is_numeric(scanned, field, path, chosen, other)
-            fields.append(replace(field, type="string", semantic="") if numeric else field)
-            columns.append(wire_array(scanned, field, path, chosen, other))
+            written = as_written(scanned, field, path, described=self._described, chosen=chosen, other=other)
+            columns.append(wire_array(scanned, written, path, chosen, other))
+            fields.append(replace(written, type="string") if written.type == NUMERIC else written)
         imageless = (op == TRUNCATE) | (op == MESSAGE)
         if imageless.any():
             columns = [pc.if_else(pa.array(imageless), pa.scalar(None, column.type), column) for column in columns]
@@ -336,7 +355,11 @@ class _Reading:
         if layout.before is None or not has_before.any():
             columns = [pa.nulls(len(has_before), wire_type(field, Wire.JSON)) for field in self._asked]
         else:
-            columns = [wire_array(self._scanned, field, (*layout.before, field.name), has_before) for field in self._asked]
+            columns = []
+            for field in self._asked:
+                path = (*layout.before, field.name)
+                written = as_written(self._scanned, field, path, described=self._described, chosen=has_before)
+                columns.append(wire_array(self._scanned, written, path, has_before))
         return pa.RecordBatch.from_arrays(columns, names=[field.name for field in self._asked])
 
     def _source(self) -> pa.RecordBatch:

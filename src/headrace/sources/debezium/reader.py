@@ -38,6 +38,9 @@ class DebeziumReader:
     tables: Mapping[TableName, KnownTable] = field(default_factory=dict)
     tails: Mapping[tuple[str, int], Tail] = field(default_factory=dict)
     """How the log was when the last batch of each topic's partition ended (`Decoded.tail`)."""
+    emptied: Mapping[TableName, int] = field(default_factory=dict)
+    """The versions at which tables were emptied last (`Decoded.truncations`), also of tables that are not known yet: images below them,
+    from partitions that lag behind, are left out."""
 
     def read(self, records: Records) -> Decoded:
         """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""

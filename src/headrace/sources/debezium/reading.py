@@ -6,7 +6,7 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
+from headrace.model.change import Op
 from headrace.model.schema import TableName, TableSchema
+from headrace.sources.debezium.blocks import blocks_of, some_images
 from headrace.sources.debezium.choices import Format, Versions
 from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.columns import table_schema
 from headrace.sources.debezium.envelopes import names_program
-from headrace.sources.debezium.events import MESSAGE, READ, SOURCE, TRUNCATE, EventParser, Events, Parsed, Refusal, Rows
+from headrace.sources.debezium.events import MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
 from headrace.sources.debezium.expected import expected_fields, infer_fields
 from headrace.sources.debezium.fields import RowFields
 from headrace.sources.debezium.growing import holds
@@ -68,8 +69,9 @@ class Reading:
             keys = self._keys_of(table)
             parsed = parser.parse(records, rows, keys)
             self._take(parsed)
+            gone = np.concatenate([gone, np.array(parsed.tombstones, dtype=np.int64)])
             told += [(name, events, parser) for name, events in self._named(table, parsed.events)]
-        told += self._tombstones(gone, told)
+        told += self._tombstones(np.sort(gone), told)
         tail = self._tell(told)
         return self._decoded(tail)
 
@@ -229,6 +231,11 @@ class Reading:
             [(known.order, events) for _, known, events, _ in ready if known is not None and known.order is not None]
         )
         for table, known, events, parser in ready:
+            # Also of tables that are not known: what other partitions still hold of them is older.
+            if (events.op == TRUNCATE).any():
+                order = known.order if known is not None else None
+                self._truncate(table, order or self._order(table, events, parser), events, epochs)
+        for table, known, events, parser in ready:
             if known is None or known.order is None or not holds(known.schema, self._told(table, known, events.fields)):
                 self._report(table, known, events)
                 continue
@@ -324,18 +331,15 @@ class Reading:
 
     def _make(self, known: KnownTable, order: Order, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
         records, schema = self._records, known.schema
-        placed = self._placed(events.record, events.source, events.op)
+        placed = replace(
+            self._placed(events.record, events.source, events.op),
+            partition=records.partition,
+            keyless=not schema.row_key,
+            update=events.op == UPDATE,
+        )
         versions = versions_of(order, epochs[events.record], placed)
         rows = events.op
         self._ignore("message", int((rows == MESSAGE).sum()))
-        for row in np.flatnonzero(rows == TRUNCATE).tolist():
-            if order.rule is Rule.OFFSET:
-                raise DefiniteError(
-                    f"{schema.name} was emptied, and offsets do not tell which rows of other partitions that was before",
-                    place=records.place(int(events.record[row])),
-                    hint="let the connector leave truncations out (skipped.operations=t), and empty the target table yourself",
-                )
-            self._truncations.append(Truncation(schema.name, int(versions[0][row])))
         changes = np.flatnonzero((rows != TRUNCATE) & (rows != MESSAGE))
         if not len(changes):
             return
@@ -345,8 +349,29 @@ class Reading:
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
         self._refused += made.refused
+        late = made.version < np.uint64(self._emptied(schema.name))
+        if late.any():
+            self._ignore("change of a row from before its table was emptied", int((late & (made.op != Op.BEFORE)).sum()))
+            made = some_images(made, np.flatnonzero(~late))
         if len(made.op):
             self._images.append(made)
+
+    def _truncate(self, table: TableName, order: Order, events: Events, epochs: npt.NDArray[np.uint64]) -> None:
+        emptied = np.flatnonzero(events.op == TRUNCATE)
+        if order.rule is Rule.OFFSET:
+            raise DefiniteError(
+                f"{table} was emptied, and offsets do not tell which rows of other partitions that was before",
+                place=self._records.place(int(events.record[emptied[0]])),
+                hint="let the connector leave truncations out (skipped.operations=t), and empty the target table yourself",
+            )
+        some = chosen(events, emptied)
+        version = versions_of(order, epochs[some.record], self._placed(some.record, some.source, some.op))[0]
+        self._truncations.append(Truncation(table, int(version.max())))
+
+    def _emptied(self, table: TableName) -> int:
+        """The version below which a table's images are of rows that are gone."""
+        mine = (truncation.version for truncation in self._truncations if truncation.table == table)
+        return max(self._reader.emptied.get(table, 0), *mine, 0)
 
     def _befores(self, known: KnownTable, parser: EventParser) -> Befores | None:
         if known.keys is None or (known.keys and set(known.keys) <= set(known.schema.primary_key)):
@@ -361,7 +386,7 @@ class Reading:
     # -- the whole
 
     def _decoded(self, tail: Tail | None) -> Decoded:
-        blocks, kept = self._blocks()
+        blocks, kept = blocks_of(self._images, self._records)
         new = {table: order for table, order in self._orders.items() if self._is_new(table)}
         return Decoded(
             blocks,
@@ -377,20 +402,6 @@ class Reading:
     def _is_new(self, table: TableName) -> bool:
         known = self._reader.tables.get(table)
         return known is not None and known.order is None
-
-    def _blocks(self) -> tuple[tuple[ChangeBlock, ...], tuple[Mapping[str, pa.BooleanArray], ...]]:
-        """One block for each table, in the order of the records."""
-        by_table: dict[TableName, list[Images]] = {}
-        for images in self._images:
-            by_table.setdefault(images.schema.name, []).append(images)
-        blocks, kept = [], []
-        for parts in by_table.values():
-            whole = parts[0] if len(parts) == 1 else _joined(parts)
-            blocks.append(
-                ChangeBlock(whole.schema, whole.images, pa.array(whole.op), pa.array(whole.version), pa.array(whole.commit_ts, pa.int64()))
-            )
-            kept.append({name: pa.array(mask) for name, mask in whole.kept.items()})
-        return tuple(blocks), tuple(kept)
 
     def _refusal(self, refusal: Refusal) -> Refused:
         records, row = self._records, refusal.record
@@ -422,25 +433,6 @@ def told_schema(table: TableName, fields: RowFields) -> TableSchema:
     schema = table_schema(table, fields, default_text)
     _schemas[id(fields)] = (fields, table, schema)
     return schema
-
-
-def _joined(parts: Sequence[Images]) -> Images:
-    """Images of several schemas of one table, in the order of the records."""
-    record = np.concatenate([part.record for part in parts])
-    order = np.argsort(record, kind="stable")
-    images = pa.Table.from_batches([part.images for part in parts]).unify_dictionaries().take(pa.array(order)).combine_chunks()
-    names = dict.fromkeys(name for part in parts for name in part.kept)
-    kept = {name: np.concatenate([part.kept.get(name, np.zeros(len(part.op), np.bool_)) for part in parts])[order] for name in names}
-    return Images(
-        parts[0].schema,
-        images.to_batches()[0],
-        record[order],
-        np.concatenate([part.op for part in parts])[order],
-        np.concatenate([part.version for part in parts])[order],
-        np.concatenate([part.commit_ts for part in parts])[order],
-        kept,
-        (),
-    )
 
 
 def chosen(events: Events, rows: Rows) -> Events:

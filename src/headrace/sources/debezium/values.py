@@ -40,6 +40,7 @@ from headrace.sources.debezium.shapes import geometries, vectors
 from headrace.sources.debezium.unavailable import UNAVAILABLE, unavailable
 
 _BITS: Final = "io.debezium.data.Bits"
+_LOGGED_ZERO: Final = 1900
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,10 @@ def _integers(case: _Case) -> Parsed:
         found = decimal_bytes(case.array, case.scale)
         made = each(found.array, column.arrow_type, lambda part: part.cast(column.arrow_type))
         return Parsed(made.array, either(found.bad, made.bad))
+    if column.kind is Kind.YEAR and pa.types.is_integer(case.array.type):
+        # No YEAR is 1900, but Debezium counts the year 0000 of a binary log from there.
+        zero = pc.equal(case.array, _LOGGED_ZERO)
+        return integers(pc.if_else(zero, pa.scalar(0, case.array.type), case.array), column, wraps=False)
     return integers(case.array, column, wraps=case.field.type == "int64" and not case.semantic)
 
 

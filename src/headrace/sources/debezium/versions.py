@@ -33,6 +33,7 @@ Epochs = npt.NDArray[np.uint64]
 _EPOCH_SHIFT: Final = FILE_BITS + OFFSET_BITS
 _STREAM_BIT: Final = 1 << (_EPOCH_SHIFT - 1)
 _LSN_BITS: Final = _EPOCH_SHIFT - 2
+_PARTITION_SHIFT: Final = 44
 _FAR_BACK: Final = 16
 """Log files by which a connector that starts again goes back at the most."""
 _NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot, and all that follows it, counts"
@@ -96,6 +97,11 @@ class Placed:
     """Which are rows of a snapshot."""
     place: str
     """Topic and partition, for messages."""
+    partition: int = 0
+    keyless: bool = False
+    """Whether their table has no key: it is a multiset of rows, and a version is what tells two equal ones apart."""
+    update: npt.NDArray[np.bool_] | None = None
+    """Which are updates; needed of tables without a key."""
 
 
 def rule_of(source: pa.RecordBatch) -> Rule:
@@ -120,8 +126,11 @@ def versions_of(order: Order, epochs: Epochs, events: Placed) -> tuple[Versions,
         case Rule.LSN:
             return _lsn(base, events)
         case Rule.OFFSET:
-            if len(events.offset) and int(events.offset.max()) >= 1 << (_EPOCH_SHIFT - 1):
+            if len(events.offset) and int(events.offset.max()) >= 1 << ((_PARTITION_SHIFT if events.keyless else _EPOCH_SHIFT) - 1):
                 raise DefiniteError("an offset does not fit a version", place=events.place)
+            if events.keyless:
+                # Records without a key are in any partition.
+                base = base + (np.uint64(events.partition) << np.uint64(_PARTITION_SHIFT))
             base = base + (events.offset.astype(np.uint64) << np.uint64(1))
             return base, base + np.uint64(1)
 
@@ -133,13 +142,15 @@ def _binlog(base: Versions, events: Placed) -> tuple[Versions, Versions]:
         raise _lacking(events, "file")
     numbers = np.array([file_number(name, events.place)[1] for name in names.dictionary.to_pylist()], dtype=np.int64)
     files = numbers[names.indices.to_numpy()] if len(numbers) else np.zeros(0, np.int64)
-    offset = pos + np.where(events.snapshot, 0, 2 * row + 1)
+    # Rows of a table without a key may take a single byte of their event: one ordinal each, but for updates, which hold two rows.
+    single = ~events.update if events.keyless and events.update is not None else np.zeros(len(pos), np.bool_)
+    offset = pos + np.where(events.snapshot, 0, np.where(single, row + 1, 2 * row + 1))
     if len(pos):
         if min(int(pos.min()), int(row.min())) < 0:
             raise DefiniteError("an event's position in the log is below zero", place=events.place)
         pack_version(0, int(files.max()), int(offset.max()) + 1)
     base = base + (files.astype(np.uint64) << np.uint64(OFFSET_BITS)) + offset.astype(np.uint64)
-    return base, np.where(events.snapshot, base, base + np.uint64(1))
+    return base, np.where(events.snapshot | single, base, base + np.uint64(1))
 
 
 def _lsn(base: Versions, events: Placed) -> tuple[Versions, Versions]:

@@ -1,0 +1,1 @@
+"""Pipes from Debezium's topics in Kafka to a ClickHouse sink."""

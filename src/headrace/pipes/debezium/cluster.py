@@ -1,0 +1,111 @@
+"""What a Kafka cluster says of itself: its identity, its topics, and from where to where their records go.
+
+Asked through librdkafka, before and beside Spark's own consumers. Invariant: nothing is read or committed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.pipes.debezium.position import KafkaPosition
+
+_TIMEOUT_S: Final = 10.0
+_DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The chosen topics at one moment."""
+
+    cluster: str
+    low: KafkaPosition
+    """The first records that are still there."""
+    high: KafkaPosition
+    """The end."""
+    ids: tuple[tuple[str, str], ...]
+    """What tells each topic from another of its name."""
+
+
+def standing(address: KafkaAddress, pattern: str) -> Standing:
+    """Which topics there are, and which offsets they hold. Raises `TransientError` while the cluster is away."""
+    try:
+        return _ask(address, re.compile(pattern))
+    except KafkaException as error:
+        raise kafka_error(error, address) from error
+
+
+def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
+    settings = _quiet(address)
+    consumer = Consumer({**settings, "group.id": "headrace-looking", "enable.auto.commit": False, "isolation.level": "read_committed"})
+    try:
+        listed = consumer.list_topics(timeout=_TIMEOUT_S)
+        topics = sorted(name for name in listed.topics if pattern.fullmatch(name) and not name.startswith("__consumer"))
+        low: dict[str, dict[int, int]] = {}
+        high: dict[str, dict[int, int]] = {}
+        for topic in topics:
+            for partition in listed.topics[topic].partitions:
+                first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+                low.setdefault(topic, {})[partition], high.setdefault(topic, {})[partition] = first, end
+    finally:
+        consumer.close()
+    return Standing(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), _ids(settings, topics))
+
+
+def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    names = list(topics)
+    if not names:
+        return ()
+    described = AdminClient(settings).describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
+    return tuple((name, str(future.result().topic_id)) for name, future in described.items())
+
+
+def _quiet(address: KafkaAddress) -> dict[str, Any]:
+    # What a broker that is away means is said in our own words.
+    return {**address.client_settings(), "log_level": 0, "error_cb": lambda _: None}
+
+
+def kafka_error(error: KafkaException, address: KafkaAddress) -> HeadraceError:
+    """What librdkafka fails of, as an error of ours."""
+    inside = error.args[0]
+    name = str(inside.name()) if hasattr(inside, "name") else ""
+    if any(word in name for word in _DENIED):
+        return DefiniteError(
+            f"Kafka does not let us in: {inside.str()}",
+            place=str(address),
+            hint="check user, password and security.protocol in the address, and what the user may do",
+        )
+    said = inside.str() if hasattr(inside, "str") else str(error)
+    return TransientError(f"Kafka is away: {said}", place=str(address), hint="check that the broker runs and can be reached")
+
+
+def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, str], address: KafkaAddress) -> None:
+    """Raise `DefiniteError` if what was to be read next is there no more."""
+    ids = dict(now.ids)
+    for topic, inner in reached.offsets.items():
+        if topic not in now.high.offsets:
+            raise _gone(f"the topic {topic} is there no more", address)
+        if known_ids.get(topic, ids.get(topic)) != ids.get(topic):
+            raise _gone(f"the topic {topic} was deleted and made anew", address)
+        for partition, offset in inner.items():
+            low, high = now.low.offsets[topic].get(partition, 0), now.high.offsets[topic].get(partition, 0)
+            if offset < low:
+                raise _gone(f"records of {topic}[{partition}] from {offset} to {low} were removed before they were read", address)
+            if offset > high:
+                raise _gone(f"{topic}[{partition}] ends at {high}, and was read up to {offset}: it was made anew", address)
+
+
+def _gone(message: str, address: KafkaAddress) -> DefiniteError:
+    return DefiniteError(
+        message,
+        place=str(address),
+        hint="have Debezium take a new snapshot (an incremental one, say) and begin anew with another --state; lengthen the topic's "
+        "retention.ms if records are removed too soon",
+    )

@@ -1,0 +1,231 @@
+"""The sink follows what events say of their tables: new tables are made, new columns added, types made wider.
+
+The order makes every crash harmless, as in `pipes.intents`: what is to be done is saved whole (steps, the table that results, the ledger's
+row), then done, each step noted, then entered in the ledger, then the state says so. Whoever finds such an intent finishes it first. After
+that the batch that brought the news is read again; nothing of it counts before.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.effects import Alteration
+from headrace.model.evolution import AddColumn, ModifyColumn
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+from headrace.pipes.state import PipeState, StateDirectory, TableState
+from headrace.pipes.targets import Targets
+from headrace.retry import retrying
+from headrace.sinks.following import LedgerEntry, Step, Translation
+from headrace.sources.debezium.growing import Growth, grow
+from headrace.sources.debezium.records import Found, Truncation
+
+_APPLIED, _IGNORED = "applied", "ignored"
+_REFUSED_POLICIES = (Policy.KEEP, Policy.RESYNC)
+
+
+def check_policy(policy: SchemaPolicy) -> None:
+    """Refuse what cannot be done without the source at hand."""
+    for kind, chosen in policy.chosen:
+        if chosen in _REFUSED_POLICIES:
+            raise DefiniteError(
+                f"{kind} cannot be {chosen} for a pipe from Kafka: topics do not hold the tables' rows to read them again, nor statements",
+                place="schema_changes",
+                hint="choose apply, ignore or halt",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """Of one pipe's tables."""
+
+    state: PipeState
+    directory: StateDirectory
+    targets: Targets
+    show: Callable[[TableSchema, tuple[str, ...]], TableSchema]
+    policy: SchemaPolicy
+    pipe: str
+    wanted: Callable[[TableName], bool]
+    note: Callable[[str], None]
+
+    def take_up(self, found: Iterable[Found]) -> bool:
+        """Make the sink hold what was found; whether anything is other than before."""
+        changed = [self._take_up(one) for one in found]
+        return any(changed)
+
+    def finish(self) -> None:
+        """Do what is left of an intent that an earlier run saved."""
+        if self.state.intent is not None:
+            self._finish(self.state.intent)
+
+    def truncate(self, emptied: Iterable[Truncation]) -> None:
+        """The source emptied tables: rows from before that go. Repeatable."""
+        for one in emptied:
+            table = self.state.tables.get(one.table)
+            if table is None:
+                continue
+            policy = self.policy.of(ChangeKind.TRUNCATE_TABLE)
+            if policy is Policy.HALT:
+                raise self._halted(ChangeKind.TRUNCATE_TABLE, str(one.table), "was emptied", "")
+            schema = self.show(table.schema, table.hidden)
+            if policy is Policy.APPLY:
+                retrying(functools.partial(self.targets.sweep, schema, one.version))
+            outcome = _APPLIED if policy is Policy.APPLY else _IGNORED
+            kind, text = ChangeKind.TRUNCATE_TABLE.value, f"{one.table} was emptied"
+            entry = LedgerEntry(self.pipe, one.version, "", str(one.table), kind, text, "", outcome, "")
+            retrying(functools.partial(self.targets.sink.altering().record, [entry]))
+            self.note(text)
+
+    def _take_up(self, found: Found) -> bool:
+        name = found.schema.name
+        if name in self.state.ignored or not self.wanted(name):
+            return False
+        known = self.state.tables.get(name)
+        if known is None:
+            self._create(found)
+            return True
+        growth = _grown(known.schema, found)
+        if growth.alteration is not None:
+            self._alter(known, growth, growth.alteration, found)
+        return growth.alteration is not None
+
+    def _create(self, found: Found) -> None:
+        schema = found.schema
+        policy = self._allowed(ChangeKind.CREATE_TABLE, found, "is new")
+        if policy is Policy.IGNORE:
+            self._carry_out(None, Translation(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
+            return
+        shown = self.show(schema, ())
+        others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
+        self.targets.check_apart([*others, shown])
+        check_engine(self.targets, shown)
+        plan = retrying(lambda: self.targets.sink.altering().plan_creation(shown))
+        columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
+        text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
+        self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
+
+    def _alter(self, known: TableState, growth: Growth, told: Alteration, found: Found) -> None:
+        text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
+        kinds = _kinds_of(growth)
+        policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
+        hidden = known.hidden
+        if policies.get(ChangeKind.ADD_COLUMN) is Policy.IGNORE:
+            hidden += tuple(fate.column.name for fate in told.fates if fate.origin is None)
+        left: frozenset[str] = frozenset()
+        if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
+            left = frozenset(change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
+        seen = replace(told.shown(lambda one: self.show(one, known.hidden), lambda one: self.show(one, hidden)), left=left)
+        plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
+        if plan.reread:
+            raise DefiniteError(
+                f"the copy of table {found.schema.name} cannot follow its change ({text}): {plan.reread}",
+                place=_text(found),
+                hint="alter the copy by hand, or drop it and begin anew with another --state and a new snapshot of Debezium's",
+            )
+        outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
+        table = replace(known, schema=growth.schema, hidden=hidden, captured_at=_place(found))
+        self._carry_out(table, plan, found, kinds, text, outcome)
+
+    def _carry_out(
+        self, table: TableState | None, plan: Translation, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
+    ) -> None:
+        # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
+        version, name = time.time_ns() // 1000, found.schema.name
+        entry = LedgerEntry(self.pipe, version, _text(found), str(name), ", ".join(kinds), text, "\n".join(plan.statements), outcome, "")
+        intent = {
+            "steps": [step.to_json() for step in plan.steps],
+            "done": 0,
+            "name": [name.database, name.table],
+            "table": None if table is None else table.to_json(),
+            "entry": entry.to_json(),
+        }
+        self._finish(intent)
+        self.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
+
+    def _finish(self, intent: dict[str, Any]) -> None:
+        self._save(intent)
+        steps = [Step.from_json(step) for step in intent["steps"]]
+        while intent["done"] < len(steps):
+            retrying(functools.partial(self.targets.run_step, steps[intent["done"]]))
+            intent["done"] += 1
+            self._save(intent)
+        name = TableName(*intent["name"])
+        table = None if intent["table"] is None else TableState.from_json(intent["table"])
+        if table is not None:
+            shown = self.show(table.schema, table.hidden)
+            retrying(lambda: self.targets.prepare([shown]))
+        retrying(functools.partial(self.targets.sink.altering().record, [LedgerEntry.from_json(intent["entry"])]))
+        if table is None:
+            self.state.ignored.add(name)
+        else:
+            self.state.tables[name] = table
+        self._save(None)
+
+    def _save(self, intent: dict[str, Any] | None) -> None:
+        self.state.intent = intent
+        self.directory.save(self.state)
+
+    def _allowed(self, kind: ChangeKind, found: Found, what: str) -> Policy:
+        policy = self.policy.of(kind)
+        if policy is Policy.HALT:
+            raise self._halted(kind, str(found.schema.name), what, _text(found))
+        return policy
+
+    def _halted(self, kind: ChangeKind, name: str, what: str, place: str) -> DefiniteError:
+        hint = f"start again with --schema-changes {kind}=apply to have the copy follow"
+        return DefiniteError(f"table {name} {what}, and {kind} is set to halt", place=place, hint=hint)
+
+
+def check_engine(targets: Targets, shown: TableSchema) -> None:
+    """Refuse targets in which a row that is written twice counts twice."""
+    needs = retrying(lambda: targets.needs([shown]))[shown.name]
+    if needs.ordered:
+        raise DefiniteError(
+            f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "
+            "because of a new table in it, would count twice",
+            place=f"table {shown.name}",
+            hint="use an engine that keeps the newest version of each row: --engine replacing",
+        )
+
+
+def _grown(known: TableSchema, found: Found) -> Growth:
+    try:
+        return grow(known, found.schema)
+    except DefiniteError as error:
+        where = f"{_text(found)}, {error.place}" if error.place else _text(found)
+        hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"
+        raise DefiniteError(error.message, place=where, hint=hint) from error
+
+
+def _kinds_of(growth: Growth) -> list[ChangeKind]:
+    words = {AddColumn: ChangeKind.ADD_COLUMN, ModifyColumn: ChangeKind.MODIFY_COLUMN}
+    found = {words[type(change)] for change in growth.changes if type(change) in words}
+    return [kind for kind in ChangeKind if kind in found]
+
+
+def _change_text(change: object) -> str:
+    match change:
+        case AddColumn(_, column):
+            return f"new column {column.name} {type_text(column)}"
+        case ModifyColumn(_, column, new):
+            return f"{column.name} from {type_text(column)} to {type_text(new)}"
+    return str(change)
+
+
+def type_text(column: Column) -> str:
+    """A column's type, for people."""
+    inside = f"({column.precision},{column.scale})" if column.kind is Kind.DECIMAL else ""
+    return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
+
+
+def _place(found: Found) -> dict[str, Any]:
+    return {"topic": found.topic, "partition": found.partition, "offset": found.offset}
+
+
+def _text(found: Found) -> str:
+    return f"{found.topic}[{found.partition}]@{found.offset}"

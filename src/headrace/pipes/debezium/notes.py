@@ -1,0 +1,94 @@
+"""What a pipe from Kafka remembers besides its tables: by which rule each table's versions are made, what tells topics apart from later
+ones of their names, and how the source's log was at the end of each partition's last batch.
+
+Invariant: a batch that is read again is read with what was known before it. So the tails of the last batch and of the one before are kept,
+each with the batch's number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.state import sync_directory
+from headrace.sources.debezium.versions import Order, Tail
+
+Tails = Mapping[tuple[str, int], Tail]
+
+
+@dataclass(slots=True)
+class Notes:
+    """Kept in one file, replaced as a whole."""
+
+    path: Path
+    orders: dict[TableName, Order] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    """The identity of each topic that was read."""
+    batch: int = -1
+    """The last batch of which something was noted."""
+    before: Tails = field(default_factory=dict)
+    after: Tails = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, directory: Path) -> Notes:
+        path = directory / "debezium.json"
+        if not path.exists():
+            return cls(path)
+        try:
+            raw = json.loads(path.read_bytes())
+            orders = {TableName(database, table): Order.from_json(order) for database, table, order in raw["orders"]}
+            return cls(path, orders, raw["topics"], raw["batch"], _read_tails(raw["before"]), _read_tails(raw["after"]))
+        except (ValueError, KeyError, TypeError) as error:
+            hint = "restore the file, or start over: remove the state directory and the target tables"
+            raise DefiniteError(f"a file of the state directory is damaged: {error!r}", place=str(path), hint=hint) from error
+
+    def tails_for(self, batch: int) -> Tails:
+        """How logs were where a batch begins."""
+        return self.before if batch <= self.batch else self.after
+
+    def note_orders(self, found: Mapping[TableName, Order]) -> bool:
+        """Keep rules that are new; whether there were any. A table's rule is never another one."""
+        fresh = {name: order for name, order in found.items() if name not in self.orders}
+        self.orders |= fresh
+        if fresh:
+            self.save()
+        return bool(fresh)
+
+    def note_batch(self, batch: int, tails: Tails) -> None:
+        """A batch is in the sink."""
+        before = dict(self.tails_for(batch))
+        after = {**before, **tails}
+        if batch != self.batch or after != self.after:
+            self.batch, self.before, self.after = batch, before, after
+            self.save()
+
+    def save(self) -> None:
+        content = {
+            "orders": [[name.database, name.table, order.to_json()] for name, order in sorted(self.orders.items())],
+            "topics": self.topics,
+            "batch": self.batch,
+            "before": _tails(self.before),
+            "after": _tails(self.after),
+        }
+        temporary = self.path.with_suffix(".new")
+        with temporary.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o600)
+        temporary.replace(self.path)
+        sync_directory(self.path.parent)
+
+
+def _tails(tails: Tails) -> list[Any]:
+    return [[topic, partition, tail.to_json()] for (topic, partition), tail in sorted(tails.items())]
+
+
+def _read_tails(raw: list[Any]) -> dict[tuple[str, int], Tail]:
+    return {(topic, partition): Tail.from_json(tail) for topic, partition, tail in raw}

@@ -1,0 +1,287 @@
+"""A pipe from Debezium's topics to ClickHouse: Spark's Kafka source, tasks that decode and write, a driver that lets the sink follow.
+
+The order of things makes every crash harmless. A batch is a range of offsets in Spark's log; its rows have versions that are made of what
+events say, so it may be written any number of times, in any order. It counts when all of it is in the sink: rows, new tables and columns,
+what could not be read. Until then whatever happens leads to the same batch again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.debezium.cluster import Standing, check_offsets, standing
+from headrace.pipes.debezium.evolving import Evolution, check_policy
+from headrace.pipes.debezium.notes import Notes, Tails
+from headrace.pipes.debezium.position import KafkaPosition, initial_position
+from headrace.pipes.debezium.refusing import check_choice, see_to
+from headrace.pipes.debezium.settings import TopicSettings
+from headrace.pipes.opening import shown
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.remembered import take_settings
+from headrace.pipes.reporting import Reporter
+from headrace.pipes.running import RunnablePipe
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import PipeState, StateDirectory
+from headrace.pipes.targets import Targets
+from headrace.retry import pause, retrying, waits
+from headrace.sinks.clickhouse.keeping import KeptValues
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import same_sink
+from headrace.sources.debezium.choices import Unavailable
+from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.spark.checkpoint import committed_offset, offset_of
+from headrace.spark.connector import kafka_settings
+from headrace.spark.records import (
+    CHANGES,
+    IGNORED,
+    KafkaAway,
+    RecordStream,
+    RecordTask,
+    Subscription,
+    found_in,
+    orders_in,
+    refused_in,
+    tails_in,
+    truncations_in,
+)
+from headrace.spark.tasks import Report
+
+log = logging.getLogger("headrace")
+
+_START_PATIENCE_S: Final = 30.0
+_MOST_ROUNDS: Final = 100
+"""How often one batch may bring news of tables."""
+_MOST_FAILURES: Final = 20
+"""How often in a row Spark may fail to reach a cluster that answers us."""
+_PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.spark.records")
+Run = Callable[[RecordTask], list[Report]]
+
+
+class DebeziumPipe(RunnablePipe):
+    """One replication of topics."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        topics: TopicSettings,
+        sink: ClickHouseSink,
+        sink_name: str,
+        settings: PipeSettings,
+        view: ProgressView,
+    ) -> None:
+        super().__init__(sink, sink_name, settings, view)
+        self._address, self._topics = address, topics
+
+    def _run(self, directory: StateDirectory) -> None:
+        self._topics.check()
+        check_policy(self._settings.schema_changes)
+        check_choice(self._topics.choices)
+        now = self._standing(_START_PATIENCE_S)
+        state = directory.load()
+        is_new = state is None
+        state = self._new_state(now) if state is None else self._checked(state, now)
+        batches = self._batches(directory, state)
+        batches.evolution.finish()
+        retrying(lambda: self._targets.prepare(batches.shown().values()))
+        directory.save(state)
+        check_offsets(batches.reached, now, batches.notes.topics, self._address)
+        self._note_topics(batches.notes, now)
+        batches.reporter.begin(batches.reached, is_new=is_new)
+        self._begin(directory, state, f"replicating {len(now.high.offsets)} topics from {self._address}")
+        directory.clear_scratch()
+
+        def ended() -> bool:
+            return self._stop.is_set() or (self._settings.once and batches.covers(now))
+
+        if ended():
+            self._view.note(f"nothing new since {batches.reached}")
+            return
+        if not now.high.offsets:
+            self._view.note(f"no topic matches {self._topics.pattern} yet; those that come are taken in")
+        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session:
+            self._follow(session, directory, batches, ended)
+        self._view.note(f"stopped at {batches.reached}")
+
+    def _standing(self, patience_s: float) -> Standing:
+        return retrying(lambda: standing(self._address, self._topics.pattern), deadline_s=patience_s)
+
+    def _new_state(self, now: Standing) -> PipeState:
+        return PipeState(
+            str(self._address),
+            now.cluster,
+            self._sink_name,
+            self._settings.selection.to_json(),
+            dict(self._topics.start),
+            self._topics.choices.epoch,
+            {**self._settings.lasting, "topics": self._topics.pattern},
+        )
+
+    def _checked(self, state: PipeState, now: Standing) -> PipeState:
+        place = str(self._settings.state)
+        if "topics" not in state.options or not same_sink(state.sink, self._sink_name) or state.identity not in ("", now.cluster):
+            raise DefiniteError(
+                f"the state belongs to {state.source} and {state.sink}",
+                place=place,
+                hint="use a new state directory, or give the same ends",
+            )
+        if state.options["columns"] != self._settings.lasting["columns"]:
+            raise DefiniteError(
+                "the state was made with other --columns or --exclude-columns", place=place, hint="give the same ones, or use a new state"
+            )
+        take_settings(state, self._settings.choices, place)
+        state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
+        state.options["topics"] = self._topics.pattern
+        return state
+
+    def _note_topics(self, notes: Notes, now: Standing) -> None:
+        if not notes.topics.items() >= dict(now.ids).items():
+            notes.topics |= dict(now.ids)
+            notes.save()
+
+    def _batches(self, directory: StateDirectory, state: PipeState) -> Batches:
+        settings, notes = self._settings, Notes.load(directory.path)
+        self._targets.write_as(state.id, settings.pipe_name)
+        show = functools.partial(shown, settings=settings)
+        evolution = Evolution(
+            state, directory, self._targets, show, settings.schema_changes, settings.pipe_name, settings.selection, self._view.note
+        )
+        committed = committed_offset(directory.checkpoint)
+        reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
+        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple)
+        return Batches(
+            self._address, self._topics, settings, self._targets, directory, state, notes, evolution, reporter, self._view, reached
+        )
+
+    def _follow(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+        """Read until `ended`; while Kafka is away, wait for it."""
+        failures = 0
+        while not ended():
+            done = batches.done
+            try:
+                self._stream(session, directory, batches, ended)
+            except KafkaAway as error:
+                failures = 1 if batches.done > done else failures + 1
+                if self._stop.is_set():
+                    return
+                if failures > _MOST_FAILURES:
+                    raise
+                log.warning("waiting: %s", error)
+                waits.note(error.message)
+                check_offsets(batches.reached, self._standing(self._settings.patience_s), batches.notes.topics, self._address)
+                pause(min(failures, 10))
+
+    def _stream(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+        topics = self._topics
+        subscription = Subscription(self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions)
+        stream = RecordStream(session, subscription, directory.checkpoint, batches.run)
+        try:
+            with batches.reporter.beating():
+                while not stream.wait(0.1) and not ended():
+                    self._view.waiting(waits.current())
+        finally:
+            stream.stop()
+
+
+@dataclass(slots=True)
+class Batches:
+    """What the driver does with each batch, and how far the pipe has come."""
+
+    address: KafkaAddress
+    topics: TopicSettings
+    settings: PipeSettings
+    targets: Targets
+    directory: StateDirectory
+    state: PipeState
+    notes: Notes
+    evolution: Evolution
+    reporter: Reporter
+    view: ProgressView
+    reached: KafkaPosition
+    done: int = 0
+    """Batches of this run."""
+    _left_out: set[str] = field(default_factory=set)
+
+    @property
+    def sink(self) -> ClickHouseSink:
+        """The sink as tasks carry it now."""
+        assert isinstance(self.targets.sink, ClickHouseSink)
+        return self.targets.sink
+
+    def covers(self, now: Standing) -> bool:
+        """Whether all that the topics held then was read."""
+        ends = {
+            topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
+            for topic, inner in now.high.offsets.items()
+        }
+        begun = self.reached if self.reached.offsets else initial_position(self.directory.checkpoint)
+        return (begun or KafkaPosition()).covers(KafkaPosition(ends))
+
+    def shown(self) -> dict[TableName, TableSchema]:
+        """The tables that are written, with the columns that are carried of them."""
+        tables = self.state.tables.items()
+        return {name: shown(table.schema, table.hidden, self.settings) for name, table in tables if self.settings.selection(name)}
+
+    def run(self, over: Run, number: int) -> None:
+        """See to it that all of a batch is in the sink."""
+        reports = self._read(over, self.notes.tails_for(number))
+        see_to(refused_in(reports), self.topics.choices, self.sink.own_tables(), self.address, self.settings.pipe_name)
+        self.evolution.truncate(truncations_in(reports))
+        self.notes.note_batch(number, tails_in(reports))
+        self.reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
+        self._tell(reports)
+        self.done += 1
+
+    def _read(self, over: Run, tails: Tails) -> list[Report]:
+        """Read the batch, again as long as it brings news of tables."""
+        for _ in range(_MOST_ROUNDS):
+            reports = over(self.task(tails))
+            self.notes.note_orders(orders_in(reports))
+            found = [one for one in found_in(reports) if self._is_wanted(one.schema.name)]
+            if not found:
+                return reports
+            if not self.evolution.take_up(found):
+                break
+        raise DefiniteError(
+            f"records of table {found[0].schema.name} are not read by what is known of it",
+            place=f"{found[0].topic}[{found[0].partition}]@{found[0].offset}",
+            hint="this is a defect of Headrace; please report it with the record",
+        )
+
+    def _is_wanted(self, name: TableName) -> bool:
+        return self.settings.selection(name) and name not in self.state.ignored
+
+    def task(self, tails: Tails) -> RecordTask:
+        """A task that reads tables as they are known now."""
+        carried = self.shown()
+        needs = retrying(lambda: self.targets.needs(carried.values()))
+        self.targets.expect(carried.values())
+        known = {name: KnownTable(self.state.tables[name].schema, needs[name].key_columns, self.notes.orders.get(name)) for name in carried}
+        choices = self.topics.choices
+        reader = DebeziumReader(choices, choices.topic_map, known, tails)
+        retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
+        keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
+        return RecordTask(reader, self.targets.sink, retry, carried, keeper)
+
+    def _tell(self, reports: list[Report]) -> None:
+        written = [report for report in reports if report.kind == CHANGES]
+        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
+        self.reporter.batch(self.reached, changes, newest)
+        waits.over()
+        self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, _summary(self.reached))
+        for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
+            log.info("records without a change of a row: %s", why)
+            self._left_out.add(why)
+
+
+def _summary(position: KafkaPosition) -> str:
+    """A position on one line."""
+    text = str(position)
+    return text if len(text) <= 80 else f"{len(position.offsets)} topics, {position.version} records"

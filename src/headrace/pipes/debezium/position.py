@@ -1,0 +1,63 @@
+"""How far topics were read: for each partition, the offset of the next record, as Spark's checkpoint has it.
+
+Invariant: offsets of a position only rise from batch to batch, so the sum of them tells a later position from an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.sources.base import Offset
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""By topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPosition:
+    """A place in all of a pipe's topics."""
+
+    offsets: Offsets = field(default_factory=dict)
+    gtid: str = ""
+
+    @classmethod
+    def from_json(cls, raw: Offset) -> KafkaPosition:
+        return cls({topic: {int(partition): int(offset) for partition, offset in inner.items()} for topic, inner in raw.items()})
+
+    def to_json(self) -> Offset:
+        return {topic: {str(partition): offset for partition, offset in inner.items()} for topic, inner in self.offsets.items()}
+
+    @property
+    def version(self) -> int:
+        """Rises with the position. (No row's version: rows have their place in the source's log.)"""
+        return sum(offset for inner in self.offsets.values() for offset in inner.values())
+
+    def covers(self, target: KafkaPosition) -> bool:
+        """Whether everything before the target was read."""
+        return all(
+            self.offsets.get(topic, {}).get(partition, 0) >= offset
+            for topic, inner in target.offsets.items()
+            for partition, offset in inner.items()
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{topic}[{partition}]@{offset}" for topic, inner in sorted(self.offsets.items()) for partition, offset in sorted(inner.items())
+        )
+
+
+def initial_position(checkpoint: Path) -> KafkaPosition | None:
+    """Where Spark's Kafka source began; None if it has not begun."""
+    file = checkpoint / "sources" / "0" / "0"
+    if not file.exists():
+        return None
+    text = file.read_text(errors="replace")
+    try:
+        # A mark that old versions read, then the format's version, then the offsets.
+        return KafkaPosition.from_json(json.loads(text[text.index("{") :]))
+    except ValueError as error:
+        raise DefiniteError(f"Spark's checkpoint cannot be read: {error}", place=str(file), hint="restore the state directory") from error

@@ -1,0 +1,151 @@
+"""Records that cannot be read: the pipe halts, or they are kept elsewhere before their batch counts.
+
+Invariant: a record is in the sink, or counted as one without a change, or kept here, or the pipe has halted. A batch that is read again
+keeps it again under the same name: the table replaces by it, and a topic's copies carry the same place in their headers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.pipes.debezium.cluster import kafka_error
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.bookkeeping import OwnTables, instant_text
+from headrace.sinks.clickhouse.dead_letters import ERRORS
+from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.records import Refused
+
+log = logging.getLogger("headrace")
+
+UNREADABLE: Final = "unreadable"
+"""The state of a record in `headrace.errors`: not a row that `headrace retry` could write."""
+HEADERS: Final = "headrace.error."
+_FLUSH_S: Final = 30.0
+
+
+def check_choice(choices: DebeziumChoices) -> None:
+    """Raise `DefiniteError` if records are to go to a topic that is not named."""
+    if (choices.on_malformed is OnMalformed.TOPIC) != bool(choices.dead_letter_topic):
+        raise DefiniteError(
+            "on_malformed = topic and dead_letter_topic belong together",
+            place="[debezium]",
+            hint="give both, or neither",
+        )
+
+
+def see_to(refused: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str) -> None:
+    """Do with records that cannot be read what was chosen; when this returns, none of them is lost."""
+    if not refused:
+        return
+    if choices.on_malformed is OnMalformed.HALT:
+        raise _halted(refused)
+    if choices.on_malformed is OnMalformed.DEAD_LETTER:
+        retrying(lambda: _post(refused, own, pipe))
+        where = "headrace.errors"
+    else:
+        retrying(lambda: _send(refused, choices.dead_letter_topic, address, pipe))
+        where = f"the topic {choices.dead_letter_topic}"
+    first = refused[0]
+    log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
+
+
+def place_of(one: Refused) -> str:
+    return f"{one.topic}[{one.partition}]@{one.offset}"
+
+
+def _halted(refused: Sequence[Refused]) -> DefiniteError:
+    first = refused[0]
+    more = f" (and {len(refused) - 1} more of the batch)" if len(refused) > 1 else ""
+    choice = "or keep such records with --set debezium.on_malformed=dead_letter (or topic)"
+    return DefiniteError(
+        f"a record cannot be read: {first.reason}{more}",
+        place=place_of(first),
+        hint=f"{first.hint}; {choice}" if first.hint else choice[3:],
+    )
+
+
+def _post(refused: Sequence[Refused], own: OwnTables, pipe: str) -> None:
+    now = instant_text(time.time_ns() // 1000)
+    own.ensure(ERRORS)
+    own.insert(ERRORS, [_row(one, pipe, now) for one in refused])
+
+
+def _row(one: Refused, pipe: str, now: str) -> dict[str, Any]:
+    name = hashlib.sha256("\n".join((pipe, one.topic, str(one.partition), str(one.offset))).encode()).hexdigest()[:16]
+    record = {
+        "key": _shown(one.key),
+        "value": _shown(one.value),
+        "headers": [[header, _shown(value)] for header, value in one.headers],
+    }
+    return {
+        "id": name,
+        "pipe": pipe,
+        "table": one.topic,
+        "target": "",
+        "state": UNREADABLE,
+        "key": one.key.decode(errors="replace") if one.key is not None else "",
+        "column": "",
+        "reason": one.reason,
+        "operation": "record",
+        "version": one.offset,
+        "position": place_of(one),
+        "commit_time": instant_text(0),
+        "row": json.dumps(record, ensure_ascii=False),
+        "place": one.partition,
+        "definition": "",
+        "tries": 1,
+        "failed_at": now,
+        "updated_at": now,
+    }
+
+
+def _shown(value: bytes | None) -> dict[str, str] | str | None:
+    """Bytes so that they can be had back: as text if they are text, else as base64."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _send(refused: Sequence[Refused], topic: str, address: KafkaAddress, pipe: str) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({**address.client_settings(), "enable.idempotence": True, "log_level": 0})
+    try:
+        for one in refused:
+            headers: list[tuple[str, str | bytes | None]] = [*one.headers, *((name, text.encode()) for name, text in _reasons(one, pipe))]
+            producer.produce(topic, value=one.value, key=one.key, headers=headers, on_delivery=delivered)
+        left = producer.flush(_FLUSH_S)
+    except (KafkaException, BufferError) as error:
+        raise _unsent(error, topic, address) from error
+    if failures:
+        raise kafka_error(KafkaException(failures[0]), address)
+    if left:
+        raise TransientError(f"{left} records were not taken by the topic {topic} within {_FLUSH_S:.0f} s", place=str(address))
+
+
+def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceError:
+    if isinstance(error, KafkaException):
+        return kafka_error(error, address)
+    return TransientError(f"the topic {topic} takes records too slowly: {error}", place=str(address))
+
+
+def _reasons(one: Refused, pipe: str) -> list[tuple[str, str]]:
+    said = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
+    return [(HEADERS + name, text) for name, text in said.items()]

@@ -1,0 +1,145 @@
+"""The Kafka sink: the port of `headrace.sinks.base` over a cluster.
+
+A topic holds changes, not rows: nothing in it is replaced, swept or cleared. A block that is written again appears again, with the same
+positions in its messages' headers, by which readers know it. So the sink asks for every table's changes in order, and for a snapshot that
+is of one position and comes before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress, parse_kafka_url
+from headrace.kafka.mypipe_values import Mapping as ValueMapping
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.base import Needs
+from headrace.sinks.kafka.altering import KafkaAltering
+from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, TextAs, UnsignedAs
+from headrace.sinks.kafka.encoding import Forms, MypipeEncoder
+from headrace.sinks.kafka.generic import GenericForms
+from headrace.sinks.kafka.messages import Encoder
+from headrace.sinks.kafka.schemas import open_book
+from headrace.sinks.kafka.specific import SpecificForms
+from headrace.sinks.kafka.topics import ensure_topics
+from headrace.sinks.kafka.writer import KafkaWriter
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSink:
+    """Where changes go: a cluster. Picklable; the password is never shown."""
+
+    address: KafkaAddress
+    choices: KafkaChoices = field(default_factory=KafkaChoices)
+
+    @classmethod
+    def from_url(cls, url: str, choices: KafkaChoices | None = None) -> KafkaSink:
+        """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
+        address = parse_kafka_url(url)
+        chosen = choices or KafkaChoices()
+        if address.topic:
+            chosen = replace(chosen, topic=address.topic)
+        return cls(replace(address, topic=""), chosen)
+
+    @property
+    def appends(self) -> bool:
+        """A topic only ever gets longer."""
+        return True
+
+    def prepare(self, schemas: Iterable[TableSchema]) -> None:
+        """Make the topics that are missing, and register the schemas; raise `DefiniteError` if one cannot be held."""
+        wanted = tuple(schemas)
+        self.check_apart(wanted)
+        for schema in wanted:
+            self.check(schema)
+        ensure_topics(self.address, self.choices, (self.choices.topic_of(schema.name) for schema in wanted))
+        forms = self._forms()
+        if forms is not None:
+            for schema in wanted:
+                forms.of(schema)
+
+    def check(self, schema: TableSchema) -> None:
+        """Raise `DefiniteError` if readers of the table's messages so far could not read those of this definition. Changes nothing."""
+        forms = self._forms()
+        if forms is not None:
+            forms.check(schema)
+
+    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+        """Raise `DefiniteError` if two tables' names, made fit for Kafka, are one topic. No broker is asked."""
+        taken: dict[str, TableName] = {}
+        for schema in schemas:
+            topic = self.choices.topic_of(schema.name)
+            other = taken.setdefault(topic, schema.name)
+            if other != schema.name and self.choices.is_apart:
+                raise DefiniteError(
+                    f"the tables {other} and {schema.name} would both go to the topic {topic}",
+                    hint="choose another pattern with kafka.topic, or leave one of the tables out",
+                )
+
+    def replace(self, schema: TableSchema) -> None:
+        """A topic stays: its table's rows come again, as rows of a snapshot."""
+        self.prepare([schema])
+
+    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+        """Every update with the row before it, in order; a snapshot of one position; and transactions."""
+        return {schema.name: Needs((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
+
+    def sweep(self, schema: TableSchema, before: int) -> None:
+        """Nothing is taken out of a topic."""
+        del schema, before
+
+    def holds_rows(self, schema: TableSchema) -> bool:
+        """What is in a topic does not stand in the way of what comes."""
+        del schema
+        return False
+
+    def newest_version(self, schema: TableSchema) -> int | None:
+        del schema
+        return None
+
+    def clear(self, schema: TableSchema, since: int) -> None:
+        """Nothing is taken out of a topic: an attempt at a snapshot stays in it, and the next one follows with newer positions."""
+        del schema, since
+
+    def altering(self) -> KafkaAltering:
+        return KafkaAltering(self.check)
+
+    def books(self) -> None:
+        """A cluster has no place for what is told of pipes: the state directory keeps it."""
+
+    def written_by(self, pipe: str, label: str = "") -> Self:
+        """Positions tell messages apart, whoever writes them."""
+        del pipe, label
+        return self
+
+    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+        del schemas
+        return self
+
+    def again(self) -> Self:
+        return self
+
+    def renewed(self) -> Self:
+        return self
+
+    def writer(self) -> KafkaWriter:
+        return KafkaWriter(self.address, self.choices, self.encoder())
+
+    def encoder(self) -> Encoder:
+        """What makes messages of blocks."""
+        forms = self._forms()
+        if forms is None:
+            raise DefiniteError("Debezium's format is not there yet", hint="choose kafka.format = generic or specific")
+        return MypipeEncoder(self.choices, forms)
+
+    def _forms(self) -> Forms | None:
+        """None: the format has no schemas to register."""
+        mapping = ValueMapping(self.choices.text is TextAs.BYTES, self.choices.bigint_unsigned is UnsignedAs.LONG)
+        match self.choices.format:
+            case MessageFormat.GENERIC:
+                return GenericForms(open_book(self.choices, must_be_shared=False), mapping)
+            case MessageFormat.SPECIFIC:
+                return SpecificForms(open_book(self.choices, must_be_shared=True), mapping)
+        return None

@@ -1,0 +1,403 @@
+"""Spark's own Kafka source, and what a task does with its records.
+
+A Spark partition is a range of offsets of one topic's partition; its records come as Arrow batches, are read in bulk, and each batch's
+blocks are written at once. Invariant: when a task has ended, every record of its range is in the sink, or in its reports (found,
+refused), or counted there as one that carries no change. What a task reports of tables that the sink does not know yet makes the driver
+run the same batch again, which the sink's idempotency allows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.base import Outlet, Writer
+from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.versions import Order, Tail
+from headrace.spark.faults import carried, decode
+from headrace.spark.logs import mark_log
+from headrace.spark.stream import BatchStream, run_task, spark_failure
+from headrace.spark.tasks import Report, Retry, report_batch
+
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refused", "truncated", "ignored", "records"
+ORDER, TAIL = "order", "tail"
+"""Kinds of reports."""
+MOST_REFUSED: Final = 1000
+"""Of one task: more than that is not a matter of some records."""
+
+
+class KafkaAway(TransientError):
+    """The cluster does not answer Spark: what was read so far counts, the rest is read when it is back."""
+
+
+class RecordReader(Protocol):
+    """Makes blocks of records. Picklable."""
+
+    def read(self, records: Records) -> Decoded: ...
+
+
+class ValueKeeper(Protocol):
+    """Puts the values that did not change, and that events do not hold, into blocks. Picklable."""
+
+    def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which records a stream reads, and how fast."""
+
+    address: KafkaAddress
+    pattern: str
+    """A regular expression over whole names of topics; topics that come later are taken in, from their beginning."""
+    start: Mapping[str, str] = field(default_factory=lambda: {"startingOffsets": "earliest"})
+    """Where the first batch begins, in the words of Spark's options."""
+    max_offsets: int = 0
+    """The most records of one batch; 0: all that are there."""
+    min_partitions: int = 0
+    """Tasks of a batch at the least: a partition's records are then cut among several."""
+
+
+def records_frame(session: SparkSession, subscription: Subscription) -> DataFrame:
+    """The records of a subscription, as Spark's Kafka source streams them."""
+    options: dict[str, str] = {
+        # Records of transactions that were given up are no records.
+        "kafka.isolation.level": "read_committed",
+        # Measured: a fetch of 1 MiB per partition, the default, keeps a consumer waiting for most of its time.
+        "kafka.max.partition.fetch.bytes": str(8 << 20),
+        "kafka.max.poll.records": "20000",
+        **subscription.address.spark_options(),
+        **subscription.start,
+        "subscribePattern": subscription.pattern,
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+    if subscription.max_offsets:
+        options["maxOffsetsPerTrigger"] = str(subscription.max_offsets)
+    if subscription.min_partitions:
+        options["minPartitions"] = str(subscription.min_partitions)
+    return session.readStream.format("kafka").options(**options).load().select(*COLUMNS)
+
+
+class RecordStream(BatchStream):
+    """A running replication of topics."""
+
+    def __init__(
+        self, session: SparkSession, subscription: Subscription, checkpoint: Path, run: Callable[[Callable[[Any], list[Report]], int], None]
+    ) -> None:
+        """`run` gets what runs a task over a batch, as often as it likes, and the batch's number; what it raises stops the batch."""
+        self._address = subscription.address
+
+        def batch(frame: DataFrame, number: int) -> None:
+            run(lambda task: self._over(frame, task), number)
+
+        super().__init__(session, records_frame(session, subscription), checkpoint, batch)
+
+    def _over(self, frame: DataFrame, task: Any) -> list[Report]:
+        try:
+            return run_task(frame, task)
+        except DefiniteError as error:
+            raise kafka_failure(error.message, self._address) or error from error
+
+    def _translated(self, error: Exception) -> HeadraceError:
+        return decode(str(error)) or kafka_failure(str(error), self._address) or spark_failure(error)
+
+
+_LOST: Final = ("KAFKA_DATA_LOSS", "some data may have been", "OffsetOutOfRangeException", "was changed from", "topicPartitions are gone")
+_AWAY: Final = (
+    "TimeoutException",
+    "DisconnectException",
+    "NetworkException",
+    "BrokerNotAvailableException",
+    "LeaderNotAvailableException",
+    "NotLeaderOrFollowerException",
+    "No resolvable bootstrap urls",
+    "CoordinatorNotAvailableException",
+    "Failed to update metadata",
+)
+_DENIED: Final = ("SaslAuthenticationException", "SslAuthenticationException", "AuthorizationException")
+
+
+def kafka_failure(text: str, address: KafkaAddress) -> HeadraceError | None:
+    """What Spark's Kafka source fails of, if it is about Kafka."""
+    line = next((line.strip() for line in text.splitlines() if any(word in line for word in (*_LOST, *_DENIED, *_AWAY))), "")
+    if any(word in text for word in _LOST):
+        return DefiniteError(
+            f"records that were not read yet are gone from Kafka: {_without_secrets(line, address)}",
+            place=str(address),
+            hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, and "
+            "begin anew with another --state",
+        )
+    if any(word in text for word in _DENIED):
+        return DefiniteError(
+            f"Kafka does not let us in: {_without_secrets(line, address)}",
+            place=str(address),
+            hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
+        )
+    if any(word in text for word in _AWAY):
+        return KafkaAway(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
+    return None
+
+
+def _without_secrets(line: str, address: KafkaAddress) -> str:
+    return line.replace(address.password, "***")[:300] if address.password else line[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTask:
+    """Reads records and writes their blocks. Picklable."""
+
+    reader: RecordReader
+    sink: Outlet
+    retry: Retry
+    shown: Mapping[TableName, TableSchema]
+    """The tables that are written, with the columns that are carried of them; blocks of others are counted as left out."""
+    keeper: ValueKeeper | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark_log()
+        with carried():
+            reports = self.run(records for batch in batches for records in records_of(batch))
+        yield report_batch(reports)
+
+    def run(self, pieces: Iterable[Records]) -> list[Report]:
+        """Read and write; what is left for the driver."""
+        done = _Done()
+        writer = self.sink.writer()
+        try:
+            for records in pieces:
+                self._copy(records, writer, done)
+        finally:
+            writer.close()
+        return done.reports()
+
+    def _copy(self, records: Records, writer: Writer, done: _Done) -> None:
+        decoded = self.reader.read(records)
+        done.add(records, decoded)
+        for place, block in enumerate(decoded.blocks):
+            schema = self.shown.get(block.schema.name)
+            if schema is None:
+                done.leave_out(block)
+                continue
+            kept = decoded.kept[place] if place < len(decoded.kept) else {}
+            written = project(self._filled(block, kept, records), schema)
+            self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
+            done.wrote(written)
+
+    def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:
+        if not kept or self.keeper is None:
+            return block
+        return self.keeper.filled(block, kept, f"{records.topic}[{records.partition}]")
+
+
+def project(block: ChangeBlock, schema: TableSchema) -> ChangeBlock:
+    """A block with the columns of a schema only."""
+    if schema == block.schema:
+        return block
+    names = [column.name for column in schema.columns]
+    return ChangeBlock(
+        schema, block.images.select(names), block.op, block.version, block.commit_ts, block.transaction, block.order, block.query
+    )
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[Records]:
+    """The records of a batch, by topic and partition; nearly always all of it is of one."""
+    if not batch.num_rows:
+        return
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    start = 0
+    for end in _bounds(topics, partitions):
+        yield _records(batch.slice(start, end - start), topics[start].as_py(), partitions[start].as_py())
+        start = end
+
+
+def _bounds(topics: Any, partitions: Any) -> list[int]:
+    rows = len(topics)
+    ends = [topics[0] == topics[rows - 1], partitions[0] == partitions[rows - 1]]
+    if all(ends) and pc.count_distinct(partitions).as_py() == 1 and pc.count_distinct(topics).as_py() == 1:
+        return [rows]
+    other = pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
+    return [*(place + 1 for place in pc.indices_nonzero(other).to_pylist()), rows]
+
+
+def _records(piece: pa.RecordBatch, topic: str, partition: int) -> Records:
+    headers = piece.column("headers")
+    stamps = piece.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return Records(
+        topic,
+        partition,
+        piece.column("offset"),
+        piece.column("key"),
+        piece.column("value"),
+        stamps,
+        None if headers.null_count == len(headers) else headers,
+    )
+
+
+class _Done:
+    """What a task has done so far."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, list[int]] = {}
+        self._found: dict[TableName, dict[TableSchema, Found]] = {}
+        self._refused: list[Refused] = []
+        self._truncations: dict[TableName, int] = {}
+        self._ignored: dict[str, int] = {}
+        self._orders: dict[TableName, dict[Order, None]] = {}
+        self._tails: dict[tuple[str, int], tuple[int, Tail]] = {}
+        self._records = self._bytes = 0
+
+    def add(self, records: Records, decoded: Decoded) -> None:
+        self._records += records.rows
+        self._bytes += int(records.value.nbytes)
+        for found in decoded.found:
+            self._found.setdefault(found.schema.name, {}).setdefault(found.schema, found)
+        for truncation in decoded.truncations:
+            self._truncations[truncation.table] = max(truncation.version, self._truncations.get(truncation.table, 0))
+        for why, count in decoded.ignored.items():
+            self._ignored[why] = self._ignored.get(why, 0) + count
+        for name, order in decoded.orders.items():
+            self._orders.setdefault(name, {})[order] = None
+        if decoded.tail is not None:
+            self._tails[records.topic, records.partition] = (int(records.offset[-1].as_py()), decoded.tail)
+        self._refused += decoded.refused
+        if len(self._refused) > MOST_REFUSED:
+            first = self._refused[0]
+            raise DefiniteError(
+                f"more than {MOST_REFUSED} records of one batch cannot be read; the first: {first.reason}",
+                place=f"{first.topic}[{first.partition}]@{first.offset}",
+                hint=first.hint or "that is no matter of some records: check debezium.format and which topics are chosen",
+            )
+
+    def leave_out(self, block: ChangeBlock) -> None:
+        why = f"table {block.schema.name} is not chosen"
+        self._ignored[why] = self._ignored.get(why, 0) + block.changes
+
+    def wrote(self, block: ChangeBlock) -> None:
+        totals = self._changes.setdefault(str(block.schema.name), [0, 0, 0])
+        totals[0] += block.changes
+        totals[1] += block.images.nbytes
+        totals[2] = max(totals[2], int(pc.max(block.commit_ts).as_py() or 0))
+
+    def reports(self) -> list[Report]:
+        return [
+            Report(RECORDS, "", self._records, self._bytes, 0, ""),
+            *(Report(CHANGES, table, rows, size, newest, "") for table, (rows, size, newest) in self._changes.items()),
+            *(Report(FOUND, str(name), 0, 0, 0, _found_text(one)) for name, all_of in self._found.items() for one in all_of.values()),
+            *(Report(REFUSED, one.topic, 0, 0, 0, _refused_text(one)) for one in self._refused),
+            *(
+                Report(TRUNCATED, str(name), 0, 0, 0, json.dumps([name.database, name.table, version]))
+                for name, version in self._truncations.items()
+            ),
+            *(Report(IGNORED, why, count, 0, 0, "") for why, count in self._ignored.items()),
+            *(
+                Report(ORDER, str(name), 0, 0, 0, json.dumps([name.database, name.table, order.to_json()]))
+                for name, all_of in self._orders.items()
+                for order in all_of
+            ),
+            *(
+                Report(TAIL, topic, 0, 0, 0, json.dumps([topic, partition, offset, tail.to_json()]))
+                for (topic, partition), (offset, tail) in self._tails.items()
+            ),
+        ]
+
+
+def found_in(reports: Iterable[Report]) -> list[Found]:
+    """What tasks found, in the order of topics and offsets, so that it is taken up alike each time."""
+    found = []
+    for report in reports:
+        if report.kind == FOUND:
+            raw = json.loads(report.detail)
+            found.append(Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"]))
+    return sorted(found, key=lambda one: (one.schema.name, one.topic, one.offset, one.partition))
+
+
+def refused_in(reports: Iterable[Report]) -> list[Refused]:
+    found = [_refused(json.loads(report.detail)) for report in reports if report.kind == REFUSED]
+    return sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
+
+
+def truncations_in(reports: Iterable[Report]) -> list[Truncation]:
+    """Each table once, with the last version at which it was emptied."""
+    last: dict[TableName, int] = {}
+    for report in reports:
+        if report.kind == TRUNCATED:
+            database, table, version = json.loads(report.detail)
+            name = TableName(database, table)
+            last[name] = max(version, last.get(name, 0))
+    return [Truncation(name, version) for name, version in sorted(last.items())]
+
+
+def orders_in(reports: Iterable[Report]) -> dict[TableName, Order]:
+    """The rules that first records have fixed; raises `DefiniteError` if two tasks found different ones of a table."""
+    found: dict[TableName, Order] = {}
+    for report in reports:
+        if report.kind == ORDER:
+            database, table, raw = json.loads(report.detail)
+            name, order = TableName(database, table), Order.from_json(raw)
+            if found.setdefault(name, order) != order:
+                raise DefiniteError(
+                    f"records of table {name} are ordered by different rules: {_order_text(found[name])} and {_order_text(order)}",
+                    place=f"table {name}",
+                    hint="choose one with debezium.versions, or lead the topics to different tables with debezium.topics",
+                )
+    return found
+
+
+def tails_in(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
+    """Of each partition, the tail that the task with the last records of it told."""
+    last: dict[tuple[str, int], tuple[int, Tail]] = {}
+    for report in reports:
+        if report.kind == TAIL:
+            topic, partition, offset, raw = json.loads(report.detail)
+            last[topic, partition] = max(last.get((topic, partition), (-1, Tail())), (offset, Tail.from_json(raw)), key=lambda one: one[0])
+    return {place: tail for place, (_, tail) in last.items()}
+
+
+def _order_text(order: Order) -> str:
+    return f"{order.rule} ({order.topic})" if order.topic else str(order.rule)
+
+
+def _found_text(one: Found) -> str:
+    return json.dumps({"schema": one.schema.to_json(), "topic": one.topic, "partition": one.partition, "offset": one.offset})
+
+
+def _refused_text(one: Refused) -> str:
+    return json.dumps(
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "offset": one.offset,
+            "reason": one.reason,
+            "hint": one.hint,
+            "key": _encoded(one.key),
+            "value": _encoded(one.value),
+            "headers": [[name, _encoded(value)] for name, value in one.headers],
+        }
+    )
+
+
+def _refused(raw: dict[str, Any]) -> Refused:
+    headers = tuple((name, _decoded(value)) for name, value in raw["headers"])
+    place = (raw["topic"], raw["partition"], raw["offset"], raw["reason"], raw["hint"])
+    return Refused(*place, _decoded(raw["key"]), _decoded(raw["value"]), headers)
+
+
+def _encoded(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
