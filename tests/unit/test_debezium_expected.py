@@ -239,3 +239,13 @@ def test_what_nothing_describes_is_taken_for_what_it_looks_like() -> None:
         "v": "struct VariableScaleDecimal",
         "mixed": "string",
     }
+
+
+def test_what_was_taken_for_what_it_looks_like_is_expected_to_look_so_again() -> None:
+    rows = [
+        {"i": 1, "f": 1.5, "t": "x", "b": True, "d": {"a": 1}, "l": [1], "g": {"wkb": "AQ==", "srid": None}},
+        {"v": {"scale": 2, "value": "AQ=="}, "p": {"x": 1.0, "y": 2.0, "wkb": "AQ==", "srid": None}},
+    ]
+    fields = infer_fields(rows)
+    schema = TableSchema(TABLE, tuple(map(column_of, fields)), ())
+    assert expected_fields(schema, DebeziumChoices()).row == fields

@@ -56,6 +56,16 @@ _POINT: Final = (
 )
 
 
+_AS_THEY_CAME: Final = {
+    "map": "map",
+    "boolean": "boolean",
+    "struct VariableScaleDecimal": "variable",
+    "struct Point": "point",
+    "struct Geometry": "geometry",
+}
+"""Shapes by what `field_type` calls them."""
+
+
 def expected_fields(schema: TableSchema, choices: DebeziumChoices) -> RowFields:
     """What Debezium sends for rows of a table that is known, without saying so."""
     check_modes(choices)
@@ -75,6 +85,9 @@ def check_modes(choices: DebeziumChoices) -> None:
 
 def expected_field(column: Column, choices: DebeziumChoices) -> Field:
     """What Debezium sends for a column."""
+    if column.source_type in _AS_THEY_CAME:
+        # All that is known of it is how events looked: so they will look again.
+        return replace(_by_shape(column.name, _AS_THEY_CAME[column.source_type]), optional=column.nullable)
     word, semantic, parameters = _form(column, choices)
     inside: tuple[Field, ...] = ()
     if column.kind is Kind.GEOMETRY:
