@@ -93,6 +93,26 @@ def test_decimals_in_text(numbers: list[Decimal | None], precision: int, scale: 
     assert found.array.to_pylist() == [n if n is not None and fits(n) else None for n in numbers]
 
 
+_SPELLED = re.compile(r"[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)")
+
+
+@given(st.lists(st.text(alphabet="0019.-+", max_size=9), max_size=12), st.integers(1, 20), st.integers(0, 4))
+@example(["", "-", ".", "1.", ".5", "+1", "0001", "1.500", "-0", "00.10", "1-", "--1", "1.2.3"], 4, 1)
+def test_texts_that_may_be_decimals(texts: list[str], precision: int, scale: int) -> None:
+    column = Column("c", Kind.DECIMAL, precision=max(precision, scale), scale=scale)
+
+    def expected(text: str) -> Decimal | None:
+        number = Decimal(text) if _SPELLED.fullmatch(text) else None
+        shifted = None if number is None else number.scaleb(scale, _EXACT)
+        fine = shifted is not None and shifted == shifted.to_integral_value() and abs(shifted) < 10**column.precision
+        return number if fine else None
+
+    found = finish(pa.array(texts, pa.string()), Field("c", "string"), column, Wire.JSON)
+    assert found.array.to_pylist() == [expected(text) for text in texts]
+    mixed = finish(pa.array([*texts, "1e0", "9" * 30], pa.string()), Field("c", "string"), column, Wire.JSON)
+    assert mixed.array.to_pylist()[: len(texts)] == [expected(text) for text in texts]
+
+
 @given(st.lists(st.decimals(-(10**9), 10**9, places=4), min_size=1, max_size=12))
 def test_decimals_in_doubles_are_the_digits_that_the_source_had(numbers: list[Decimal]) -> None:
     column = Column("c", Kind.DECIMAL, precision=14, scale=4)

@@ -18,7 +18,7 @@ import numba
 BASE: Final = "headrace.kernels"
 KERNEL_MODULES: Final = {
     BASE: ("pointers", "words", "utf8"),
-    "headrace.sources.debezium": ("json_grammar", "json_scan", "json_values"),
+    "headrace.sources.debezium": ("json_grammar", "json_scan", "json_values", "value_kernels"),
     "headrace.sources.mysql": (
         "arena",
         "values",

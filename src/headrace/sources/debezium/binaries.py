@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.sources.debezium.value_kernels import PAD, decode_base64, extend_numbers
+
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Mask = npt.NDArray[np.bool_]
 
 _NONE: Final = 255
-_PAD: Final = 64
 _STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 NARROW: Final = 15
 """Bytes of a whole number that surely fits 38 digits; one more may not."""
@@ -74,7 +75,7 @@ def _lookup(alphabet: str, pad: str = "") -> npt.NDArray[np.uint8]:
     for value, letter in enumerate(alphabet):
         table[ord(letter)] = value
     if pad:
-        table[ord(pad)] = _PAD
+        table[ord(pad)] = PAD
     return table
 
 
@@ -88,48 +89,13 @@ for _value, _letter in enumerate("ABCDEF", 10):
 def from_base64(texts: Array) -> Parsed:
     """Bytes of base64 in either alphabet, padded as Java pads it."""
     found = spans(texts)
-    sizes = np.diff(found.offsets)
-    odd = (sizes & 3) != 0
-    if odd.any():
-        return _again(from_base64, texts, odd)
-    codes = _BASE64[found.data].reshape(-1, 4)
-    pads = _pads(codes, found.offsets)
-    wrong = (codes[:, :2] >= _PAD).any(axis=1) | (codes[:, 2:] == _NONE).any(axis=1) | ((codes[:, 2] == _PAD) & (codes[:, 3] != _PAD))
-    # A pad that does not end its value is no pad.
-    ends = np.zeros(len(codes), np.bool_)
-    filled = sizes > 0
-    ends[(found.offsets[1:][filled] >> 2) - 1] = True
-    wrong |= (codes[:, 3] == _PAD) & ~ends
-    if wrong.any():
-        return _again(from_base64, texts, _rows_of(np.flatnonzero(wrong) << 2, found.offsets))
-    return Parsed(
-        _binary(_joined(codes, found.offsets, pads), found.offsets // 4 * 3 - np.concatenate(([0], np.cumsum(pads))), found.valid)
-    )
-
-
-def _pads(codes: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many pads each value has."""
-    last = (offsets[1:] >> 2) - 1
-    filled = np.diff(offsets) > 0
-    pads = np.zeros(len(last), np.int64)
-    pads[filled] = (codes[last[filled], 2:] == _PAD).sum(axis=1)
-    return pads
-
-
-def _joined(codes: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], pads: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    six = np.where(codes == _PAD, 0, codes).astype(np.uint8) if pads.any() else codes
-    out = np.empty((len(codes), 3), np.uint8)
-    out[:, 0] = six[:, 0] << 2 | six[:, 1] >> 4
-    out[:, 1] = six[:, 1] << 4 | six[:, 2] >> 2
-    out[:, 2] = six[:, 2] << 6 | six[:, 3]
-    flat = out.reshape(-1)
-    if not pads.any():
-        return flat
-    ends = offsets[1:] // 4 * 3
-    keep = np.ones(len(flat), np.bool_)
-    keep[ends[pads >= 1] - 1] = False
-    keep[ends[pads == 2] - 2] = False
-    return flat[keep]
+    out = np.empty(len(found.data) // 4 * 3 + 3, np.uint8)
+    offsets, bad = np.empty(len(texts) + 1, np.int32), np.zeros(len(texts), np.bool_)
+    wrong = decode_base64(found.data, found.offsets, _BASE64, out, offsets, bad.view(np.uint8))
+    if not wrong:
+        return Parsed(_binary(out[: offsets[-1]], offsets, found.valid))
+    valid = ~bad if found.valid is None else found.valid & ~bad
+    return Parsed(_binary(out[: offsets[-1]], offsets, valid), bad)
 
 
 def from_hex(texts: Array) -> Parsed:
@@ -159,9 +125,9 @@ def _rows_of(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> M
     return rows
 
 
-def _binary(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], valid: Mask | None) -> Array:
+def _binary(data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any], valid: Mask | None) -> Array:
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    places = pa.py_buffer(offsets.astype(np.int32))
+    places = pa.py_buffer(offsets.astype(np.int32, copy=False))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [bits, places, pa.py_buffer(np.ascontiguousarray(data))])
 
 
@@ -192,26 +158,12 @@ def whole_numbers(raw: Array) -> Parsed:
     valid = there & ~bad
     most = int(sizes[valid].max(initial=0))
     width = 16 if most <= NARROW else WIDE
-    values = np.zeros((len(raw), width), np.uint8)
-    ends, lengths = found.offsets[1:][valid], sizes[valid]
-    if len(ends):
-        values[valid] = _extended(found.data, ends, lengths, most, width)
+    values = np.empty(len(raw) * width, np.uint8)
+    extend_numbers(found.data, found.offsets, width, valid.view(np.uint8), values)
     if width == 16:
         return Parsed(_masked(pa.decimal128(38, 0), values, valid), bad if bad.any() else None)
     array = _masked(pa.decimal256(76, 0), values, valid)
     return _within(array, bad) if most == WIDE else Parsed(array, bad if bad.any() else None)
-
-
-def _extended(
-    data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], most: int, width: int
-) -> npt.NDArray[np.uint8]:
-    """The numbers with their least significant byte first, filled up with their sign."""
-    sign = (data[ends - lengths] >> 7).astype(np.uint8) * np.uint8(255)
-    out = np.repeat(sign[:, None], width, axis=1)
-    for place in range(most):
-        has = lengths > place
-        out[has, place] = data[ends[has] - 1 - place]
-    return out
 
 
 def _within(array: Array, bad: Mask) -> Parsed:

@@ -16,9 +16,21 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.model.spellings import spell_decimals
-from headrace.sources.debezium.binaries import WIDE, Array, Mask, Parsed, from_base64, struct_parts, valid_rows, whole_numbers, without
+from headrace.sources.debezium.binaries import (
+    WIDE,
+    Array,
+    Mask,
+    Parsed,
+    from_base64,
+    spans,
+    struct_parts,
+    valid_rows,
+    whole_numbers,
+    without,
+)
 from headrace.sources.debezium.columns import MOST_DIGITS
 from headrace.sources.debezium.moments import each
+from headrace.sources.debezium.value_kernels import BAD, read_digits
 
 _RANGES: Final = {
     Kind.INT8: (-(1 << 7), (1 << 7) - 1),
@@ -37,6 +49,7 @@ _DIGITS: Final = 38
 _EXACT: Final = Context(prec=200_000)
 _PLAIN_NUMBER: Final = r"^[+-]?0*(?P<before>[0-9]*?)(?:\.(?P<after>[0-9]+))?$"
 _RAISED: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,5}")
+_SHORT: Final = 18
 _MOST_PLACES: Final = 200
 """An exponent beyond this fits no column: such a text is not written out."""
 
@@ -182,6 +195,21 @@ def decimals(array: Array, column: Column) -> Parsed:
 
 
 def _decimals_of_texts(texts: Array, column: Column) -> Parsed:
+    """Decimals in digits: compiled, where they are short enough for 64 bits."""
+    found = spans(texts)
+    numbers, state = np.empty(len(texts), np.int64), np.empty(len(texts), np.uint8)
+    if column.scale > _SHORT or read_digits(found.data, found.offsets, column.precision - column.scale, column.scale, numbers, state):
+        return _long_decimals(texts, column)
+    there = np.ones(len(texts), np.bool_) if found.valid is None else found.valid
+    bad = there & (state == BAD)
+    # The upper half is the sign.
+    wide = np.stack([numbers, numbers >> 63], axis=1)
+    nulls = pa.py_buffer(np.packbits(there & ~bad, bitorder="little").tobytes())
+    made = pa.Array.from_buffers(pa.decimal128(_DIGITS, column.scale), len(texts), [nulls, pa.py_buffer(wide)])
+    return Parsed(made.cast(column.arrow_type), bad if bad.any() else None)
+
+
+def _long_decimals(texts: Array, column: Column) -> Parsed:
     """As `_bounded`: a text is only given to Arrow if its digits fit the column."""
     texts = _without_exponents(texts)
     digits = pc.extract_regex(texts, _PLAIN_NUMBER)
@@ -189,7 +217,8 @@ def _decimals_of_texts(texts: Array, column: Column) -> Parsed:
     fits = pc.and_(
         pc.less_equal(pc.binary_length(before), column.precision - column.scale), pc.less_equal(pc.binary_length(after), column.scale)
     )
-    bad = ~np.asarray(pc.fill_null(pc.and_(fits, pc.is_valid(digits)), False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    fits = pc.and_(pc.and_(fits, pc.is_valid(digits)), pc.match_substring_regex(texts, "[0-9]"))
+    bad = ~np.asarray(pc.fill_null(fits, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
     bad &= valid_rows(texts)
     if bad.any():
         texts = without(texts, bad)
