@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +279,27 @@ def retry(arguments: argparse.Namespace) -> int:
     return DIFFERENT if left else OK
 
 
+def tail(arguments: argparse.Namespace) -> int:
+    """Print what is in a topic, message by message."""
+    from headrace.kafka.consumer import Reading
+    from headrace.kafka.tailing import json_line, tail, text_line
+    from headrace.kafka.topics import EARLIEST, LATEST
+
+    start = arguments.offset or (EARLIEST if arguments.from_beginning or arguments.once else LATEST)
+    line = json_line if arguments.json else text_line
+    stop = threading.Event()
+    _stop_on_signals(stop.set)
+    try:
+        for found in tail(
+            Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
+        ):
+            print(line(found), flush=True)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing is left to write at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table."""
     from headrace.pipes.materialized.answers import answer
@@ -415,6 +437,7 @@ _VERBS = {
     "ddl": ddl,
     "retry": retry,
     "check": check,
+    "tail": tail,
     "sql": sql,
     "settings": settings,
     "serve": serve,

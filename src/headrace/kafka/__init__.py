@@ -1,1 +1,20 @@
-"""Kafka: addresses, schemas, and mypipe's messages, for whoever reads or writes them."""
+"""Kafka: addresses, schemas, and mypipe's messages, for whoever reads or writes them; `consume`, `changes` and `blocks` for programs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.kafka.consumer import blocks, changes, consume
+    from headrace.kafka.row_changes import RowChange, What
+
+__all__ = ["RowChange", "What", "blocks", "changes", "consume"]
+_ROW_CHANGES = ("RowChange", "What")
+
+
+def __getattr__(name: str) -> Any:
+    # Consumers bring compiled kernels with them; whoever wants an address alone does not wait for them.
+    if name in __all__:
+        return getattr(importlib.import_module(f"headrace.kafka.{'row_changes' if name in _ROW_CHANGES else 'consumer'}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

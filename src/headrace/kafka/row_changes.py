@@ -1,0 +1,108 @@
+"""Single changes of rows, for programs that want them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.kafka.mypipe_reader import ReadBlock
+from headrace.model.change import Op
+from headrace.model.schema import Kind
+
+Row = Mapping[str, Any]
+
+
+class What(StrEnum):
+    """What happened to a row."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One message's change of one row."""
+
+    what: What
+    database: str
+    table: str
+    old: Row | None
+    """The row before an update or a deletion. A column that the message says nothing of is not in it; one that is NULL is, as None."""
+    new: Row | None
+    """The row after an insertion or an update."""
+    transaction: str | None
+    """The transaction, as the message names it."""
+    position: int | None
+    """The change's place in the source's log: the same whenever the message is sent again. None where the message does not carry it."""
+    snapshot_row: int | None
+    """The row's number in a snapshot; None for changes."""
+    committed: datetime | None
+    """When it was committed; where the message does not say it, when the message was made."""
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+
+    @property
+    def row(self) -> Row:
+        """The row as it is now, or was last."""
+        found = self.new if self.new is not None else self.old
+        return {} if found is None else found
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+_WHAT = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of a block, in Python's values."""
+
+    op: Op
+    row: Row
+    before: Row | None
+    transaction: str | None
+    commit_us: int
+
+
+def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
+    """A block's changes with the number of each one's message; the image before an update goes with the one after it."""
+    block = read.block
+    rows = _rows(read)
+    names = block.transaction.to_pylist() if block.transaction is not None else [None] * block.rows
+    before: Row | None = None
+    columns = (block.op.to_pylist(), rows, names, block.commit_ts.to_pylist(), read.message.tolist())
+    for op, row, transaction, commit_us, message in zip(*columns, strict=True):
+        if op == Op.BEFORE:
+            before = row
+            continue
+        yield message, Image(Op(op), row, before, transaction, commit_us)
+        before = None
+
+
+def what_of(op: Op) -> What:
+    return _WHAT[op]
+
+
+def _rows(read: ReadBlock) -> list[dict[str, Any]]:
+    images = read.block.images
+    arrays = [
+        # Times of MySQL go below zero and past a day: spans, not times of a day.
+        array.view(pa.int64()).cast(pa.duration("us")) if column.kind is Kind.TIME else array
+        for column, array in zip(read.block.schema.columns, images.columns, strict=True)
+    ]
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(arrays, names=images.schema.names).to_pylist()
+    for name, missing in read.absent.items():
+        for at in np.flatnonzero(missing):
+            del rows[at][name]
+    return rows

@@ -1,0 +1,278 @@
+"""Messages of topics, taken in by the group's offsets or by our own.
+
+Invariant: a message's offset is committed only after whoever took it said so, so a crash hands out some messages twice and never leaves
+one out. With each offset its marks are kept: the last position of each table, so that duplicates are told apart across restarts too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+
+log = logging.getLogger("headrace")
+client_log = logging.getLogger("headrace.kafka.consumer")
+# What librdkafka has to say comes as errors; its own lines would repeat that for every broker and try.
+client_log.setLevel(logging.CRITICAL)
+
+EARLIEST, LATEST = "earliest", "latest"
+_ASK_S: Final = 15.0
+_MOST_METADATA: Final = 3500
+"""Brokers keep 4096 bytes with an offset, unless they are told otherwise."""
+_READ: Final = "allow this user to read the topic and to use the group (Read and Describe)"
+_SIGN_IN: Final = "see the user, the password and the security properties of the address"
+_DEFINITE: Final[Mapping[int, str]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _READ,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _READ,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "see the topic's name; `headrace replicate` makes topics when the first change goes there",
+    KafkaError._UNKNOWN_TOPIC: "see the topic's name",
+    KafkaError.TOPIC_EXCEPTION: "see the topic's name",
+    KafkaError._AUTHENTICATION: _SIGN_IN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _SIGN_IN,
+    KafkaError._SSL: _SIGN_IN,
+    KafkaError._INVALID_ARG: "see the properties of the address",
+    KafkaError.OFFSET_OUT_OF_RANGE: "the topic no longer has (or does not have yet) messages of this offset",
+    KafkaError._AUTO_OFFSET_RESET: "messages were dropped by the topic's retention before they were read: "
+    "choose where to go on by resetting the group's offsets with Kafka's tools, or take another group",
+}
+
+Marks = dict[str, int]
+"""The last position of each table in a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins where nothing was committed."""
+
+    at: str = EARLIEST
+    """earliest, latest, an offset, or -N: the last N messages of each partition."""
+
+    def offset(self, low: int, high: int) -> int:
+        if self.at == EARLIEST:
+            return OFFSET_BEGINNING
+        if self.at == LATEST:
+            return OFFSET_END
+        try:
+            number = int(self.at)
+        except ValueError:
+            raise DefiniteError(f"{self.at!r} is no place to start", hint="earliest, latest, an offset, or -N for the last N") from None
+        return max(low, high + number) if number < 0 else number
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of one partition, in their order."""
+
+    topic: str
+    partition: int
+    messages: Sequence[Message]
+    marks: Marks = field(default_factory=dict)
+    """As of before these messages; whoever drops duplicates keeps them here."""
+
+    def place(self, row: int) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset(row)}"
+
+    def offset(self, row: int) -> int:
+        return _offset(self.messages[row])
+
+
+class TopicConsumer:
+    """Takes messages of topics. With a group: its share, from where the group is; without one: all partitions, and nothing is committed."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        topics: Sequence[str],
+        *,
+        group: str = "",
+        start: Start | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._address, self._topics, self._group, self._start = address, list(topics), group, start or Start()
+        self._refused: KafkaError | None = None
+        self._away_since: float | None = None
+        self._unfinished: set[tuple[str, int]] | None = None
+        self._marks: dict[tuple[str, int], Marks] = {}
+        self._is_cooperative = "cooperative" in (properties or {}).get("partition.assignment.strategy", "")
+        if group and self._start.at not in (EARLIEST, LATEST):
+            raise DefiniteError(f"a group begins at {EARLIEST} or {LATEST}, not at {self._start.at!r}", hint="leave out the group")
+        settings: dict[str, Any] = {
+            "client.id": "headrace",
+            "group.id": group or "headrace-without-a-group",
+            # Messages that are gone before they were read are an error, not a reason to go on elsewhere.
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            **address.client_settings(),
+            **(properties or {}),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "error_cb": self._hear,
+        }
+        try:
+            self._consumer = Consumer(settings, logger=client_log)
+        except KafkaException as error:
+            raise DefiniteError(f"the consumer cannot be made: {error.args[0].str()}", hint="see the properties of the address") from error
+        try:
+            self._begin()
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def poll(self, most: int, timeout_s: float) -> list[Batch]:
+        """What came, by partition; nothing if nothing came in time."""
+        self._check()
+        try:
+            found = self._consumer.consume(most, timeout_s)
+        except KafkaException as error:
+            raise self._failure(error.args[0], "reading") from error
+        by_partition: dict[tuple[str, int], list[Message]] = {}
+        for message in found:
+            problem = message.error()
+            if problem is None:
+                by_partition.setdefault(_place(message), []).append(message)
+            elif problem.code() != KafkaError._PARTITION_EOF:
+                raise self._failure(problem, "reading")
+            elif self._unfinished is not None:
+                self._unfinished.discard(_place(message))
+        if found:
+            self._away_since = None
+        self._check()
+        return [Batch(*place, messages, self._marks.setdefault(place, {})) for place, messages in by_partition.items()]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every partition that is ours was read to its end once."""
+        return self._unfinished is not None and not self._unfinished
+
+    def commit(self, batches: Sequence[Batch]) -> None:
+        """These messages are done: whoever comes after us begins behind them."""
+        if not self._group or not batches:
+            return
+        done = [TopicPartition(one.topic, one.partition, _offset(one.messages[-1]) + 1, metadata=_written(one.marks)) for one in batches]
+        try:
+            answers = self._consumer.commit(offsets=done, asynchronous=False) or []
+        except KafkaException as error:
+            raise self._failure(error.args[0], "committing offsets") from error
+        for answer in answers:
+            if answer.error is not None:
+                raise self._failure(answer.error, f"committing the offset of {answer.topic}[{answer.partition}]")
+
+    def close(self) -> None:
+        """Leave the group; what was not committed is handed out again."""
+        self._consumer.close()
+
+    def _begin(self) -> None:
+        partitions = self._partitions()
+        if self._group:
+            self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+            return
+        self._unfinished = set(partitions)
+        self._consumer.assign([TopicPartition(topic, partition, self._first(topic, partition)) for topic, partition in partitions])
+
+    def _first(self, topic: str, partition: int) -> int:
+        low, high = 0, 0
+        if self._start.at not in (EARLIEST, LATEST):
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ASK_S)
+            except KafkaException as error:
+                raise self._failure(error.args[0], f"asking for the offsets of {topic}") from error
+        found = self._start.offset(low, high)
+        if found > high:
+            raise DefiniteError(
+                f"{topic}[{partition}] has no message {found}: its next one is {high}", place=str(self._address), hint="see --offset"
+            )
+        return found
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        """The topics' partitions; a topic that is not there is an error, unless it is a pattern."""
+        found: list[tuple[str, int]] = []
+        for topic in self._topics:
+            try:
+                told = self._consumer.list_topics(None if topic.startswith("^") else topic, timeout=_ASK_S).topics
+            except KafkaException as error:
+                self._check()
+                raise self._failure(error.args[0], "asking for the topics") from error
+            if not topic.startswith("^"):
+                problem = told[topic].error
+                if problem is not None:
+                    raise self._failure(problem, f"asking for the topic {topic}")
+            names = [topic] if topic in told else sorted(name for name in told if re.match(topic, name))
+            found += [(name, partition) for name in names for partition in sorted(told[name].partitions)]
+        return found
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._unfinished = {(one.topic, one.partition) for one in partitions} | (self._unfinished or set())
+        committed = consumer.committed(partitions, timeout=_ASK_S) if partitions else []
+        for one in committed:
+            self._marks[one.topic, one.partition] = _read(one.metadata)
+            if one.offset < 0:
+                one.offset = self._start.offset(0, 0)
+        (consumer.incremental_assign if self._is_cooperative else consumer.assign)(committed)
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self._marks.pop((one.topic, one.partition), None)
+            if self._unfinished is not None:
+                self._unfinished.discard((one.topic, one.partition))
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() in _DEFINITE:
+            self._refused = error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._away_since is None:
+            self._away_since = time.monotonic()
+            log.warning("waiting: no broker can be reached (%s)", self._address)
+
+    def _check(self) -> None:
+        if self._refused is not None:
+            raise self._failure(self._refused, "reading")
+
+    def _failure(self, error: KafkaError, doing: str) -> HeadraceError:
+        hint = _DEFINITE.get(error.code())
+        message, place = f"{doing} failed: {error.str()}", str(self._address)
+        if hint is not None:
+            return DefiniteError(message, place=place, hint=hint)
+        return TransientError(message, place=place, hint="see whether the brokers are up and can be reached from here")
+
+
+def _place(message: Message) -> tuple[str, int]:
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return topic, partition
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def _written(marks: Marks) -> str:
+    """Marks as text; those of the tables that were heard of last, as many as a broker keeps."""
+    kept = list(marks.items())
+    while kept:
+        text = json.dumps({"headrace": 1, "marks": dict(kept)}, separators=(",", ":"))
+        if len(text.encode()) <= _MOST_METADATA:
+            return text
+        kept = kept[1:]
+    return ""
+
+
+def _read(text: str | None) -> Marks:
+    """Marks from text; another program's word means nothing to us."""
+    try:
+        told = json.loads(text or "null")
+    except ValueError:
+        return {}
+    if not isinstance(told, dict) or told.get("headrace") != 1:
+        return {}
+    return {str(table): int(mark) for table, mark in told["marks"].items()}
