@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
@@ -32,6 +33,7 @@ from headrace.kafka.tailing import tail
 from headrace.model.change import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.broker import PrivateBroker
+from testkit.documents import DOCS, examples_of
 
 GUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 TABLE = TableSchema(
@@ -385,3 +387,27 @@ def test_tail_says_what_is_wrong_with_its_arguments(broker: PrivateBroker) -> No
     with pytest.raises(DefiniteError, match="no topic is named"):
         next(tail(Reading(broker.url("")), once=True))
     assert not list(tail(Reading(broker.url(topic)), once=True))
+
+
+def test_the_example_of_the_document(broker: PrivateBroker) -> None:
+    topic = broker.create_topic("documented")
+    row = {"integers": {"id": 1}, "strings": {"state": "new"}}
+    update = {
+        f"{side}_{name}": values
+        for side, values_of in (("old", row), ("new", {**row, "strings": {"state": "paid"}}))
+        for name, values in values_of.items()
+    }
+    broker.produce(
+        topic,
+        [
+            {"value": _generic(Mutation.INSERT, **row), "headers": _position(9)},
+            {"value": _generic(Mutation.UPDATE, **update), "headers": _position(12)},
+            {"value": _generic(Mutation.DELETE, integers={"id": 1}, strings={"state": "paid"}), "headers": _position(15)},
+        ],
+    )
+    section = (DOCS / "kafka.md").read_text().partition("\n## Consuming\n")[2].partition("\n## ")[0]
+    code, shown = (example.code for example in examples_of(section))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace("broker.example.com:9092/shop_orders_generic", f"{broker.servers}/{topic}"), {})
+    assert printed.getvalue() == shown
