@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.kafka.mypipe_reader import ReadBlock
+from headrace.kafka.mypipe_values import STRINGS, to_map
 from headrace.model.change import Op
-from headrace.model.schema import Kind
+from headrace.model.schema import Column, Kind
 
 Row = Mapping[str, Any]
 
@@ -61,7 +62,9 @@ class RowChange:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
-_WHAT = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
+_TEXTUAL: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
+_CALENDAR: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_WHAT: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,33 @@ def what_of(op: Op) -> What:
 
 def _rows(read: ReadBlock) -> list[dict[str, Any]]:
     images = read.block.images
-    arrays = [
-        # Times of MySQL go below zero and past a day: spans, not times of a day.
-        array.view(pa.int64()).cast(pa.duration("us")) if column.kind is Kind.TIME else array
-        for column, array in zip(read.block.schema.columns, images.columns, strict=True)
-    ]
-    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(arrays, names=images.schema.names).to_pylist()
+    columns = [_plain(column, array) for column, array in zip(read.block.schema.columns, images.columns, strict=True)]
+    names = images.schema.names
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] if columns else [{} for _ in range(len(images))]
     for name, missing in read.absent.items():
         for at in np.flatnonzero(missing):
             del rows[at][name]
     return rows
+
+
+def _plain(column: Column, array: pa.Array) -> list[Any]:
+    """A column's values as Python has them; what Python has no type for is text, as the source shows it."""
+    if column.kind is Kind.TIME:
+        # Times of MySQL go below zero and past a day: spans, not times of a day.
+        return list(array.view(pa.int64()).cast(pa.duration("us")).to_pylist())
+    if column.kind in _TEXTUAL:
+        return list(to_map(column, array, STRINGS).to_pylist())
+    if column.kind not in _CALENDAR:
+        return list(array.to_pylist())
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        # Python's calendar begins with the year 1, MySQL's with 0.
+        return [_in_calendar(value, text) for value, text in zip(array, to_map(column, array, STRINGS).to_pylist(), strict=True)]
+
+
+def _in_calendar(value: pa.Scalar, text: str | None) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return text
