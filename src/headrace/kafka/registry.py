@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro.resolution import problems
 from headrace.kafka.avro.schema import AvroSchema
 
-MEMORY: Final = ("memory", "memory:")
+MEMORY: Final = "memory"
 _FORM: Final = "write http://host:8081 for a registry, a path for a directory of .avsc files, or memory"
 
 
@@ -70,7 +70,7 @@ def open_repository(address: str) -> SchemaRepository:
         from headrace.kafka.registry_http import HttpRepository
 
         return HttpRepository(address)
-    if address in MEMORY:
+    if address.removesuffix(":") == MEMORY:
         return _this_process()
     if not address or "://" in address:
         raise DefiniteError(f"{address!r} is no address of a schema repository", hint=_FORM)
