@@ -9,6 +9,7 @@ from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.demo.server import PrivateServer
