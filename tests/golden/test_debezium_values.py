@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.sources.debezium.events import wire_type
 from headrace.sources.debezium.expected import expected_fields
 from headrace.sources.debezium.fields import Field, RowFields, Wire
 from headrace.sources.debezium.growing import grow, holds
+from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.schema_topic import follow, read_record
 from headrace.sources.debezium.values import default_text, finish
 from headrace.sources.mysql.ddl.columns import parse_type
@@ -26,7 +28,7 @@ from headrace.sources.mysql.ddl.cursor import Cursor
 from headrace.sources.mysql.ddl.definitions import Setting, define_column
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.syntax import ColumnText
-from testkit.debezium_recordings import load_records, load_schemas, load_truth
+from testkit.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 
 MYSQL_TABLES = ("numbers", "texts", "times", "spans", "pairs")
 BINARIES = {"texts": "hex", "doubles": "base64-url-safe"}
@@ -314,3 +316,20 @@ def test_a_table_that_evolves_takes_all_its_events_in_any_order() -> None:
         results.append({(column.name, column.kind, column.nullable) for column in known.columns})
     assert results[0] == results[1]
     assert {name for name, _, _ in results[0]} >= {name for name, _ in load_truth("mysql")["evolving"].columns}
+
+
+def test_numeric_becomes_a_decimal_by_choice() -> None:
+    batches = as_batches(record for record in load_records("postgres-schema") if record.topic.endswith(".kinds"))
+    reader = DebeziumReader(DebeziumChoices(numeric="decimal(60,40)"))
+    known: dict[TableName, KnownTable] = {}
+    values: list[Any] = []
+    for batch in batches:
+        for found in reader.read(batch).found:
+            known[found.schema.name] = KnownTable(found.schema)
+        read = replace(reader, tables=known).read(batch)
+        assert not read.found
+        assert not read.refused
+        values += [value for block in read.blocks for value in block.images["n"].to_pylist()]
+    assert Decimal("12345678901234567890.12345678901234567890123456789") in values
+    (table,) = known.values()
+    assert (table.schema.column("n").kind, table.schema.column("n").scale) == (Kind.DECIMAL, 40)

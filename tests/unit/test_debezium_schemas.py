@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableName
-from headrace.sources.debezium.columns import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of, members_of, table_schema
+from headrace.sources.debezium.columns import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of, members_of, table_schema, with_numeric
 from headrace.sources.debezium.connect_schema import field_of, field_of_avro, is_envelope, row_fields
 from headrace.sources.debezium.fields import Field, RowFields
 
@@ -195,3 +195,14 @@ def test_a_table_is_keyed_as_its_events_are() -> None:
     assert [column.nullable for column in schema.columns] == [True, False]
     with pytest.raises(DefiniteError, match="two fields"):
         table_schema(TABLE, RowFields((_plain("a", "int32"), _plain("a", "string")), ()))
+
+
+def test_decimals_of_any_scale_are_what_was_chosen() -> None:
+    fields = RowFields((_plain("n", "struct", "io.debezium.data.VariableScaleDecimal"), _plain("t", "string")), ())
+    schema = table_schema(TABLE, fields)
+    assert with_numeric(schema, "string") == schema
+    chosen = with_numeric(schema, "Decimal(38, 18)")
+    assert [(column.kind, column.precision, column.scale) for column in chosen.columns] == [(Kind.DECIMAL, 38, 18), (Kind.STRING, 0, 0)]
+    for wrong in ("decimal(77,2)", "decimal(2,3)", "float"):
+        with pytest.raises(DefiniteError, match="numeric cannot be"):
+            with_numeric(schema, wrong)

@@ -66,12 +66,16 @@ class DebeziumChoices:
     epoch: int = 0
     """Raised by one when the source server was replaced by one whose log numbers begin anew."""
     unavailable: Unavailable = Unavailable.KEEP
+    placeholder: str = "__debezium_unavailable_value"
+    """What stands for such a value: the connector's `unavailable.value.placeholder`."""
     on_malformed: OnMalformed = OnMalformed.HALT
     dead_letter_topic: str = ""
     schema_topic: str = ""
     """The connector's topic of schema changes (its `topic.prefix`), for types of events without a schema."""
     decimals: str = "precise"
     """Of events without a schema, the connector's `decimal.handling.mode`: precise, string or double."""
+    numeric: str = "string"
+    """What PostgreSQL's `numeric` without digits becomes: string (all its digits), or decimal(P,S), which refuses values with more."""
     times: str = "adaptive_time_microseconds"
     """Of events without a schema, the connector's `time.precision.mode`."""
     binaries: str = "bytes"

@@ -24,6 +24,8 @@ DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 PRECISION: Final = "connect.decimal.precision"
 VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
 
+_VARIABLE_TYPE: Final = "struct VariableScaleDecimal"
+"""What `field_type` calls it."""
 MOST_DIGITS: Final = 76
 USUAL_DIGITS: Final = 38
 """Of a decimal whose precision nobody tells: 128 bits, unless its scale leaves fewer than half of them before the point."""
@@ -115,6 +117,28 @@ def table_schema(name: TableName, fields: RowFields, default_of: DefaultOf | Non
         tuple(replace(column, nullable=False) if column.name in required else column for column in columns),
         fields.key,
     )
+
+
+def with_numeric(schema: TableSchema, numeric: str) -> TableSchema:
+    """The table with decimals of any scale as it was chosen: `string`, or `decimal(P,S)`."""
+    digits = numeric_digits(numeric)
+    if digits is None or all(column.source_type != _VARIABLE_TYPE for column in schema.columns):
+        return schema
+    columns = [
+        replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1]) if column.source_type == _VARIABLE_TYPE else column
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))
+
+
+def numeric_digits(numeric: str) -> tuple[int, int] | None:
+    """The digits, and those after the point, of `decimal(P,S)`; None for `string`. Anything else is refused."""
+    found = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", numeric.strip(), re.IGNORECASE)
+    if found and 1 <= int(found[1]) <= MOST_DIGITS and int(found[2]) <= int(found[1]):
+        return int(found[1]), int(found[2])
+    if numeric.strip().lower() == "string":
+        return None
+    raise DefiniteError(f"numeric cannot be {numeric!r}", place="numeric", hint="choose string, or decimal(P,S) of at most 76 digits")
 
 
 def column_of(field: Field) -> Column:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import DECIMAL, PRECISION, VARIABLE
+from headrace.sources.debezium.columns import DECIMAL, PRECISION, VARIABLE, numeric_digits
 from headrace.sources.debezium.fields import Field, RowFields
 
 _DECIMALS: Final = ("precise", "string", "double")
@@ -74,6 +74,7 @@ def expected_fields(schema: TableSchema, choices: DebeziumChoices) -> RowFields:
 
 def check_modes(choices: DebeziumChoices) -> None:
     """Refuse modes that no connector has."""
+    numeric_digits(choices.numeric)
     for setting, given, known in (
         ("decimals", choices.decimals, _DECIMALS),
         ("times", choices.times, _TIMES),

@@ -121,7 +121,7 @@ def _columns(
         if field is None:
             columns.append(absent(column, rows))
             continue
-        found = finish(image[column.name], field, column, wire, binaries=choices.binaries)
+        found = finish(image[column.name], field, column, wire, placeholder=choices.placeholder, binaries=choices.binaries)
         array = found.array
         if found.kept is not None:
             kept[column.name] = found.kept

@@ -21,7 +21,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.blocks import blocks_of, some_images
 from headrace.sources.debezium.choices import Format, Versions
 from headrace.sources.debezium.choices import Shape as ChosenShape
-from headrace.sources.debezium.columns import table_schema
+from headrace.sources.debezium.columns import table_schema, with_numeric
 from headrace.sources.debezium.envelopes import names_program
 from headrace.sources.debezium.events import MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
 from headrace.sources.debezium.expected import expected_fields, infer_fields
@@ -300,6 +300,10 @@ class Reading:
         return Placed(source, self._records.offset.to_numpy(zero_copy_only=False)[rows], op == READ, self._place)
 
     def _told(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
+        """The table as events describe it and as it was chosen."""
+        return with_numeric(self._described(table, known, fields), self._choices.numeric)
+
+    def _described(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
         """The table as events describe it; what they leave to what is known of it is as it is known."""
         expected = self._expected.get(table)
         if known is None or expected is None:
