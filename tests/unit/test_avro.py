@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.avro.encoder import Encoder, MapOf
 from headrace.kafka.avro.resolution import problems
-from headrace.kafka.avro.schema import AvroSchema, Kind, parse_schema, schema_of
+from headrace.kafka.avro.schema import AvroSchema, Kind, parse_schema, schema_of, tree_of
 from testkit.avro_random import fields_of, read_with_fastavro, write_with_fastavro
 
 GUID = {"type": "fixed", "name": "Guid", "size": 16}
@@ -53,6 +53,17 @@ def test_names_and_namespaces() -> None:
     assert root.fields[3].type.aliases == ("other.G",)
     assert root.fields[4].properties == {"connect.name": "x"}
     assert root.fields[4].type.nullable
+
+
+def test_a_schema_written_out_again_is_the_same() -> None:
+    inner = {"type": "record", "name": "shop.Inner", "fields": [{"name": "n", "type": GUID, "default": "x" * 16}], "connect.name": "i"}
+    kinds = {"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "B"}
+    outer = record(("a", "shop.Inner"), ("b", ["null", "shop.Inner"], {"default": None, "aliases": ["c"]}), ("e", kinds), namespace="x.y")
+    read = parse_schema(json.dumps(outer), references=(json.dumps(inner),)).root
+    assert schema_of(tree_of(read)).root == read
+    assert read.fields[1].type.values[0].fields[0].type.size == 16
+    moment = {"type": "map", "values": {"type": "array", "items": {"type": "long", "logicalType": "timestamp-micros", "x": 1}}}
+    assert tree_of(schema_of(moment).root) == moment
 
 
 def test_logical_types_are_named_only() -> None:

@@ -289,6 +289,18 @@ def test_tombstones_of_a_flat_topic_are_deletions(tmp_path: Path) -> None:
     assert [one.reason for one in wrong.refused] == [f"its key's schema cannot be used: there is no schema with the id 99 in {tmp_path}"]
 
 
+def test_schemas_that_refer_to_others(made: Made) -> None:
+    point: Any = ROW[3]["type"][1]
+    names_it = [*ROW[:3], {"name": "at", "type": ["null", "geo.Point"]}]
+    text = json.dumps(
+        {**ENVELOPE, "fields": [{"name": "before", "type": ["null", {**VALUE, "fields": names_it}]}, *ENVELOPE["fields"][1:]]}
+    )
+    whole = parse_schema(text, references=(json.dumps(point),))
+    number = made.repository.register("refers", whole)
+    body = write_with_fastavro(fastavro.parse_schema(ENVELOPE), event("c", None, row(1, at={"x": 0.5}), 10))
+    assert only(parse(made, [(None, framed_with(number) + body)])).image["at"].to_pylist() == [{"x": 0.5}]
+
+
 def test_keys_in_json_beside_values_in_avro(made: Made) -> None:
     value = made.encode(ENVELOPE, event("c", None, row(1), 10))
     keys: list[tuple[bytes | None, tuple[str, ...]]] = [

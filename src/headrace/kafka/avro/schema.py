@@ -149,6 +149,36 @@ def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
     return parse_schema(json.dumps(tree, separators=(",", ":")))
 
 
+def tree_of(found: AvroType, seen: set[str] | None = None) -> Any:
+    """A type as JSON has it, whole: names in full, types of other schemas written out where they are first used."""
+    seen = set() if seen is None else seen
+    if found.kind is Kind.UNION:
+        return [tree_of(branch, seen) for branch in found.branches]
+    if found.name and found.name in seen:
+        return found.name
+    seen.add(found.name)
+    tree: dict[str, Any] = {"type": found.kind.value, **found.properties}
+    if found.logical:
+        tree["logicalType"] = found.logical
+    if found.name:
+        tree |= {"name": found.name, "aliases": list(found.aliases)}
+    match found.kind:
+        case Kind.RECORD:
+            tree["fields"] = [_field_tree(one, seen) for one in found.fields]
+        case Kind.ARRAY | Kind.MAP:
+            tree["items" if found.kind is Kind.ARRAY else "values"] = tree_of(found.content, seen)
+        case Kind.ENUM:
+            tree |= {"symbols": list(found.symbols)} | ({} if found.default is None else {"default": found.default})
+        case Kind.FIXED:
+            tree["size"] = found.size
+    return tree if len(tree) > 1 else found.kind.value
+
+
+def _field_tree(one: AvroField, seen: set[str]) -> dict[str, Any]:
+    tree = {"name": one.name, "type": tree_of(one.type, seen), "aliases": list(one.aliases), **one.properties}
+    return {**tree, "default": one.default} if one.has_default else tree
+
+
 def _tree(text: str) -> Any:
     try:
         return json.loads(text)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.avro.framing import schema_ids
-from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind
+from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind, tree_of
 from headrace.kafka.registry import SchemaRepository, open_repository
 from headrace.sources.debezium.avro_wire import as_wire
 from headrace.sources.debezium.choices import DebeziumChoices, Shape
@@ -134,7 +134,7 @@ class AvroParser:
         return _layout_of(value, key, names, self._choices.shape, self._choices.flat_prefix, topic)
 
     def _deletions(self, schema: AvroSchema, keys: pa.BinaryArray, rows: Rows) -> tuple[list[Events], list[Refusal]]:
-        expected, key = self._expected, field_of_avro(orjson.loads(schema.text))
+        expected, key = self._expected, field_of_avro(tree_of(schema.root))
         if expected is None:
             return [], [_refusal(row, "its table is not known") for row in rows.tolist()]
         names = key_names(key)
@@ -173,7 +173,7 @@ class AvroParser:
 @functools.lru_cache(maxsize=1024)
 def _layout_of(value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...] | None, shape: Shape, prefix: str, topic: str) -> _Layout:
     """How records with these schemas are read. `names`: those of the key's fields, where it is not in Avro."""
-    described = field_of_avro(orjson.loads(value.text))
+    described = field_of_avro(tree_of(value.root))
     what = What.FLAT if shape is Shape.FLAT else what_is(described, [], topic)
     if what is What.FLAT and shape is Shape.ENVELOPE:
         raise DefiniteError("it is no envelope of Debezium's", hint="set shape to flat or auto")
@@ -182,7 +182,7 @@ def _layout_of(value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...]
     if what in NO_ROWS:
         return _Layout(what, _decoder(value.root), RowFields((), ()), {})
     about = {} if what is What.ENVELOPE else _about(described, prefix)
-    fields = row_fields(described, None if key is None else field_of_avro(orjson.loads(key.text)), frozenset(about))
+    fields = row_fields(described, None if key is None else field_of_avro(tree_of(key.root)), frozenset(about))
     if names is not None:
         fields = replace(fields, key=tuple(name for name in names if any(part.name == name for part in fields.row)))
     wanted = _wanted(value.root) if what is What.ENVELOPE else value.root
