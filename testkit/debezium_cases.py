@@ -25,6 +25,8 @@ class Case:
 
 
 SENTINEL = "sentinel"
+UNALTERED = ("sbtest1", "nokey", "pairs", "uniques", "emptied", "late", "spans", "numbers", "texts", "times")
+"""Tables of MySQL's and MariaDB's case that keep their definition, with dates that a calendar has."""
 _BINARY = "x'00FF80fe0a22'"
 
 _SBTEST = (

@@ -17,11 +17,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from testkit.binlogs import Logbook, open_logbook
+from testkit.binlogs import Logbook, Place, open_logbook
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, avro_converters, flattened, json_converters, mysql_settings, postgres_settings
-from testkit.debezium_cases import DATABASE, MARIADB, MYSQL, POSTGRES, SENTINEL, Case
-from testkit.debezium_recordings import GOLDEN, KafkaRecord, Truth, save_records, save_schemas, save_truth
+from testkit.debezium_cases import DATABASE, MARIADB, MYSQL, POSTGRES, SENTINEL, UNALTERED, Case
+from testkit.debezium_recordings import GOLDEN, KafkaRecord, RecordedLog, Truth, save_log, save_records, save_schemas, save_truth
 from testkit.postgres import PrivatePostgres
 from testkit.schema_registry import PrivateRegistry
 from testkit.servers import build
@@ -99,6 +99,8 @@ class Bench:
     run: Callable[[str], None]
     prefix: str = "public"
     """What stands before a table's name in settings and topics."""
+    before_stream: Callable[[], None] = lambda: None
+    log: RecordedLog | None = None
     recorded: dict[str, list[KafkaRecord]] = field(default_factory=dict)
 
     def record(self, chosen: list[Variant]) -> None:
@@ -110,6 +112,7 @@ class Bench:
         topic = f"{self.prefix}.{SENTINEL}"
         for variant in chosen:
             readers[variant.name].until(f"{variant.name}.{topic}", 1, lambda name=variant.name: self.worker.runs(name))
+        self.before_stream()
         for statement in self.case.stream:
             self.run(statement)
         self.run(f"INSERT INTO {SENTINEL} VALUES (2)")
@@ -195,7 +198,10 @@ def record_binlog(flavour: str, scratch: Path, chosen: list[Variant]) -> tuple[B
             bench.prefix = DATABASE
             bench.run = book.run
             bench.settings = lambda name: mysql_settings(server, name, bench.worker.history_file(name), [DATABASE], partitions=2)
+            starts: list[Place] = []
+            bench.before_stream = lambda: starts.append(book.place())
             bench.record(chosen)
+            bench.log = _log(book, starts[0])
             return bench, {table: _binlog_truth(book, table) for table in case.tables}
     finally:
         server.remove()
@@ -224,6 +230,13 @@ def _bench(scratch: Path, case: Case, flavour: str = "") -> Iterator[Bench]:
             yield Bench(broker, worker, case, unset, unset)
     finally:
         broker.remove()
+
+
+def _log(book: Logbook, start: Place) -> RecordedLog:
+    end = book.place()
+    data = (book.server.binlog_dir / start.file).read_bytes()[: end.offset]
+    checksum = book.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
+    return RecordedLog(start.file, start.offset, checksum, tuple(book.schema(table) for table in UNALTERED), data)
 
 
 def _binlog_truth(book: Logbook, table: str) -> Truth:
@@ -256,6 +269,8 @@ def save(connector: str, bench: Bench, truth: dict[str, Truth], schemas: dict[in
     for name, records in bench.recorded.items():
         save_records(f"{connector}-{name}", records)
     save_truth(connector, truth)
+    if bench.log is not None:
+        save_log(connector, bench.log)
     if schemas:
         save_schemas(f"{connector}-avro", schemas)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.model.schema import TableSchema
 from headrace.sources.debezium.records import Records
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "debezium"
@@ -45,6 +46,19 @@ class Truth:
     key: tuple[str, ...]
     rows: tuple[tuple[str | bytes | float | None, ...], ...]
     """The server's text of each value; floats as numbers, binary values as bytes; MySQL's geometries and vectors as hexadecimal text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLog:
+    """The binary log that the connectors read, from its first byte on."""
+
+    file: str
+    start: int
+    """Where the changes begin that the connectors followed; what is before it they read in their snapshot."""
+    checksum: bool
+    schemas: tuple[TableSchema, ...]
+    """Of the tables that no statement altered meanwhile."""
+    data: bytes
 
 
 def recording_names(connector: str = "") -> list[str]:
@@ -87,6 +101,19 @@ def save_truth(connector: str, tables: dict[str, Truth]) -> None:
         for table, truth in tables.items()
     }
     (GOLDEN / f"{connector}.truth.json").write_text(json.dumps(raw, ensure_ascii=False, indent=1) + "\n")
+
+
+def load_log(connector: str) -> RecordedLog:
+    """What MySQL or MariaDB wrote while its connectors were recorded."""
+    raw = json.loads((GOLDEN / f"{connector}.log.json").read_text())
+    schemas = tuple(TableSchema.from_json(one) for one in raw["schemas"])
+    return RecordedLog(raw["file"], raw["start"], raw["checksum"], schemas, base64.b64decode(raw["data"]))
+
+
+def save_log(connector: str, log: RecordedLog) -> None:
+    raw = {"file": log.file, "start": log.start, "checksum": log.checksum, "schemas": [schema.to_json() for schema in log.schemas]}
+    text = json.dumps({**raw, "data": base64.b64encode(log.data).decode()}, ensure_ascii=False)
+    (GOLDEN / f"{connector}.log.json").write_text(text + "\n")
 
 
 def load_schemas(name: str) -> dict[int, str]:

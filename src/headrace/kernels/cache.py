@@ -34,6 +34,7 @@ KERNEL_MODULES: Final = {
         "charset_kernels",
     ),
     "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
+    "headrace.sinks.kafka": ("json_kernels",),
 }
 """By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""
 
