@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
-KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/kafka/avro/*.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/kafka/avro/*.py src/headrace/sinks/kafka/json_kernels.py)
 CODE := src tests testkit $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
@@ -42,9 +42,11 @@ soak: setup ## Damaged input and crashes, at length and with other seeds each ti
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py $(ARGS)
 
 .PHONY: record
-record: setup ## Write the recorded logs in tests/golden anew from both servers (testkit/scenarios.py says what)
+record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/scenarios.py, debezium_cases.py)
 	@$(BIN)/python -m testkit.mysql_fetch
 	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/integration/test_decode_fixtures.py
+	@scripts/install-system-packages $(PYTHON) record
+	PYTHONPATH=. $(BIN)/python -m testkit.debezium_recorder
 
 .PHONY: lint
 lint: setup ## Check style, types and import rules

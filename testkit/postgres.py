@@ -44,7 +44,7 @@ def find_postgres() -> Path:
     """The directory of the newest installed server's programs."""
     found = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: int(re.sub(r"\D", "", path.parts[-3]) or 0))
     if not found:
-        raise DefiniteError("PostgreSQL's server is not installed", hint="install it: scripts/install-system-packages python3 tests")
+        raise DefiniteError("PostgreSQL's server is not installed", hint="install it: scripts/install-system-packages python3 record")
     return found[-1].parent
 
 

@@ -19,6 +19,7 @@ from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
 from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, TextAs, UnsignedAs
 from headrace.sinks.kafka.encoding import Forms, MypipeEncoder
+from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
 from headrace.sinks.kafka.generic import GenericForms
 from headrace.sinks.kafka.messages import Encoder
 from headrace.sinks.kafka.schemas import open_book
@@ -33,6 +34,8 @@ class KafkaSink:
 
     address: KafkaAddress
     choices: KafkaChoices = field(default_factory=KafkaChoices)
+    origin: Origin = field(default_factory=Origin)
+    """What Debezium's events say of the source."""
 
     @classmethod
     def from_url(cls, url: str, choices: KafkaChoices | None = None) -> KafkaSink:
@@ -131,7 +134,7 @@ class KafkaSink:
         """What makes messages of blocks."""
         forms = self._forms()
         if forms is None:
-            raise DefiniteError("Debezium's format is not there yet", hint="choose kafka.format = generic or specific")
+            return DebeziumEncoder(self.choices, self.origin)
         return MypipeEncoder(self.choices, forms)
 
     def _forms(self) -> Forms | None:
