@@ -94,10 +94,6 @@ class Replay:
         self.refused += decoded.refused
         for what, number in decoded.ignored.items():
             self.ignored[what] = self.ignored.get(what, 0) + number
-        for truncation in decoded.truncations:
-            rows = self.images.get(truncation.table, {})
-            for key in [key for key, (version, _, _) in rows.items() if version < truncation.version]:
-                del rows[key]
         for block, kept in zip(decoded.blocks, decoded.kept, strict=True):
             assert block.images.schema == block.schema.arrow_schema
             block.images.validate()
@@ -111,6 +107,11 @@ class Replay:
                     counted[tuple(map(str, row.values())), number] = -1 if op in _TAKES_AWAY else 1
                     continue
                 self._merge(known, op, version, row, [name for name, mask in kept.items() if mask[place].as_py()])
+
+        for truncation in decoded.truncations:
+            rows = self.images.get(truncation.table, {})
+            for key in [key for key, (version, _, _) in rows.items() if version < truncation.version]:
+                del rows[key]
 
     def _merge(self, known: KnownTable, op: int, version: int, row: dict[str, Any], kept: list[str]) -> None:
         rows = self.images.setdefault(known.schema.name, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.state import sync_directory
+from headrace.sources.debezium.records import Truncation
 from headrace.sources.debezium.versions import Order, Tail
 
 Tails = Mapping[tuple[str, int], Tail]
@@ -34,6 +35,8 @@ class Notes:
     """The last batch of which something was noted."""
     before: Tails = field(default_factory=dict)
     after: Tails = field(default_factory=dict)
+    emptied: dict[TableName, int] = field(default_factory=dict)
+    """The versions at which tables were emptied last: what partitions that lag behind still bring from before stays out."""
 
     @classmethod
     def load(cls, directory: Path) -> Notes:
@@ -43,7 +46,8 @@ class Notes:
         try:
             raw = json.loads(path.read_bytes())
             orders = {TableName(database, table): Order.from_json(order) for database, table, order in raw["orders"]}
-            return cls(path, orders, raw["topics"], raw["batch"], _read_tails(raw["before"]), _read_tails(raw["after"]))
+            emptied = {TableName(database, table): version for database, table, version in raw.get("emptied", ())}
+            return cls(path, orders, raw["topics"], raw["batch"], _read_tails(raw["before"]), _read_tails(raw["after"]), emptied)
         except (ValueError, KeyError, TypeError) as error:
             hint = "restore the file, or start over: remove the state directory and the target tables"
             raise DefiniteError(f"a file of the state directory is damaged: {error!r}", place=str(path), hint=hint) from error
@@ -68,6 +72,14 @@ class Notes:
             self.batch, self.before, self.after = batch, before, after
             self.save()
 
+    def note_emptied(self, truncations: Iterable[Truncation]) -> None:
+        """Tables were emptied in the source, and are in the sink."""
+        known = dict(self.emptied)
+        for one in truncations:
+            self.emptied[one.table] = max(one.version, self.emptied.get(one.table, 0))
+        if self.emptied != known:
+            self.save()
+
     def save(self) -> None:
         content = {
             "orders": [[name.database, name.table, order.to_json()] for name, order in sorted(self.orders.items())],
@@ -75,6 +87,7 @@ class Notes:
             "batch": self.batch,
             "before": _tails(self.before),
             "after": _tails(self.after),
+            "emptied": [[name.database, name.table, version] for name, version in sorted(self.emptied.items())],
         }
         temporary = self.path.with_suffix(".new")
         with temporary.open("w") as file:

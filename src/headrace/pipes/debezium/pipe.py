@@ -24,6 +24,7 @@ from headrace.pipes.debezium.position import KafkaPosition, initial_position
 from headrace.pipes.debezium.refusing import check_choice, see_to
 from headrace.pipes.debezium.settings import TopicSettings
 from headrace.pipes.opening import shown
+from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
@@ -233,7 +234,10 @@ class Batches:
         """See to it that all of a batch is in the sink."""
         reports = self._read(over, self.notes.tails_for(number))
         see_to(refused_in(reports), self.topics.choices, self.sink.own_tables(), self.address, self.settings.pipe_name)
-        self.evolution.truncate(truncations_in(reports))
+        emptied = truncations_in(reports)
+        if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
+            self.notes.note_emptied(emptied)
+        self.evolution.truncate(emptied)
         self.notes.note_batch(number, tails_in(reports))
         self.reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         self._tell(reports)
@@ -265,7 +269,7 @@ class Batches:
         self.targets.expect(carried.values())
         known = {name: KnownTable(self.state.tables[name].schema, needs[name].key_columns, self.notes.orders.get(name)) for name in carried}
         choices = self.topics.choices
-        reader = DebeziumReader(choices, choices.topic_map, known, tails)
+        reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         return RecordTask(reader, self.targets.sink, retry, carried, keeper)

@@ -41,9 +41,23 @@ class DebeziumReader:
     emptied: Mapping[TableName, int] = field(default_factory=dict)
     """The versions at which tables were emptied last (`Decoded.truncations`), also of tables that are not known yet: images below them,
     from partitions that lag behind, are left out."""
+    _read: dict[tuple[str, int], dict[int, Tail]] = field(default_factory=dict, compare=False, repr=False)
+    """Tails of what was read so far, by the offset at which each was."""
 
     def read(self, records: Records) -> Decoded:
         """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
         from headrace.sources.debezium.reading import Reading
 
-        return Reading(self, records).decoded()
+        decoded = Reading(self, records).decoded()
+        if decoded.tail is not None and records.rows:
+            ends = self._read.setdefault((records.topic, records.partition), {})
+            ends[int(records.offset[-1].as_py())] = decoded.tail
+        return decoded
+
+    def tail_before(self, records: Records) -> Tail | None:
+        """How the log was just before these records: after what this reader has read of their partition, else after the last batch."""
+        place = (records.topic, records.partition)
+        first = int(records.offset[0].as_py()) if records.rows else 0
+        ends = self._read.get(place, {})
+        last = max((end for end in ends if end < first), default=None)
+        return self.tails.get(place) if last is None else ends[last]

@@ -279,7 +279,7 @@ class Reading:
         """The epoch of each record. All events of a partition are looked at in their order: they come from one log."""
         records = self._records
         epochs = np.full(records.rows, self._choices.epoch, dtype=np.uint64)
-        before = self._reader.tails.get((records.topic, records.partition))
+        before = self._reader.tail_before(records)
         tail = None
         for rule in dict.fromkeys(order.rule for order, _ in told):
             mine = [events for order, events in told if order.rule is rule]
@@ -353,7 +353,7 @@ class Reading:
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
         self._refused += made.refused
-        late = made.version < np.uint64(self._emptied(schema.name))
+        late = made.version < np.uint64(self._reader.emptied.get(schema.name, 0))
         if late.any():
             self._ignore("change of a row from before its table was emptied", int((late & (made.op != Op.BEFORE)).sum()))
             made = some_images(made, np.flatnonzero(~late))
@@ -371,11 +371,6 @@ class Reading:
         some = chosen(events, emptied)
         version = versions_of(order, epochs[some.record], self._placed(some.record, some.source, some.op))[0]
         self._truncations.append(Truncation(table, int(version.max())))
-
-    def _emptied(self, table: TableName) -> int:
-        """The version below which a table's images are of rows that are gone."""
-        mine = (truncation.version for truncation in self._truncations if truncation.table == table)
-        return max(self._reader.emptied.get(table, 0), *mine, 0)
 
     def _befores(self, known: KnownTable, parser: EventParser) -> Befores | None:
         if known.keys is None or (known.keys and set(known.keys) <= set(known.schema.primary_key)):
