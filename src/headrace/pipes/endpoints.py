@@ -22,6 +22,7 @@ from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.url import same_sink as same_clickhouse
+from headrace.sinks.kafka.sink import KafkaSink
 
 S_co = TypeVar("S_co", bound=Sink, covariant=True)
 CLICKHOUSE = ("clickhouse://", "clickhouses://")
@@ -71,8 +72,7 @@ def open_any_sink(address: str, chosen: Chosen) -> Iterator[NamedSink[Sink]]:
         return
     chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
     target = parse_kafka_url(address)
-    raise DefiniteError("there is no Kafka sink yet", place=str(target), hint="wait for it")
-    yield
+    yield NamedSink(KafkaSink.from_url(address, chosen.kafka), str(target))
 
 
 def is_kafka(address: str) -> bool:

@@ -120,6 +120,7 @@ class Opening:
         """Take up tables that came while we were away, and leave out what is no longer chosen."""
         rewind(history, self.directory, state)
         history.compact(reached(self.directory, state))
+        chosen_before = Selection.from_json(state.selection)
         selection = selection_of(state, self.settings.selection)
         state.selection = selection.to_json()
         for name in [name for name in state.tables if not selection(name)]:
@@ -133,6 +134,9 @@ class Opening:
                 # It was dropped while it was read; the log will say so.
                 snapshots.plan(name, state.tables[name].snapshot, [])
         came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored]
+        if self.targets.appends:
+            # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
+            came = [schema for schema in came if not chosen_before(schema.name)]
         history.learn(came, seen)
         for schema in came:
             # Its snapshot sees all that the log says of it up to here.

@@ -1,4 +1,4 @@
-"""How topics follow schema changes: a topic only ever gets longer, so there is nothing to alter in it, and messages after a statement are of
+"""How topics follow schema changes: a topic only ever gets longer, so there is nothing to alter in it; messages after a statement are of
 the table's new definition.
 
 A table that is made, altered or renamed is prepared anew (its topic, its schemas); what cannot be read in place of what was there before is
