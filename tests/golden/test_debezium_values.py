@@ -333,3 +333,23 @@ def test_numeric_becomes_a_decimal_by_choice() -> None:
     assert Decimal("12345678901234567890.12345678901234567890123456789") in values
     (table,) = known.values()
     assert (table.schema.column("n").kind, table.schema.column("n").scale) == (Kind.DECIMAL, 40)
+
+
+def test_a_target_table_tells_enough_of_types_that_json_shows() -> None:
+    """A target cannot say that a time was sent with a zone, nor that a number is a year: the values do."""
+    plainest = {Kind.TIMESTAMP: Kind.DATETIME, Kind.YEAR: Kind.UINT16, Kind.JSON: Kind.STRING}
+    for table in ("times", "spans", "pairs"):
+        name = TableName("shop", table)
+        schema = _known("mysql")[name]
+        columns = [replace(column, kind=plainest.get(column.kind, column.kind), source_type="of the target") for column in schema.columns]
+        known = {name: KnownTable(replace(schema, columns=tuple(columns)))}
+        truth = load_truth("mysql")[table]
+        rows: set[tuple[Any, ...]] = set()
+        for batch in as_batches(record for record in load_records("mysql-plain") if record.topic.endswith(f".{table}")):
+            read = DebeziumReader(tables=known).read(batch)
+            assert not read.found
+            assert not read.refused
+            for block in read.blocks:
+                shown = [_shown(block.images[column.name], column) for column in block.schema.columns]
+                rows |= set(zip(*shown, strict=True))
+        assert rows >= set(truth.rows)

@@ -7,13 +7,14 @@ exactly the column's values. What nothing describes is taken for what JSON shows
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import DECIMAL, PRECISION, VARIABLE, numeric_digits
+from headrace.sources.debezium.columns import DECIMAL, PRECISION, SOURCE_LENGTH, VARIABLE, numeric_digits
 from headrace.sources.debezium.fields import Field, RowFields
 
 _DECIMALS: Final = ("precise", "string", "double")
@@ -121,6 +122,8 @@ def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[s
         case Kind.DATE | Kind.DATETIME | Kind.TIME:
             return (*_moment(column, choices.times), {})
     word, semantic = _PLAIN[column.kind]
+    if column.kind is Kind.TIMESTAMP:
+        return word, semantic, {SOURCE_LENGTH: str(column.precision)}
     if column.kind is Kind.UINT32 and column.source_type.lower().startswith("mediumint"):
         word = "int32"
     return word, semantic, {}
@@ -139,45 +142,50 @@ def _moment(column: Column, mode: str) -> tuple[str, str]:
 
 
 _NUMBERS: Final = frozenset({"int64", "float64"})
+_MOMENTS: Final = ("Timestamp", ".Date", ".Time", ".MicroTime", ".NanoTime")
 _WHOLE: Final = frozenset({"int8", "int16", "int32", "int64"})
 
 
-def as_seen(fields: RowFields, rows: Iterable[Mapping[str, Any]]) -> RowFields:
+SEEN: Final = "headrace.seen"
+"""Marks a field that is expected of a column that is known, and that looks otherwise: it says nothing new of the column."""
+
+
+def as_seen(fields: RowFields, shapes: Mapping[str, AbstractSet[str]]) -> RowFields:
     """The fields expected, where values are texts that were expected to be numbers, or the other way round, as those values show them.
 
-    So the modes need not be named where JSON itself tells them apart: a decimal in digits is a number, an instant with a zone a text.
+    `shapes`: what is there of each field: boolean, int64, float64, string. So the modes need not be named where JSON itself tells them
+    apart, and a target table, which cannot say whether a time was sent with a zone, is enough.
     """
-    shapes: dict[str, set[str]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if value is not None:
-                shapes.setdefault(name, set()).add(_shape(value))
-    return replace(fields, row=tuple(_seen(field, shapes.get(field.name, set())) for field in fields.row))
+    row = tuple(_seen(field, shapes.get(field.name, frozenset())) for field in fields.row)
+    return fields if all(new is old for new, old in zip(row, fields.row, strict=True)) else replace(fields, row=row)
 
 
-def _seen(field: Field, shapes: set[str]) -> Field:
-    number = bool(shapes) and shapes <= _NUMBERS
-    if shapes == {"boolean"} and field.type in _WHOLE:
-        return replace(field, type="boolean", semantic="")
-    if field.semantic == DECIMAL and number:
-        return replace(field, type="float64", semantic="", parameters={})
+def _seen(field: Field, shapes: AbstractSet[str]) -> Field:
+    if not shapes or field.type in ("bytes", "struct", "array", "map"):
+        return field
+    found = _seen_as(field, shapes)
+    return field if found is None else replace(field, type=found[0], semantic=found[1], parameters={**field.parameters, SEEN: "1"})
+
+
+def _seen_as(field: Field, shapes: AbstractSet[str]) -> tuple[str, str] | None:
+    """The type and the schema's name of a field that looks otherwise than expected; None if it does not."""
+    number, text = shapes <= _NUMBERS, shapes == {"string"}
+    plain = not field.semantic
+    if shapes == {"boolean"} and field.type in _WHOLE and plain:
+        return "boolean", ""
     if field.type == "boolean" and shapes == {"int64"}:
-        return replace(field, type="int64")
-    if "Timestamp" in field.semantic or field.semantic.endswith((".Date", ".Time", ".MicroTime", ".NanoTime")):
-        return _seen_moment(field, shapes, number=number)
-    if not field.semantic and field.type == "string" and number:
-        return replace(field, type="float64" if "float64" in shapes else "int64")
-    if not field.semantic and (field.type == "float64" or field.type in _WHOLE) and shapes == {"string"}:
-        return replace(field, type="string")
-    return field
-
-
-def _seen_moment(field: Field, shapes: set[str], *, number: bool) -> Field:
-    if shapes == {"string"} and field.type != "string":
-        return replace(field, type="string", semantic="io.debezium.time.Iso" + field.semantic.rpartition(".")[2].removeprefix("Micro"))
-    if number and field.type == "string":
-        return replace(field, type="int64", semantic="io.debezium.time.MicroTimestamp")
-    return field
+        return "int64", ""
+    if plain and field.type == "string" and number:
+        return ("float64" if "float64" in shapes else "int64"), ""
+    if plain and text and (field.type == "float64" or field.type in _WHOLE):
+        return "string", ""
+    if text and field.type != "string" and field.semantic.endswith(_MOMENTS):
+        plainest = field.semantic.rpartition(".")[2].removeprefix("Micro").removeprefix("Nano")
+        return "string", f"io.debezium.time.Iso{plainest}"
+    if shapes == {"int64"} and field.type == "string" and field.semantic.endswith(_MOMENTS):
+        millis = int(field.parameters.get(SOURCE_LENGTH, "6")) <= _MILLIS
+        return "int64", "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
+    return None
 
 
 def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:

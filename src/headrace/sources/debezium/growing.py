@@ -36,7 +36,7 @@ _TEXTUAL: Final = frozenset({Kind.ENUM, Kind.SET, Kind.JSON, Kind.UUID})
 _MOST_DIGITS: Final = 76
 _TOLD_AS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.INT8: frozenset({Kind.INT16}),
-    Kind.UINT8: frozenset({Kind.INT16}),
+    Kind.UINT8: frozenset({Kind.INT8, Kind.INT16}),
     Kind.UINT16: frozenset({Kind.INT32}),
     # A MEDIUMINT UNSIGNED is an INT32 on the way.
     Kind.UINT32: frozenset({Kind.INT32, Kind.INT64}),

@@ -23,6 +23,7 @@ from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.connect_schema import key_names, row_fields
 from headrace.sources.debezium.envelopes import NO_ROWS, Layout, What, about_event, envelope_layout, flat_layout, presence_program, what_is
 from headrace.sources.debezium.events import DELETE, MESSAGE, SOURCE, TRUNCATE, UPDATE, Events, Parsed, Refusal, Rows, wire_type
+from headrace.sources.debezium.expected import as_seen
 from headrace.sources.debezium.fields import Field, RowFields, Wire
 from headrace.sources.debezium.json_columns import NUMERIC, Mask, Scanned, Texts, as_written, wire_array
 from headrace.sources.debezium.json_program import build, shape_of
@@ -33,6 +34,16 @@ Infer = Callable[[Sequence[dict[str, Any]]], tuple[Field, ...]]
 """The fields of rows that nothing describes."""
 
 _OPS: Final = np.frombuffer(b"cudrtm", dtype=np.uint8)
+_SHAPES: Final = {
+    grammar.TRUE: "boolean",
+    grammar.FALSE: "boolean",
+    grammar.WHOLE: "int64",
+    grammar.NUMBER: "float64",
+    grammar.TEXT: "string",
+    grammar.ESCAPED: "string",
+    grammar.OBJECT: "map",
+    grammar.ARRAY: "map",
+}
 _HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
 _MOST_ROUNDS: Final = 8
 _MOST_STRANGERS: Final = 256
@@ -77,6 +88,7 @@ class JsonParser:
         scanned = Scanned(part.payloads, layout.program)
         if part.value is None:
             scanned, layout = self._with_strangers(scanned, layout, what)
+            layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
         self.saw_flat |= what is What.FLAT
         self.saw_deleted |= layout.deleted is not None
         made = _Reading(scanned, layout, what, before, described=part.value is not None).events(rows[part.rows])
@@ -218,6 +230,18 @@ def _strangers(scanned: Scanned, layout: Layout) -> Rows:
                 found |= scanned.kinds((*side, name)) > grammar.NULL
     found[list(scanned.problems)] = False
     return np.flatnonzero(found)
+
+
+def _shapes(scanned: Scanned, layout: Layout) -> dict[str, set[str]]:
+    """As what each field's values are written."""
+    sides = [side for side in (layout.after, layout.before) if side is not None]
+    found: dict[str, set[str]] = {}
+    for field in layout.fields.row:
+        kinds = np.zeros(grammar.ARRAY + 1, np.int64)
+        for side in sides:
+            kinds += np.bincount(scanned.kinds((*side, field.name)), minlength=len(kinds))
+        found[field.name] = {shape for kind, shape in _SHAPES.items() if kinds[kind]}
+    return found
 
 
 def _images(document: Any, what: What) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.columns import table_schema, with_numeric
 from headrace.sources.debezium.envelopes import names_program
 from headrace.sources.debezium.events import MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
-from headrace.sources.debezium.expected import expected_fields, infer_fields
+from headrace.sources.debezium.expected import SEEN, expected_fields, infer_fields
 from headrace.sources.debezium.fields import RowFields
 from headrace.sources.debezium.growing import holds
 from headrace.sources.debezium.images import Befores, Images, make_images
@@ -308,8 +308,8 @@ class Reading:
         expected = self._expected.get(table)
         if known is None or expected is None:
             return told_schema(table, fields)
-        usual = {id(field): field.name for field in expected.row}
-        own = {usual[id(field)] for field in fields.row if id(field) in usual}
+        usual = {id(field) for field in expected.row}
+        own = {field.name for field in fields.row if id(field) in usual or SEEN in field.parameters}
         if not own:
             told = told_schema(table, fields)
         else:
