@@ -294,21 +294,30 @@ def as_written(
     """The field by how its values are written, where a converter may write them in another way than expected.
 
     Decimals may be numbers (decimal.format=NUMERIC). Of rows that no schema describes, a column of small numbers may be one of truth
-    values, and a document may be written as what it is.
+    values, and a document may be written as what it is. Where values are written in both ways, the expected one counts.
     """
-    otherwise, kinds = (NUMERIC, (grammar.WHOLE, grammar.NUMBER)) if field.semantic == DECIMAL else _UNTOLD.get(field.type, ("", ()))
-    if not kinds or (described and otherwise != NUMERIC):
+    otherwise, usual, kinds = _otherwise(field, described=described)
+    if not kinds:
         return field
     counts = np.bincount(_picked(scanned, path, chosen, other).kinds, minlength=grammar.ARRAY + 1)
-    return replace(field, type=otherwise, semantic="", parameters={}) if any(counts[kind] for kind in kinds) else field
+    changed = any(counts[kind] for kind in kinds) and not any(counts[kind] for kind in usual)
+    return replace(field, type=otherwise, semantic="", parameters={}) if changed else field
+
+
+def _otherwise(field: Field, *, described: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The other type, the kinds of values by which the field is what is expected, and those by which it is the other."""
+    if field.semantic == DECIMAL:
+        return NUMERIC, (grammar.TEXT, grammar.ESCAPED), (grammar.WHOLE, grammar.NUMBER)
+    if not described and field.type in ("int8", "int16", "int32"):
+        return "boolean", (grammar.WHOLE, grammar.NUMBER), (grammar.TRUE, grammar.FALSE)
+    if not described and field.semantic == _DOCUMENT:
+        return "map", (grammar.TEXT, grammar.ESCAPED), (grammar.OBJECT, grammar.ARRAY)
+    return "", (), ()
 
 
 NUMERIC: Final = "number"
 """The type of decimals that are written as numbers: `wire_array` gives their digits, as text."""
-_UNTOLD: Final = {
-    **dict.fromkeys(("int8", "int16", "int32"), ("boolean", (grammar.TRUE, grammar.FALSE))),
-    "string": ("map", (grammar.OBJECT, grammar.ARRAY)),
-}
+_DOCUMENT: Final = "io.debezium.data.Json"
 
 
 def _picked(scanned: Scanned, path: Path, chosen: Mask | None, other: Path | None) -> Values:

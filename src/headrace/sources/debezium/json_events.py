@@ -161,17 +161,17 @@ class JsonParser:
         ]
         events = []
         for part in everything.parts:
-            made, wrong = self._deletions(part, records, rows)
+            made, wrong = self._deletions(part, rows)
             events += made
             refused += [Refusal(int(rows[part.rows[row]]), f"its key cannot be read: {reason}", _HINT) for row, reason in wrong.items()]
         return Parsed(tuple(events), tuple(refused))
 
-    def _deletions(self, part: Part, records: Records, rows: Rows) -> tuple[list[Events], Mapping[int, str]]:
+    def _deletions(self, part: Part, rows: Rows) -> tuple[list[Events], Mapping[int, str]]:
         if self._expected is None:
             return [], dict.fromkeys(range(len(part.rows)), "its table is not known")
-        names = key_names(part.value) if part.value is not None else self._key_of(records, rows[part.rows])
-        if not names or set(names) != set(self._expected.key):
-            return [], dict.fromkeys(range(len(part.rows)), f"it names {names or 'nothing'}, the table's key is {self._expected.key}")
+        names = self._expected.key if part.value is None else key_names(part.value)
+        if set(names) != set(self._expected.key):
+            return [], dict.fromkeys(range(len(part.rows)), f"it names {names}, the table's key is {self._expected.key}")
         described = {field.name: field for field in (part.value.fields if part.value is not None else ())}
         row = tuple(described.get(field.name, field) for field in self._expected.row)
         keys = tuple(field for field in row if field.name in names)
@@ -180,6 +180,8 @@ class JsonParser:
             wire_array(scanned, field, (field.name,)) if field.name in names else pa.nulls(len(scanned), wire_type(field, Wire.JSON))
             for field in row
         ]
+        for row_of_key in scanned.strangers.tolist():
+            scanned.mark(row_of_key, f"it names other fields than the table's key is made of, {self._expected.key}")
         for field in keys:
             for missing in np.flatnonzero(scanned.kinds((field.name,)) <= grammar.NULL).tolist():
                 scanned.mark(missing, f"the field {field.name} is missing")

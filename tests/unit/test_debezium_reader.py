@@ -1,0 +1,309 @@
+"""Records of envelopes that are unlike what they should be, sources whose logs begin anew, and topics that lead to tables."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.change import Op
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.version import pack_version
+from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.records import Decoded, Records
+from headrace.sources.debezium.topics import Naming, Pattern, TopicMap
+from headrace.sources.debezium.versions import Order, Rule, Tail
+
+NAME = TableName("shop", "goods")
+SCHEMA = TableSchema(
+    NAME,
+    (
+        Column("id", Kind.INT32, nullable=False),
+        Column("name", Kind.STRING),
+        Column("price", Kind.DECIMAL, precision=10, scale=2),
+        Column("weight", Kind.FLOAT64),
+        Column("stock", Kind.INT16, nullable=False),
+    ),
+    ("id",),
+)
+ROW = {"id": 1, "name": "a", "price": "ENc=", "weight": 1.5, "stock": 7}
+TOPIC = "srv.shop.goods"
+
+
+def event(op: str = "c", after: Any = ROW, before: Any = None, **source: Any) -> dict[str, Any]:
+    said = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": "bin.000007", "pos": 100}
+    return {"before": before, "after": after, "source": {**said, "row": 0, **source}, "op": op, "ts_ms": 1}
+
+
+def lsn(op: str, at: int | None, row: dict[str, Any], snapshot: str = "false") -> dict[str, Any]:
+    source = {"connector": "postgresql", "db": "shop", "schema": "shop", "table": "goods", "lsn": at, "snapshot": snapshot}
+    return {"before": None, "after": row, "source": source, "op": op}
+
+
+def records(values: list[Any], *, topic: str = TOPIC, first: int = 0, keys: list[Any] | None = None) -> Records:
+    def encoded(value: Any) -> bytes | None:
+        return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+
+    return Records(
+        topic,
+        0,
+        pa.array(range(first, first + len(values)), pa.int64()),
+        pa.array([encoded(key) for key in keys or [{"id": 1}] * len(values)], pa.binary()),
+        pa.array([encoded(value) for value in values], pa.binary()),
+        pa.array([5] * len(values), pa.int64()),
+    )
+
+
+def reader(rule: Rule = Rule.BINLOG, **changed: Any) -> DebeziumReader:
+    order = Order(rule, TOPIC if rule is Rule.OFFSET else "")
+    return replace(DebeziumReader(tables={NAME: KnownTable(SCHEMA, ("id",), order)}), **changed)
+
+
+def images(decoded: Decoded) -> list[dict[str, Any]]:
+    return [row for block in decoded.blocks for row in block.images.to_pylist()]
+
+
+def versions(decoded: Decoded) -> list[int]:
+    return [version for block in decoded.blocks for version in block.version.to_pylist()]
+
+
+def with_row(**changed: Any) -> dict[str, Any]:
+    return event(after={**ROW, **changed})
+
+
+WRONG = [
+    (b"", "ends too early"),
+    (b"not json", "not a JSON object"),
+    (b"[1]", "not a JSON object"),
+    (b'{"op":"c"', "ends too early"),
+    (b'{"op":"c"}}', "follows its JSON"),
+    (b'{"op":"c",}', "not JSON"),
+    (b"\xff\xfe{}", "not a JSON object"),
+    (json.dumps(event()).encode().replace(b'"a"', b'"\xff"'), "not UTF-8"),
+    (json.dumps(event()).encode().replace(b'"a"', b'"\\ud800"'), "surrogate"),
+    (json.dumps(event()).encode().replace(b'"a"', b'"\n"'), "control character"),
+    (json.dumps(event()).encode().replace(b"1.5", b"NaN"), "not JSON"),
+    (json.dumps(event()).encode().replace(b"1.5", b"01.5"), "not JSON"),
+    (json.dumps(event()).encode().replace(b'"weight"', b'"id"'), "holds a field twice"),
+    (json.dumps(event()).encode().replace(b'"op"', b'"op": "c", "op"'), "holds a field twice"),
+    (b'{"x":' * 600 + b"1" + b"}" * 600, "too deeply"),
+    ({**event(), "op": "x"}, "none of c, u, d, r, t and m"),
+    ({**event(), "op": 1}, "its 'op' is no text"),
+    ({"after": ROW, "source": event()["source"]}, "it has no 'op'"),
+    (event(after=None), "holds no row in 'after'"),
+    (event("d", before=None), "holds no row in 'before'"),
+    (event(after="row"), "'after' is no object"),
+    (with_row(id="1"), "holds a text, where a whole number is expected"),
+    (with_row(id=1.5), "holds a number with a fraction"),
+    (with_row(id=1 << 31), "does not fit int32"),
+    (with_row(id=1 << 64), "64 bits"),
+    (with_row(id=None), "takes no NULL"),
+    (with_row(name=5), "holds a number, where a text is expected"),
+    (with_row(name=["a"]), "holds an array, where a text is expected"),
+    (with_row(weight="heavy"), "holds a text, where a number is expected"),
+    (with_row(price="!"), "price"),
+    (with_row(stock=1 << 15), "does not fit int16"),
+    (event(pos="here"), "source.pos holds a text"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "why"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_what_cannot_be_read_is_refused_with_its_place_and_hides_no_other(wrong: Any, why: str) -> None:
+    batch = records([event(pos=1), wrong, event(pos=2)], first=40)
+    decoded = reader().read(batch)
+    (refused,) = decoded.refused
+    assert why in refused.reason
+    assert (refused.topic, refused.partition, refused.offset, refused.value) == (TOPIC, 0, 41, batch.value[1].as_py())
+    assert images(decoded) == [{**ROW, "price": Decimal("43.11")}] * 2
+    assert decoded.found == ()
+
+
+def test_values_that_look_strange_and_are_right() -> None:
+    far = 1.7976931348623157e308
+    rows = [
+        {"weight": "NaN"},
+        {"weight": "-Infinity"},
+        {"weight": far},
+        {"weight": 5},
+        {"name": 'x"\\/\n🙂\0'},
+        {"name": "y" * 2_000_000},
+        {},
+    ]
+    decoded = reader().read(records([with_row(**row) for row in rows]))
+    assert decoded.refused == ()
+    assert str(images(decoded)[0]["weight"]) == "nan"
+    assert [row["weight"] for row in images(decoded)[1:4]] == [float("-inf"), far, 5.0]
+    assert images(decoded)[4]["name"] == 'x"\\/\n🙂\0'
+    assert len(images(decoded)[5]["name"]) == 2_000_000
+
+
+def test_decimals_may_be_written_as_numbers() -> None:
+    """decimal.format=NUMERIC of Connect's converter."""
+    decoded = reader().read(records([with_row(price=12.34), with_row(price=-5), with_row(price=None)]))
+    assert [row["price"] for row in images(decoded)] == [Decimal("12.34"), Decimal("-5.00"), None]
+
+
+def test_a_deletion_that_knows_only_the_key_names_the_row() -> None:
+    bare = {"id": 4, "name": None, "price": None, "weight": None, "stock": None}
+    decoded = reader().read(records([event("d", None, bare)]))
+    assert images(decoded) == [{**bare, "stock": 0}]
+    assert decoded.blocks[0].op.to_pylist() == [Op.DELETE]
+    assert decoded.blocks[0].images.schema == SCHEMA.arrow_schema
+
+
+def test_a_new_column_is_reported_and_its_records_wait() -> None:
+    decoded = reader().read(records([event(), with_row(colour="red", silent=None)]))
+    (found,) = decoded.found
+    assert [column.name for column in found.schema.columns] == ["id", "name", "price", "weight", "stock", "colour"]
+    assert found.schema.columns[:5] == SCHEMA.columns
+    assert decoded.blocks == ()
+    grown = replace(SCHEMA, columns=found.schema.columns)
+    again = replace(reader(), tables={NAME: KnownTable(grown, ("id",), Order(Rule.BINLOG))}).read(
+        records([event(), with_row(colour="red")])
+    )
+    assert [row["colour"] for row in images(again)] == [None, "red"]
+
+
+def test_a_required_column_that_is_gone_holds_its_types_zero() -> None:
+    """As the source fills rows when such a column is added."""
+    without = {name: value for name, value in ROW.items() if name != "stock"}
+    decoded = reader().read(records([event(pos=1), event(after=without, pos=2)]))
+    assert [row["stock"] for row in images(decoded)] == [7, 0]
+    assert (decoded.refused, decoded.found) == ((), ())
+
+
+def test_another_key_is_reported() -> None:
+    (found,) = reader().read(records([event()], keys=[{"id": 1, "name": "a"}])).found
+    assert found.schema.primary_key == ("id", "name")
+
+
+def test_two_changes_of_one_millisecond_keep_their_order() -> None:
+    batch = [event("u", {**ROW, "stock": stock}, ROW, pos=100, row=stock, ts_ms=9) for stock in range(5)]
+    found = versions(reader().read(records(batch)))
+    assert found == sorted(set(found))
+    assert found == [pack_version(0, 7, 100) + 2 * row + 2 for row in range(5)]
+
+
+def test_a_snapshot_is_below_what_follows_it_at_the_same_place() -> None:
+    decoded = reader().read(records([event("r", snapshot="first"), event("u", before=ROW)]))
+    assert versions(decoded) == [pack_version(0, 7, 100), pack_version(0, 7, 102)]
+
+
+def test_rows_of_a_snapshot_of_postgresql_are_below_all_changes() -> None:
+    """A transaction that was open when the snapshot was taken wrote below the snapshot's LSN."""
+    decoded = reader(Rule.LSN).read(records([lsn("r", 900, ROW, "first"), lsn("u", 800, ROW), lsn("r", 950, ROW, "incremental")]))
+    first, change, gradual = versions(decoded)
+    assert first < gradual < change
+
+
+def test_a_second_snapshot_of_postgresql_halts_until_the_epoch_is_raised() -> None:
+    batch = records([lsn("u", 800, ROW), lsn("r", 900, ROW, "true"), lsn("u", 910, ROW)])
+    tails = {(TOPIC, 0): Tail(snapshot=500)}
+    with pytest.raises(DefiniteError, match="second snapshot") as halted:
+        reader(Rule.LSN, tails=tails).read(batch)
+    assert (halted.value.place, "epoch" in halted.value.hint) == ("srv.shop.goods[0]@1", True)
+    decoded = reader(Rule.LSN, tails=tails, choices=DebeziumChoices(epoch=1)).read(batch)
+    assert [version >> 58 for version in versions(decoded)] == [0, 1, 1]
+    assert versions(decoded) == sorted(versions(decoded))
+    assert decoded.tail == Tail(snapshot=900, epoch=1)
+
+
+BEGAN_ANEW = [
+    (event(file="other.000008"), "now called 'other'"),
+    (event(file="bin.000006", server_id=2), "with another server"),
+    (event(file="bin.000001"), "went back from file 30 to file 1"),
+]
+
+
+@pytest.mark.parametrize(("strange", "why"), BEGAN_ANEW)
+def test_a_log_that_begins_anew_halts_until_the_epoch_is_raised(strange: dict[str, Any], why: str) -> None:
+    batch = records([event(file="bin.000030", pos=9), strange, strange], first=5)
+    with pytest.raises(DefiniteError, match=why) as halted:
+        reader().read(batch)
+    assert halted.value.place == "srv.shop.goods[0]@6"
+    assert "epoch" in halted.value.hint
+    tails = {(TOPIC, 0): Tail("bin", 30, 1)}
+    with pytest.raises(DefiniteError, match=why):
+        reader(tails=tails).read(records([strange]))
+    decoded = reader(tails=tails, choices=DebeziumChoices(epoch=1)).read(batch)
+    assert [version >> 58 for version in versions(decoded)] == [0, 1, 1]
+    assert decoded.tail is not None
+    # The next batch is all of the new log; the epoch is not raised again.
+    later = reader(tails={(TOPIC, 0): decoded.tail}, choices=DebeziumChoices(epoch=1)).read(records([strange], first=9))
+    assert [version >> 58 for version in versions(later)] == [1]
+    with pytest.raises(DefiniteError, match="only ever raised"):
+        reader(tails={(TOPIC, 0): decoded.tail}).read(records([strange], first=9))
+
+
+def test_a_connector_that_starts_again_may_go_back() -> None:
+    decoded = reader(tails={(TOPIC, 0): Tail("bin", 9, 1)}).read(records([event(file="bin.000008"), event(file="bin.000009")]))
+    assert decoded.tail == Tail("bin", 9, 1)
+    assert len(versions(decoded)) == 2
+
+
+def test_a_reader_goes_on_from_what_it_read_before() -> None:
+    """Spark hands a partition over in pieces."""
+    mine = reader(choices=DebeziumChoices(epoch=1), tails={(TOPIC, 0): Tail("bin", 30, 1)})
+    pieces = [records([event(file="new.000001")], first=3), records([event(file="new.000002")], first=4)]
+    assert [version >> 58 for piece in pieces for version in versions(mine.read(piece))] == [1, 1]
+    with pytest.raises(DefiniteError, match="now called 'bin'"):
+        mine.read(records([event()], first=5))
+
+
+def test_what_was_emptied_stays_empty_of_what_lags_behind() -> None:
+    decoded = reader().read(records([event(pos=100), event("t", None, pos=200), event(pos=300)]))
+    (truncation,) = decoded.truncations
+    assert (truncation.table, truncation.version) == (NAME, pack_version(0, 7, 200) + 1)
+    late = reader(emptied={NAME: truncation.version}).read(records([event(pos=150), event(pos=250)]))
+    assert versions(late) == [pack_version(0, 7, 250) + 2]
+    assert sum(late.ignored.values()) == 1
+
+
+def test_a_tombstone_that_is_all_there_is_deletes_by_its_key() -> None:
+    flat = reader(Rule.OFFSET, tables={NAME: KnownTable(SCHEMA, ("id",), Order(Rule.OFFSET, TOPIC, tombstones=True))})
+    batch = records([ROW, None, b"null", None], keys=[{"id": 1}, {"id": 1}, {"id": 2}, {"nobody": 3}], first=10)
+    decoded = flat.read(batch)
+    assert [(row["id"], row["stock"]) for row in images(decoded)] == [(1, 7), (1, 0), (2, 0)]
+    assert decoded.blocks[0].op.to_pylist() == [Op.UPDATE, Op.DELETE, Op.DELETE]
+    assert versions(decoded) == [21, 22, 24]
+    (refused,) = decoded.refused
+    assert (refused.offset, "the table's key is made of" in refused.reason) == (13, True)
+
+
+def test_readers_travel_to_tasks() -> None:
+    mine = pickle.loads(pickle.dumps(reader(tails={(TOPIC, 0): Tail("bin", 7, 1)})))
+    assert versions(mine.read(records([event()]))) == versions(reader().read(records([event()])))
+
+
+@pytest.mark.parametrize(
+    ("topics", "topic", "table"),
+    [
+        (TopicMap(), "srv.shop.goods", "shop.goods"),
+        (TopicMap(), "a.prefix.with.dots.shop.goods", "shop.goods"),
+        (TopicMap(database="lake"), "pg.public.goods", "lake.goods"),
+        (TopicMap({"t": TableName("d", "x")}), "t", "d.x"),
+        (TopicMap(patterns=(Pattern(r"eu-(\w+)\.(?P<t>\w+)", r"\1.\g<t>_all"),)), "eu-shop.goods", "shop.goods_all"),
+        (TopicMap(patterns=(Pattern(r"shard\d+\.shop\.(.*)", r"shop.\1"),)), "shard12.shop.goods", "shop.goods"),
+        (TopicMap({"srv.shop.goods": TableName("a", "b")}, (Pattern(".*", "c.d"),), Naming.SOURCE), "srv.shop.goods", "a.b"),
+    ],
+)
+def test_topics_lead_to_tables(topics: TopicMap, topic: str, table: str) -> None:
+    assert str(topics.table_of(topic)) == table
+
+
+def test_a_topic_that_names_no_table_is_an_error_only_if_it_holds_rows() -> None:
+    with pytest.raises(DefiniteError, match="does not say which table") as halted:
+        DebeziumReader().read(records([event()], topic="plain"))
+    assert "map it" in halted.value.hint
+    assert DebeziumReader().read(records([{"ts_ms": 1}], topic="plain")).ignored == {"heartbeat": 1}
+    with pytest.raises(DefiniteError, match="cannot be read"):
+        TopicMap(patterns=(Pattern("(", "a.b"),))
+    with pytest.raises(DefiniteError, match="not a table's full name"):
+        TopicMap(patterns=(Pattern("x", r"\1"),))
