@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
-from headrace.kafka.mypipe import Mutation, generic_schema, read_position, transaction_guid
+from headrace.kafka.mypipe import Mutation, generic_schema, read_position, transaction_guids
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.kafka.choices import Cleanup, Compression, KafkaChoices, KeyChanges, Timestamps, Tombstones
@@ -91,7 +91,13 @@ def test_every_change_is_a_message_under_its_key(broker: PrivateBroker) -> None:
     story = {
         key: [told(message) if message.value is not None else None for message in mine] for key, mine in by_key.items() if key is not None
     }
-    shop = {"database": "shop", "table": schema.name.table, "txid": transaction_guid("0-1-7"), "bytes": {}, "longs": {}}
+    shop = {
+        "database": "shop",
+        "table": schema.name.table,
+        "txid": transaction_guids(pa.array(["0-1-7"]))[0].as_py(),
+        "bytes": {},
+        "longs": {},
+    }
     one = {key: value for key, value in story[b'{"id":1}'][0][1].items() if key != "tableId"}  # type: ignore[index]
     assert one == {**shop, "integers": {"id": 1}, "strings": {"name": "one"}}
     assert [entry and entry[0] for entry in story[b'{"id":1}']] == ["insert", "update", "delete", None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from decimal import Context, Decimal
 
 import fastavro
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guid
+from headrace.kafka.mypipe import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
 from headrace.kafka.mypipe_tables import columns_schema, field_names, specific_schema, told_columns, told_record
 from headrace.kafka.mypipe_values import WIRE_TYPES, Mapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
 from headrace.model.schema import Column, Kind, TableName, TableSchema
@@ -117,9 +118,14 @@ def test_positions_compare_as_bytes() -> None:
 
 
 def test_a_transaction_has_one_guid() -> None:
-    name = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23"
-    assert transaction_guid(name) == transaction_guid(name) != transaction_guid(name + "4")
-    assert len(transaction_guid(name)) == 16
+    server = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    names = [f"{server}:23", f"{server}:24", f"{server}:23", "0-1-24", "binlog.000001:24", "", "no number", f"{server}:tag:23", "9" * 30]
+    found = transaction_guids(pa.array(names)).to_pylist()
+    assert found[0] == found[2]
+    assert len(set(found)) == len(names) - 1
+    assert found[0] < found[1]
+    assert all((uuid.UUID(bytes=one).version, uuid.UUID(bytes=one).variant) == (8, uuid.RFC_4122) for one in found)
+    assert [one.hex() for one in transaction_guids(pa.array(names[:1])[:1]).to_pylist()] == [found[0].hex()]
 
 
 @pytest.mark.parametrize("mutation", Mutation)

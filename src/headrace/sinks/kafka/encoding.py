@@ -21,7 +21,7 @@ from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sinks.kafka.messages import Messages
-from headrace.sinks.kafka.mutations import Mutations, Places, mutations_of, table_id, transaction_guids, with_tombstones
+from headrace.sinks.kafka.mutations import Mutations, Places, guids_of, mutations_of, table_id, with_tombstones
 from headrace.sinks.kafka.nulls import Extra
 
 
@@ -85,7 +85,7 @@ class _TableEncoder:
 
     def encode(self, block: ChangeBlock) -> Messages:
         mutations = mutations_of(block, self._choices.key_changes)
-        columns, guids = self._form.columns(block.images), transaction_guids(block)
+        columns, guids = self._form.columns(block.images), guids_of(block)
 
         def bodies(mutation: Mutation, now: Places, before: Places | None) -> pa.BinaryArray:
             fields: dict[str, Any] = {**self._constants, "txid": _taken([guids], now)[0]}

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe import TRANSACTIONS, Mutation
+from headrace.kafka.mypipe import Mutation, transaction_guids
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.choices import KeyChanges
@@ -79,23 +79,11 @@ def mutations_of(block: ChangeBlock, key_changes: KeyChanges) -> Mutations:
     return Mutations(kinds[at], at, keys if at.size == len(ops) else keys.take(pa.array(at)))
 
 
-def transaction_guids(block: ChangeBlock) -> pa.Array:
+def guids_of(block: ChangeBlock) -> pa.Array:
     """The Guid of each image's transaction; NULL where none is known, as in a snapshot."""
-    guid = pa.binary(16)
     if block.transaction is None:
-        return pa.nulls(block.rows, guid)
-    names = block.transaction.dictionary.to_pylist()
-    begun = hashlib.sha1(TRANSACTIONS.bytes, usedforsecurity=False)
-    raw = bytearray()
-    for name in names:
-        # As uuid5 does it, without making an object of each.
-        hashed = begun.copy()
-        hashed.update(str(name).encode())
-        raw += hashed.digest()[:16]
-    rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 16)
-    rows[:, 6] = rows[:, 6] & 0x0F | 0x50
-    rows[:, 8] = rows[:, 8] & 0x3F | 0x80
-    return pa.Array.from_buffers(guid, len(names), [None, pa.py_buffer(rows)]).take(block.transaction.indices)
+        return pa.nulls(block.rows, pa.binary(16))
+    return transaction_guids(block.transaction.dictionary).take(block.transaction.indices)
 
 
 def table_id(schema: TableSchema) -> int:

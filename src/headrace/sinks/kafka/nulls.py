@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kafka.mypipe import NULLS_HEADER, OLD_NULLS_HEADER, Mutation
+from headrace.model.spellings import fixed_bytes
 from headrace.sinks.kafka.mutations import Mutations
 
 Extra = tuple[tuple[str, bytes], ...]
@@ -22,9 +23,9 @@ def null_headers(images: pa.RecordBatch, mutations: Mutations, always: Extra) ->
     of_update = mutations.kind == Mutation.UPDATE
     # One number for each pair of patterns; the first is that of no NULLs where there is no row before.
     before = np.where(of_update, pattern[mutations.at - 1], -1)
-    pairs, which = np.unique((before + 1) * len(names) + pattern[mutations.at], return_inverse=True)
-    made = [_headers(names, int(pair) // len(names) - 1, int(pair) % len(names), always) for pair in pairs]
-    return tuple(made[at] for at in which.tolist())
+    pairs = pa.array((before + 1) * len(names) + pattern[mutations.at]).dictionary_encode()
+    made = [_headers(names, pair // len(names) - 1, pair % len(names), always) for pair in pairs.dictionary.to_pylist()]
+    return tuple(map(made.__getitem__, pairs.indices.to_pylist()))
 
 
 def _patterns(images: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], list[tuple[str, ...]]]:
@@ -33,10 +34,10 @@ def _patterns(images: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], list[tuple
     if not holding:
         return np.zeros(images.num_rows, dtype=np.int64), [()]
     missing = np.stack([column.is_null().to_numpy(zero_copy_only=False) for _, column in holding], axis=1)
-    packed = np.ascontiguousarray(np.packbits(missing, axis=1))
-    _, first, which = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).reshape(-1), return_index=True, return_inverse=True)
-    names = [tuple(name for (name, _), is_null in zip(holding, missing[at], strict=True) if is_null) for at in first]
-    return which.astype(np.int64), names
+    coded = fixed_bytes(np.packbits(missing, axis=1)).dictionary_encode()
+    patterns = [np.unpackbits(np.frombuffer(one, np.uint8), count=len(holding)) for one in coded.dictionary.to_pylist()]
+    names = [tuple(name for (name, _), is_null in zip(holding, one, strict=True) if is_null) for one in patterns]
+    return coded.indices.to_numpy().astype(np.int64), names
 
 
 def _headers(names: list[tuple[str, ...]], before: int, after: int, always: Extra) -> Extra:
