@@ -58,6 +58,7 @@ class OfflinePipe(FollowingPipe):
             self._learn(log, state, history)
         retrying(lambda: self._targets.prepare([shown_now(table.schema, state, self._settings) for table in state.tables.values()]))
         directory.save(state)
+        self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)
         streaming = self._streaming(directory, state, history)
         streaming.reporter.begin(streaming.reached, is_new=is_new)
         directory.clear_scratch()

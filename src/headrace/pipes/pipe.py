@@ -50,6 +50,7 @@ class Pipe(FollowingPipe):
         try:
             server = check_server(connection, self._address)
             opened = self._opening(directory, connection).open(server)
+            self._targets.read_from(server.flavour, opened.target.file)
             parts = self._assemble(directory, opened)
             if opened.is_new:
                 # What the sink cannot hold is refused before there is a state to go on with.

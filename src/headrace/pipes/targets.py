@@ -56,6 +56,10 @@ class Targets:
         """From now on blocks are those of this pipe, which people call by its label."""
         self.sink = self.sink.written_by(pipe, label)
 
+    def read_from(self, connector: str, file: str) -> None:
+        """From now on changes are those of this log: `file` is any of its files."""
+        self.sink = self.sink.reading(connector, file.rpartition(".")[0])
+
     def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
         return self.sink.needs(schemas)
 

@@ -131,6 +131,9 @@ class Sink(Outlet, Protocol):
     def written_by(self, pipe: str, label: str = "") -> Self:
         """The same sink, for the blocks of one pipe: no block of another is taken for one of them. `label`: what people call the pipe."""
 
+    def reading(self, connector: str, log: str) -> Self:
+        """The same sink, for changes of one log: whose it is (`mysql` or `mariadb`), and what its files are called before their numbers."""
+
     def expecting(self, schemas: Iterable[TableSchema]) -> Self:
         """The same sink, for tasks that write these tables: what a task must know of them it asks for at once."""
 

@@ -26,7 +26,7 @@ from headrace.model.schema import TableSchema
 from headrace.model.version import FILE_BITS, OFFSET_BITS
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sinks.kafka.envelope_schemas import key_schema, value_schema
-from headrace.sinks.kafka.fragments import NULL, shown
+from headrace.sinks.kafka.fragments import MARIADB, NULL, shown
 from headrace.sinks.kafka.messages import Messages
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -148,7 +148,9 @@ class _TableEncoder:
             micros.cast(pa.string()),
             ',"ts_ns":',
             pc.multiply(micros, 1000).cast(pa.string()),
-            f',"table":{self._table},"server_id":{0 if snapshot else self._origin.server_id},"gtid":',
+            f',"table":{self._table},"server_id":',
+            str(0) if snapshot else self._server_ids(block, at),
+            ',"gtid":',
             gtid,
             ',"file":',
             names,
@@ -160,6 +162,16 @@ class _TableEncoder:
             _named(block.query, at, lambda _: True),
             "}",
         )
+
+    def _server_ids(self, block: ChangeBlock, at: Any) -> Any:
+        """MariaDB's transactions name the server that made them; of MySQL's, whoever knows it has told."""
+        known = str(self._origin.server_id)
+        if block.transaction is None or self._origin.connector != MARIADB:
+            return known
+        taken = block.transaction.take(at)
+        names = taken.dictionary.to_pylist()
+        found = [name.split("-")[1] if name is not None and _GTID.fullmatch(name) else known for name in names]
+        return pc.fill_null(pa.array(found, pa.string()).take(taken.indices), known)
 
     def _ends(self, choices: KafkaChoices, describe: Callable[[TableSchema, str, str], dict[str, Any]]) -> tuple[str, str]:
         """What stands around every payload."""

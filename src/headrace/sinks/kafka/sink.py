@@ -117,6 +117,10 @@ class KafkaSink:
         del pipe, label
         return self
 
+    def reading(self, connector: str, log: str) -> Self:
+        """Debezium's events name their source."""
+        return replace(self, origin=Origin(connector, log))
+
     def expecting(self, schemas: Iterable[TableSchema]) -> Self:
         del schemas
         return self
