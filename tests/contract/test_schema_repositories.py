@@ -158,6 +158,10 @@ def test_what_a_registry_refuses_is_an_error_at_once(troubled: tuple[str, list[i
     assert statuses == []
 
 
+def test_another_registry_answers_for_one_that_is_away(troubled: tuple[str, list[int]]) -> None:
+    assert HttpRepository(f"http://127.0.0.1:1,{troubled[0]}", deadline_s=5.0).by_id(1).text == '"string"'
+
+
 def test_a_registry_that_is_away() -> None:
     with pytest.raises(TransientError, match="does not answer"):
         HttpRepository("http://127.0.0.1:1", deadline_s=0.2).by_id(1)
@@ -168,6 +172,8 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings["basic.auth.user.info"] == "us@er:se:cret"
     assert (settings["ssl.ca.location"], settings["timeout"]) == ("/ca.pem", 3.0)
     assert shown == "https://host:8081/path"
+    settings, shown = client_settings("http://me:secret@one:8081,http://two:8081?timeout=3")
+    assert (settings["url"], settings["basic.auth.user.info"]) == ("http://one:8081,http://two:8081", "me:secret")
     monkeypatch.setenv("HEADRACE_REGISTRY_PASSWORD", "other")
     assert client_settings("http://me@host")[0]["basic.auth.user.info"] == "me:other"
     assert "secret" not in repr(HttpRepository("http://me:secret@host:1"))

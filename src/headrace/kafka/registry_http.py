@@ -7,6 +7,7 @@ come from the environment instead, and is never shown. A registry that is away i
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,7 @@ _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.ret
 _PASSING: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 _NOT_FOUND, _CONFLICT, _REFUSED = 404, 409, 422
 _FORM: Final = "write http://user:password@host:8081/path?property=value"
+_NEXT_ADDRESS: Final = re.compile(r",(?=https?://)")
 
 T = TypeVar("T")
 
@@ -158,27 +160,32 @@ class _Refused(DefiniteError):
 
 def client_settings(address: str) -> tuple[dict[str, Any], str]:
     """What the client is told, and the address as it may be shown."""
-    try:
-        parts = urlsplit(address)
-        where = parts.hostname, parts.port
-    except ValueError:
-        where = None, None
-        parts = SplitResult("", "", "", "", "")
-    if parts.scheme not in ("http", "https") or not where[0]:
-        raise DefiniteError("the address of the schema registry cannot be read", hint=_FORM)
-    server = parts.netloc.rpartition("@")[2]
-    shown = f"{parts.scheme}://{server}{parts.path}"
+    place, _, query = address.partition("?")
+    parts = [_split(one) for one in _NEXT_ADDRESS.split(place)]
+    shown = ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)
     # Our own limits hold: the client's would be waited for within each of our tries.
     settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": 20}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(query, keep_blank_values=True):
         try:
             settings[name] = float(value) if name in _NUMBERS else value
         except ValueError as error:
             raise DefiniteError(f"the schema registry's property {name} is a number", place=shown, hint=f"not {value!r}") from error
-    if parts.username:
-        password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
-        settings["basic.auth.user.info"] = f"{unquote(parts.username)}:{password}"
+    account = next((one for one in parts if one.username), None)
+    if account is not None:
+        password = unquote(account.password) if account.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
+        settings["basic.auth.user.info"] = f"{unquote(account.username or '')}:{password}"
     return settings, shown
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        found = urlsplit(address)
+        sound = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise DefiniteError("the address of the schema registry cannot be read", hint=_FORM)
+    return found
 
 
 def _sent(schema: AvroSchema) -> Schema:
