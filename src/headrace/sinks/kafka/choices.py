@@ -117,7 +117,7 @@ class KafkaChoices:
     prefix: str = "headrace"
     """What Debezium calls the topic prefix: ${prefix} in topics' names, and the source's name in its events."""
     registry: str = MEMORY
-    """Where Avro schemas are kept: memory: (generic messages only), a folder, or the http address of a registry."""
+    """Where Avro schemas are kept: nowhere but in memory (generic messages only), in a folder, or the http address of a registry."""
     partitions: int = 0
     """Of topics that are made; 0: as the broker's default says."""
     replication: int = 0
@@ -127,6 +127,7 @@ class KafkaChoices:
     create_topics: bool = True
     """Whether topics that are missing are made."""
     compression: Compression = Compression.LZ4
+    """Of messages, batch by batch."""
     timestamps: Timestamps = Timestamps.SENT
     tombstones: Tombstones = Tombstones.AUTO
     key_changes: KeyChanges = KeyChanges.SPLIT
