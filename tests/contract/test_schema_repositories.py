@@ -16,9 +16,10 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema, schema_of
-from headrace.kafka.registry import Compatibility, MemoryRepository, SchemaRepository, conflicts, open_repository
+from headrace.kafka.registry import Compatibility, MemoryRepository, SchemaRepository, conflicts, open_repository, secret_in
 from headrace.kafka.registry_files import DirectoryRepository, subject_of
 from headrace.kafka.registry_http import HttpRepository, client_settings
+from headrace.pipes.settings_file import parse_set
 from testkit.schema_registry import PrivateRegistry
 
 
@@ -176,6 +177,9 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings["url"], settings["basic.auth.user.info"]) == ("http://one:8081,http://two:8081", "me:secret")
     monkeypatch.setenv("HEADRACE_REGISTRY_PASSWORD", "other")
     assert client_settings("http://me@host")[0]["basic.auth.user.info"] == "me:other"
+    monkeypatch.setenv("HEADRACE_REGISTRY_PROPERTIES", "ssl.key.password=hidden&timeout=4")
+    assert client_settings("http://host")[0] == {"url": "http://host", "max.retries": 0, "timeout": 4.0, "ssl.key.password": "hidden"}
+    monkeypatch.delenv("HEADRACE_REGISTRY_PROPERTIES")
     assert "secret" not in repr(HttpRepository("http://me:secret@host:1"))
     for wrong in ("http://", "http://host:port", "http://host?timeout=soon"):
         with pytest.raises(DefiniteError):
@@ -184,6 +188,27 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         HttpRepository("http://host?no.such.property=1")
     with pytest.raises(DefiniteError, match="no address"):
         open_repository("ftp://host")
+
+
+@pytest.mark.parametrize(
+    ("address", "secret"),
+    [
+        ("http://host:8081/path?timeout=3", None),
+        ("https://me@host:8081", None),
+        ("/some/folder:with@signs", None),
+        ("https://me:word@host", "its password"),
+        ("http://one:8081,http://me:word@two:8081", "its password"),
+        ("http://one:8081?ssl.key.password=word", "ssl.key.password"),
+    ],
+)
+def test_a_setting_holds_no_secret(address: str, secret: str | None) -> None:
+    assert secret_in(address) == secret
+    if secret is None:
+        assert parse_set(f"debezium.registry={address}").debezium.registry == address
+    else:
+        with pytest.raises(DefiniteError, match="settings are kept") as caught:
+            parse_set(f"debezium.registry={address}")
+        assert "word" not in str(caught.value).replace("password", "")
 
 
 def _register_many(directory: str, names: list[str]) -> None:

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import parse_qsl
 
 from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
 from headrace.kafka.avro.resolution import problems
 from headrace.kafka.avro.schema import AvroSchema
 
 MEMORY: Final = "memory"
+PASSWORD_VARIABLE: Final = "HEADRACE_REGISTRY_PASSWORD"
+PROPERTIES_VARIABLE: Final = "HEADRACE_REGISTRY_PROPERTIES"
+"""Further properties of the registry's client, as after the question mark of an address."""
 _FORM: Final = "write http://host:8081 for a registry, a path for a directory of .avsc files, or memory"
 
 
@@ -77,6 +82,16 @@ def open_repository(address: str) -> SchemaRepository:
     from headrace.kafka.registry_files import DirectoryRepository
 
     return DirectoryRepository(Path(address))
+
+
+def secret_in(address: str) -> str | None:
+    """What in a registry's address is a secret, by its name; nothing of it may be kept or shown."""
+    place, _, query = address.partition("?")
+    if not place.startswith(("http://", "https://")):
+        return None
+    if any(":" in one.rpartition("@")[0].partition("://")[2] for one in place.split(",")):
+        return "its password"
+    return next((name for name, _ in parse_qsl(query) if is_secret(name)), None)
 
 
 def plain_text(schema: AvroSchema) -> str:

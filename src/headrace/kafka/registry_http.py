@@ -20,10 +20,9 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.registry import Registered, refusal
+from headrace.kafka.registry import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, Registered, refusal
 from headrace.retry import retrying
 
-PASSWORD_VARIABLE: Final = "HEADRACE_REGISTRY_PASSWORD"
 _AVRO: Final = "AVRO"
 _DEADLINE_S: Final = 120.0
 _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
@@ -165,7 +164,7 @@ def client_settings(address: str) -> tuple[dict[str, Any], str]:
     shown = ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)
     # Our own limits hold: the client's would be waited for within each of our tries.
     settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": 20}
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for name, value in parse_qsl(f"{query}&{os.environ.get(PROPERTIES_VARIABLE, '')}", keep_blank_values=True):
         try:
             settings[name] = float(value) if name in _NUMBERS else value
         except ValueError as error:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
+from headrace.kafka.registry import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, secret_in
 from headrace.pipes.fields import Field, Unfit, fields_of, nearest, plain, read
 from headrace.pipes.policy import EVERY, ChangeKind, SchemaPolicy
 from headrace.pipes.settings_lines import find_lines, line_of, parse_key
@@ -152,6 +153,13 @@ def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:
         secret = next((key for key in value if is_secret(key)), None) if isinstance(value, dict) else None
         if secret is not None:
             raise DefiniteError(f"{secret} is a secret, and settings are kept", place=place(name), hint="give it in the address")
+        shown = secret_in(value) if isinstance(value, str) else None
+        if shown is not None:
+            raise DefiniteError(
+                f"the address holds {shown}, and settings are kept",
+                place=place(name),
+                hint=f"give the password in {PASSWORD_VARIABLE}, other secrets in {PROPERTIES_VARIABLE} (NAME=VALUE&NAME=VALUE)",
+            )
 
 
 def _policies(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
