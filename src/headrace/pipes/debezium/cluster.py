@@ -63,7 +63,8 @@ def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, st
     names = list(topics)
     if not names:
         return ()
-    described = AdminClient(settings).describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
+    admin = AdminClient(settings)  # (kept: what a client promised goes with it)
+    described = admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
     return tuple((name, str(future.result().topic_id)) for name, future in described.items())
 
 
