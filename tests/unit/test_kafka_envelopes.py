@@ -175,7 +175,7 @@ def test_a_long_block_is_encoded_in_parts_that_say_the_same(monkeypatch: pytest.
     for number in range(20):
         rows += [(Op.BEFORE, 1 + 2 * number, (number, "a", 1)), (Op.UPDATE, 2 + 2 * number, (number, "b", 1))]
     whole = sent(block(rows))
-    monkeypatch.setattr(envelopes, "_MOST_BYTES", 200)
+    monkeypatch.setattr(envelopes, "_MOST_BYTES", 3500)
     parts = sent(block(rows))
     assert len(parts) > 3
     assert values(parts) == values(whole)

@@ -31,8 +31,9 @@ from headrace.sinks.kafka.messages import Messages
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
-_MOST_BYTES: Final = 64 << 20
-"""Of images that are encoded at once: their text is several times as long, and an array holds 2 GiB."""
+_MOST_BYTES: Final = 128 << 20
+"""Of what is encoded at once: text may be several times as long as the values, and an array holds 2 GiB."""
+_ENVELOPE_BYTES: Final = 600
 _GTID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+:.*|\d+-\d+-\d+")
 _CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE = range(5)
 _WORDS: Final = pa.array(["c", "u", "d", "r", ""])
@@ -69,7 +70,7 @@ class DebeziumEncoder:
         if table is None:
             table = self._tables[block.schema] = _TableEncoder(self._choices, self._origin, block.schema)
         events = _events_of(block)
-        return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block)]
+        return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,11 @@ class _TableEncoder:
         words = {"version": origin.version, "connector": origin.connector, "name": choices.prefix}
         self._source_head = json.dumps(words, ensure_ascii=False, separators=(",", ":"))[:-1]
         self._db, self._table = (json.dumps(name, ensure_ascii=False) for name in (schema.name.database, schema.name.table))
+
+    @property
+    def overhead(self) -> int:
+        """What an event takes besides its row: its schema, if it carries one, is the most of it."""
+        return len(self._head) + len(self._key_head) + _ENVELOPE_BYTES
 
     def encode(self, block: ChangeBlock, events: _Events, piece: slice, now: int) -> Messages:
         images = block.images.slice(piece.start, piece.stop - piece.start)
@@ -240,10 +246,10 @@ def _events_of(block: ChangeBlock) -> _Events:
     return _Events(addresses[starts] - 1, np.where(paired, ordinal // 2, ordinal))
 
 
-def _pieces(block: ChangeBlock) -> Iterator[slice]:
+def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:
     """Parts of a block that can be encoded at once; an update stays with the row before it."""
     ops = block.op.to_numpy()
-    most = max(2, int(block.rows * _MOST_BYTES // max(block.images.nbytes, 1)))
+    most = max(2, _MOST_BYTES // (block.images.nbytes // block.rows + overhead))
     start = 0
     while start < block.rows:
         end = min(start + most, block.rows)
