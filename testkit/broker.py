@@ -26,11 +26,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.demo.server import find_free_port, run_to_end, spawn_reaper
 from headrace.errors import DefiniteError, TransientError
 from testkit.cache import cache_dir, hold_lock
-from testkit.maven_fetch import fetch_broker
+from testkit.maven_fetch import fetch_broker, java_program
 
 START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.03
 CLUSTER = "headraceTestKafkaBrokA"
-JAVA = ("java", "-Xms64m", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JAVA = (java_program(), "-Xms64m", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = ("-Xlog:disable", "-Xlog:all=off", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 
 silent = logging.getLogger("headrace.testkit.broker")

@@ -56,6 +56,12 @@ def fetch_registry() -> Path:
     return target
 
 
+def java_program() -> str:
+    """The Java that Spark takes too."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
 PARTS: Mapping[str, Callable[[], Path]] = {
     "Spark's Kafka connector": fetch_connector,
     "Kafka": fetch_broker,

@@ -14,11 +14,11 @@ from typing import Self
 
 from headrace.demo.server import find_free_port, spawn_reaper
 from headrace.errors import DefiniteError, TransientError
-from testkit.maven_fetch import fetch_registry
+from testkit.maven_fetch import fetch_registry, java_program
 
 START_TIMEOUT_S, POLL_S = 90.0, 0.1
 PATH = "/apis/ccompat/v7"
-JAVA = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JAVA = (java_program(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
 class PrivateRegistry:

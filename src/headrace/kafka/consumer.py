@@ -8,7 +8,7 @@ messages that carry no change of a row (tombstones; Debezium's truncations, hear
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -25,13 +25,15 @@ from headrace.kafka.debezium_events import EventReader
 from headrace.kafka.mypipe import MAGIC, POSITION_HEADER, Mutation, read_position
 from headrace.kafka.mypipe_reader import Headers, Incoming, MutationReader, Places, ReadBlock
 from headrace.kafka.registry import SchemaRepository, open_repository
-from headrace.kafka.row_changes import Row, RowChange, What, images_of, what_of
+from headrace.kafka.row_changes import WHAT, RowChange, What, images_of
 from headrace.kafka.topics import EARLIEST, Batch, Marks, Start, TopicConsumer
 from headrace.model.change import ChangeBlock, Op
 
 BATCH: Final = 5000
 _TICK_S: Final = 0.5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HEADS: Final = frozenset(bytes((MAGIC, mutation)) for mutation in Mutation)
+"""How mypipe's messages begin; one with a registry's id of four bytes has a second zero there."""
 _NO_BLOCKS: Final = "take headrace.kafka.consume for Debezium's events, or `headrace replicate kafka://… clickhouse://…`"
 Callback = Callable[[RowChange], object]
 
@@ -125,8 +127,21 @@ class Consumption:
             for at, image in images_of(read):
                 row = ours[at]
                 old, new = (image.row, None) if image.op is Op.DELETE else (image.before, image.row)
-                place = (name.database, name.table)
-                found[row] = _change(batch, row, what_of(image.op), place, old, new, image.transaction, image.commit_us)
+                found[row] = RowChange(
+                    WHAT[image.op],
+                    name.database,
+                    name.table,
+                    old,
+                    new,
+                    image.transaction,
+                    image.position,
+                    image.snapshot_row,
+                    _EPOCH + timedelta(microseconds=image.commit_us),
+                    batch.topic,
+                    batch.partition,
+                    batch.offset(row),
+                    batch.messages[row].key(),
+                )
         found |= {row: change for row, change in events if change is not None and self._is_new(batch, change)}
         return [found[row] for row in sorted(found)]
 
@@ -188,7 +203,7 @@ class Consumption:
             raise _Unreadable(rows[bad.row], bad.reason, bad.hint)
         if not self._reading.drop_duplicates:
             return list(read.blocks)
-        return [left for one in read.blocks if (left := _without_duplicates(one, incoming.headers, batch.marks)).block.rows]
+        return [left for one in read.blocks if (left := _without_duplicates(one, batch.marks)).block.rows]
 
     def _event(self, batch: Batch, row: int) -> RowChange | None:
         try:
@@ -197,8 +212,24 @@ class Consumption:
             raise _Unreadable(row, error.message, error.hint) from error
         if event is None:
             return None
-        commit_us = None if event.committed_ms is None else event.committed_ms * 1000
-        return _change(batch, row, event.what, (event.database, event.table), event.old, event.new, event.transaction, commit_us)
+        message = batch.messages[row]
+        position, number = _position(_headers(message))
+        committed_ms = message.timestamp()[1] if event.committed_ms is None else event.committed_ms
+        return RowChange(
+            event.what,
+            event.database,
+            event.table,
+            event.old,
+            event.new,
+            event.transaction,
+            position,
+            number,
+            _EPOCH + timedelta(milliseconds=committed_ms),
+            batch.topic,
+            batch.partition,
+            batch.offset(row),
+            message.key(),
+        )
 
     def _is_new(self, batch: Batch, change: RowChange) -> bool:
         if not self._reading.drop_duplicates or change.position is None or change.snapshot_row is not None:
@@ -290,13 +321,8 @@ def _by_format(batch: Batch) -> tuple[list[int], list[int]]:
     for row, message in enumerate(batch.messages):
         value = message.value()
         if value is not None:
-            (ours if is_mypipe(bytes(value[:2])) else others).append(row)
+            (ours if value[:2] in _HEADS else others).append(row)
     return ours, others
-
-
-def is_mypipe(head: bytes) -> bool:
-    """Whether a message that begins so is one of mypipe's; one with a registry's id of four bytes has a zero there."""
-    return len(head) == 2 and head[0] == MAGIC and Mutation.INSERT <= head[1] <= Mutation.DELETE
 
 
 def _incoming(messages: Sequence[Message]) -> Incoming:
@@ -305,53 +331,18 @@ def _incoming(messages: Sequence[Message]) -> Incoming:
         [_headers(message) for message in messages],
         np.array([message.timestamp()[1] * 1000 for message in messages], np.int64),
         np.array([message.offset() for message in messages], np.int64),
-        [_bytes(message.key()) for message in messages],
+        [message.key() for message in messages],
     )
 
 
 def _value(message: Message) -> bytes:
-    value = _bytes(message.value())
+    value = message.value()
     assert value is not None
     return value
 
 
-def _bytes(found: str | bytes | None) -> bytes | None:
-    return found.encode() if isinstance(found, str) else found
-
-
 def _headers(message: Message) -> Headers:
-    found: Iterable[tuple[str, str | bytes | None]] = message.headers() or ()  # type: ignore[assignment]
-    return [(name, _bytes(value)) for name, value in found]
-
-
-def _change(
-    batch: Batch,
-    row: int,
-    what: What,
-    table: tuple[str, str],
-    old: Row | None,
-    new: Row | None,
-    transaction: str | None,
-    commit_us: int | None,
-) -> RowChange:
-    message = batch.messages[row]
-    position, snapshot_row = _position(_headers(message))
-    committed_us = message.timestamp()[1] * 1000 if commit_us is None else commit_us
-    return RowChange(
-        what,
-        table[0],
-        table[1],
-        old,
-        new,
-        transaction,
-        position,
-        snapshot_row,
-        _EPOCH + timedelta(microseconds=committed_us),
-        batch.topic,
-        batch.partition,
-        batch.offset(row),
-        _bytes(message.key()),
-    )
+    return message.headers() or ()  # type: ignore[return-value]
 
 
 def _position(headers: Headers) -> tuple[int | None, int | None]:
@@ -366,15 +357,14 @@ def _passes(marks: Marks, table: str, position: int) -> bool:
     return position > last
 
 
-def _without_duplicates(read: ReadBlock, headers: Sequence[Headers], marks: Marks) -> ReadBlock:
+def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
     """Without changes that were seen before. Rows of snapshots stay: theirs come in any order, under one position."""
     block = read.block
     table = str(block.schema.name)
     ops = block.op.to_numpy()
     kept = np.ones(len(ops), bool)
-    for at in np.flatnonzero((ops != Op.BEFORE) & (ops != Op.SNAPSHOT)):
-        position, _ = _position(headers[read.message[at]])
-        if position is not None and not _passes(marks, table, position):
+    for at in np.flatnonzero((ops != Op.BEFORE) & (ops != Op.SNAPSHOT) & read.has_position):
+        if not _passes(marks, table, int(read.position[at])):
             kept[at] = False
             # The row before an update goes with it.
             kept[at - 1] &= ops[at] != Op.UPDATE
@@ -389,4 +379,5 @@ def _taken(read: ReadBlock, at: Places) -> ReadBlock:
     left = ChangeBlock(
         block.schema, block.images.take(taken), block.op.take(taken), block.version.take(taken), block.commit_ts.take(taken), **optional
     )
-    return ReadBlock(left, read.message[at], {name: missing[at] for name, missing in read.absent.items()})
+    absent = {name: missing[at] for name, missing in read.absent.items()}
+    return ReadBlock(left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], absent)

@@ -20,6 +20,8 @@ from headrace.kafka.row_changes import What
 
 CONFLUENT_HEAD: Final = 5
 _WHAT: Final = {"c": What.INSERT, "r": What.INSERT, "u": What.UPDATE, "d": What.DELETE}
+_NO_ROWS: Final = ({"status", "id"}, {"ddl", "databaseName"})
+"""What events of topics have that tell of no rows: bounds of transactions, and schema changes."""
 _FLAT: Final = ("__op", "__deleted", "__table", "__db", "__source_ts_ms")
 
 
@@ -65,15 +67,18 @@ class EventReader:
         return decoded.values[0].as_py()
 
     def event(self, value: bytes) -> Event | None:
-        """The change of a row; None for an event that is none (a truncation, a message, a heartbeat, a transaction's bounds)."""
+        """The change of a row; None for what is none: a truncation, a message, a heartbeat, a transaction's bounds, a schema change."""
         found = self.tree(value)
+        if found is None:
+            # Connect's converter of JSON writes some tombstones so.
+            return None
         if not isinstance(found, dict):
             raise DefiniteError("it is no change event")
         if "op" in found and ("after" in found or "before" in found):
             return _from_envelope(found)
         if any(name in found for name in ("__op", "__deleted")):
             return _from_flat(found)
-        if "op" in found or {"ts_ms"} == found.keys() or {"status", "id"} <= found.keys():
+        if "op" in found or {"ts_ms"} == found.keys() or any(names <= found.keys() for names in _NO_ROWS):
             return None
         raise DefiniteError("it is no change event: it has neither `op` nor `__op` nor `__deleted`")
 

@@ -77,6 +77,11 @@ class ReadBlock:
 
     block: ChangeBlock
     message: Places
+    position: npt.NDArray[np.uint64]
+    """The place in the source's log that each image's message names."""
+    has_position: npt.NDArray[np.bool_]
+    row_number: npt.NDArray[np.int64]
+    """Of rows of a snapshot; -1 for changes."""
     absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Columns that the messages of some images say nothing of, not even that they are NULL; and which."""
 
@@ -294,7 +299,8 @@ def _block(cut: Sequence[_Part], heads: _Heads) -> ReadBlock:
         transaction,
         pa.array(row_number, pa.uint64()) if (row_number >= 0).all() else None,
     )
-    return ReadBlock(block, message, _absent(parts, schema, order))
+    position, has_position = heads.version[message], heads.has_position[message]
+    return ReadBlock(block, message, position, has_position, row_number, _absent(parts, schema, order))
 
 
 def _values(part: _Part, column: Column) -> pa.Array:
@@ -364,13 +370,16 @@ class _Heads:
         self._incoming = incoming
         # Without a position the offset is the order that there is.
         self.version = incoming.offset.astype(np.uint64)
+        self.has_position = np.zeros(count, bool)
         self.row_number = np.full(count, -1, np.int64)
         self.commit_us = incoming.timestamp_us.copy()
         for at, headers in enumerate(incoming.headers):
             for name, value in headers:
                 if name == POSITION_HEADER and value:
                     self.version[at], row = read_position(value)
-                    self.row_number[at] = -1 if row is None else row
+                    self.has_position[at] = True
+                    if row is not None:
+                        self.row_number[at] = row
                 elif name == COMMITTED_HEADER and value:
                     self.commit_us[at] = int.from_bytes(value, "big", signed=True)
 

@@ -64,7 +64,8 @@ class RowChange:
 
 _TEXTUAL: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
 _CALENDAR: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
-_WHAT: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
+_OPS: Final = {int(op): op for op in Op}
+WHAT: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Image:
     before: Row | None
     transaction: str | None
     commit_us: int
+    position: int | None
+    snapshot_row: int | None
 
 
 def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
@@ -84,17 +87,23 @@ def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
     rows = _rows(read)
     names = block.transaction.to_pylist() if block.transaction is not None else [None] * block.rows
     before: Row | None = None
-    columns = (block.op.to_pylist(), rows, names, block.commit_ts.to_pylist(), read.message.tolist())
-    for op, row, transaction, commit_us, message in zip(*columns, strict=True):
-        if op == Op.BEFORE:
+    positions = [found if has else None for found, has in zip(read.position.tolist(), read.has_position.tolist(), strict=True)]
+    numbers = [None if number < 0 else number for number in read.row_number.tolist()]
+    columns = (
+        map(_OPS.__getitem__, block.op.to_pylist()),
+        rows,
+        names,
+        block.commit_ts.to_pylist(),
+        positions,
+        numbers,
+        read.message.tolist(),
+    )
+    for op, row, transaction, commit_us, position, number, message in zip(*columns, strict=True):
+        if op is Op.BEFORE:
             before = row
             continue
-        yield message, Image(Op(op), row, before, transaction, commit_us)
+        yield message, Image(op, row, before, transaction, commit_us, position, number)
         before = None
-
-
-def what_of(op: Op) -> What:
-    return _WHAT[op]
 
 
 def _rows(read: ReadBlock) -> list[dict[str, Any]]:
