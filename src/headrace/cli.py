@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.errors import DefiniteError, HeadraceError
+from headrace.kafka.address import SECRETS_VARIABLE, without_secrets
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.options import build_parser, chosen_by_flags
@@ -403,6 +404,10 @@ def _hide_passwords() -> None:
         password, without = _without_password(argument)
         if password is not None:
             environment[_password_variable(argument)] = password
+        if is_kafka(without):
+            without, secret = without_secrets(without)
+            if secret:
+                environment[SECRETS_VARIABLE] = secret
         cleaned.append(without)
     if cleaned != sys.argv[1:]:
         os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], environment)

@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -28,7 +29,7 @@ from headrace.pipes.progress import LogView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import StateDirectory
-from headrace.sinks.kafka.choices import KafkaChoices
+from headrace.sinks.kafka.choices import Incompatible, KafkaChoices, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sinks.kafka.writer import KafkaWriter
 from headrace.sources.mysql import decoder, reader, snapshot
@@ -266,6 +267,27 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
     with pytest.raises(DefiniteError, match="drop_column is set to halt"):
         runs(policy=("drop_column=halt",), exclude="*._*")
     runs(exclude="*._*")
+
+
+def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, database: str, tmp_path: Path) -> None:
+    """An alteration that readers of the former schema could not follow halts the pipe, before anything of it is done."""
+    book = runs.book
+    specific = KafkaChoices(format=MessageFormat.SPECIFIC, registry=str(tmp_path / "schemas"), partitions=1)
+    runs.sink = KafkaSink.from_url(runs.broker.url(), specific)
+    book.run("CREATE TABLE s (id INT PRIMARY KEY, v INT)", "INSERT INTO s VALUES (1, 1)")
+    runs()
+    book.run("ALTER TABLE s ADD COLUMN w VARCHAR(9)", "INSERT INTO s VALUES (2, 2, 'two')")
+    runs()
+    book.run("ALTER TABLE s MODIFY v VARCHAR(20)", "INSERT INTO s VALUES (3, 'three', NULL)")
+    for _ in range(2):
+        with pytest.raises(DefiniteError, match=r"(?i)schema") as caught:
+            runs()
+    assert "incompatible" in caught.value.hint
+    topic = f"{database}_s_specific"
+    assert len(read_sent(runs.broker, topic)) == 2
+    runs.sink = KafkaSink.from_url(runs.broker.url(), replace(specific, incompatible=Incompatible.NEW))
+    runs()
+    assert len(read_sent(runs.broker, topic)) == 3
 
 
 def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateServer, database: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.address import PASSWORD_VARIABLE, is_secret, parse_kafka_url
+from headrace.kafka.address import PASSWORD_VARIABLE, SECRETS_VARIABLE, is_secret, parse_kafka_url, without_secrets
 
 
 def test_servers_topic_and_properties() -> None:
@@ -54,3 +54,15 @@ def test_addresses_that_cannot_be_read(url: str) -> None:
     with pytest.raises(DefiniteError) as caught:
         parse_kafka_url(url)
     assert caught.value.hint
+
+
+def test_secret_properties_leave_the_address_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "kafka://h:1/t?security.protocol=SSL&ssl.key.password=a%26b&acks=all&sasl.oauthbearer.client.secret=c"
+    shown, secret = without_secrets(url)
+    assert shown == "kafka://h:1/t?security.protocol=SSL&acks=all"
+    whole = dict(parse_kafka_url(url).properties)
+    monkeypatch.setenv(SECRETS_VARIABLE, secret)
+    assert dict(parse_kafka_url(shown).properties) == whole
+    assert whole["ssl.key.password"] == "a&b"
+    assert without_secrets("kafka://h:1/t?ssl.key.password=x") == ("kafka://h:1/t", "ssl.key.password=x")
+    assert without_secrets("kafka://h:1/t") == ("kafka://h:1/t", "")

@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote
 from headrace.errors import DefiniteError
 
 PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
+SECRETS_VARIABLE: Final = "HEADRACE_KAFKA_SECRETS"
+"""Properties that are secret, written as in an address after its question mark: where a command line puts those of an address."""
 SCHEME: Final = "kafka://"
 _FORM: Final = "write kafka://host:port,host:port/topic?property=value"
 _SECRETS: Final = ("password", "secret", "jaas", "token")
@@ -69,7 +71,18 @@ def parse_kafka_url(url: str) -> KafkaAddress:
     if not named or (at and not user) or not all(_is_server(server) for server in named):
         raise DefiniteError("the address of the Kafka cluster cannot be read", hint=_FORM)
     secret = unquote(password) if colon else os.environ.get(PASSWORD_VARIABLE, "")
-    return KafkaAddress(",".join(map(_with_port, named)), unquote(topic.strip("/")), unquote(user), secret, _properties(query))
+    hidden = os.environ.get(SECRETS_VARIABLE, "")
+    properties = _properties("&".join(filter(None, (query, hidden))))
+    return KafkaAddress(",".join(map(_with_port, named)), unquote(topic.strip("/")), unquote(user), secret, properties)
+
+
+def without_secrets(url: str) -> tuple[str, str]:
+    """The address without the properties that are secret, and those."""
+    place, _, query = url.partition("?")
+    parts = query.split("&") if query else []
+    secrets = [part for part in parts if is_secret(unquote(part.partition("=")[0]))]
+    shown = "&".join(part for part in parts if part not in secrets)
+    return f"{place}?{shown}" if shown else place, "&".join(secrets)
 
 
 def is_secret(name: str) -> bool:

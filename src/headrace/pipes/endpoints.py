@@ -22,7 +22,6 @@ from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.url import same_sink as same_clickhouse
-from headrace.sinks.kafka.sink import KafkaSink
 
 S_co = TypeVar("S_co", bound=Sink, covariant=True)
 CLICKHOUSE = ("clickhouse://", "clickhouses://")
@@ -71,6 +70,9 @@ def open_any_sink(address: str, chosen: Chosen) -> Iterator[NamedSink[Sink]]:
             yield named
         return
     chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
+    # Its kernels and librdkafka are for those who need them.
+    from headrace.sinks.kafka.sink import KafkaSink
+
     target = parse_kafka_url(address)
     yield NamedSink(KafkaSink.from_url(address, chosen.kafka), str(target))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.projection import Projection
-from headrace.pipes.endpoints import open_sink
+from headrace.pipes.endpoints import is_kafka, open_sink
 from headrace.pipes.policy import Policy
 from headrace.pipes.rehearsal import Rehearsal, Rehearsed, describe, read_statements, strict_query
 from headrace.pipes.remembered import settings_of
@@ -51,6 +51,12 @@ def rehearse(asked: Asked) -> Iterator[str]:
     """The lines to print."""
     with ExitStack() as open_things:
         catalogue, dialect, database, state = _tables(asked)
+        if state is not None and is_kafka(state.sink):
+            raise DefiniteError(
+                "the pipe's sink is Kafka, which has no tables to alter",
+                place=asked.state,
+                hint="see docs/kafka.md for what becomes of each kind of statement",
+            )
         chosen = asked.chosen.over(settings_of(state, asked.state)) if state is not None else asked.chosen
         sink = ClickHouseSink(parse_target(_NOWHERE), chosen.sink)
         if asked.sink:

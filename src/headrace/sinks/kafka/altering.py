@@ -25,7 +25,7 @@ class KafkaAltering:
 
     def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
         del version
-        self.check(alteration.after)
+        self._check(alteration.after)
         return Translation(prepared=True)
 
     def plan_removal(self, schema: TableSchema) -> Translation:
@@ -43,14 +43,21 @@ class KafkaAltering:
 
     def plan_creation(self, schema: TableSchema) -> Translation:
         """It may follow another table of its name, whose messages are in the topic."""
-        self.check(schema)
+        self._check(schema)
         return Translation()
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
         """From here on the changes go to the topic of the new name."""
         for _, new in moves:
-            self.check(new)
+            self._check(new)
         return Translation()
+
+    def _check(self, schema: TableSchema) -> None:
+        try:
+            self.check(schema)
+        except DefiniteError as error:
+            hint = f"{error.hint}; or let readers cope with it: --set kafka.incompatible=new"
+            raise DefiniteError(f"table {schema.name} was changed: {error.message}", place=error.place, hint=hint) from error
 
     def run_step(self, step: Step) -> None:
         raise DefiniteError("Kafka has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
