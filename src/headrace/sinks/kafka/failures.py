@@ -43,5 +43,23 @@ def failure(error: KafkaError | KafkaException, doing: str, place: str = "") -> 
     return TransientError(message, place=place, hint="see whether the brokers are up and can be reached from here")
 
 
-def is_definite(error: KafkaError) -> bool:
-    return error.code() in _DEFINITE
+class Refusals:
+    """What brokers say of a client as a whole, such as that its password is wrong.
+
+    Once may be chance: a broker that goes down cuts logins off, too.
+    """
+
+    def __init__(self) -> None:
+        self._last: KafkaError | None = None
+        self._count = 0
+
+    def note(self, error: KafkaError) -> None:
+        """Librdkafka's `error_cb`."""
+        if error.code() in _DEFINITE:
+            self._last = error
+            self._count += 1
+
+    @property
+    def said(self) -> KafkaError | None:
+        """What was said more than once."""
+        return self._last if self._count > 1 else None

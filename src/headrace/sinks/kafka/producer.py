@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.kafka.mypipe import COMMITTED_HEADER, POSITION_HEADER, position_bytes
 from headrace.sinks.kafka.choices import KafkaChoices, Timestamps
-from headrace.sinks.kafka.failures import failure, is_definite
+from headrace.sinks.kafka.failures import Refusals, failure
 from headrace.sinks.kafka.messages import Messages
 
 client_log = logging.getLogger("headrace.kafka.client")
@@ -57,11 +57,10 @@ class Delivery:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._failed: tuple[KafkaError, Message] | None = None
-        self._refused: KafkaError | None = None
-        self._count = 0
+        self._refusals = Refusals()
         self.is_sound = True
         try:
-            heard: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._hear, "error_cb": self._note}
+            heard: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._hear, "error_cb": self._refusals.note}
             self._producer = Producer({**settings, **heard}, logger=client_log)
         except KafkaException as error:
             raise DefiniteError(
@@ -110,12 +109,13 @@ class Delivery:
         if self._failed is not None:
             error, message = self._failed
             raise self._give_up(error, message.topic() or "", message.key())
-        if self._refused is not None:
-            raise self._give_up(self._refused, "", None)
+        if self._refusals.said is not None:
+            raise self._give_up(self._refusals.said, "", None)
 
     def _give_up(self, error: KafkaError, topic: str, key: Any) -> Exception:
         # What the brokers said of us tells more than that a message took too long.
-        cause = self._refused if self._refused is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
+        said = self._refusals.said
+        cause = said if said is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
         self.give_up()
         of_key = f", key {bytes(key[:200]).decode(errors='replace')}" if key else ""
         return failure(cause, "sending to Kafka", f"topic {topic}{of_key}" if topic else "")
@@ -123,10 +123,6 @@ class Delivery:
     def _hear(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failed is None:
             self._failed = error, message
-
-    def _note(self, error: KafkaError) -> None:
-        if is_definite(error):
-            self._refused = error
 
 
 def _headers(messages: Messages) -> Iterable[Headers]:

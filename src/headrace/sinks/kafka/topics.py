@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -13,10 +14,11 @@ from confluent_kafka.cimpl import NewTopic
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices
-from headrace.sinks.kafka.failures import failure
+from headrace.sinks.kafka.failures import Refusals, failure
 from headrace.sinks.kafka.producer import client_log
 
 _WAIT_S: Final = 30.0
+_TRY_S: Final = 3.0
 _AS_THE_BROKER_SAYS: Final = -1
 _PRODUCER_ONLY: Final = (
     "acks",
@@ -36,11 +38,14 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
     wanted = sorted(set(names))
     if not wanted:
         return
+    refusals = Refusals()
     try:
-        admin = AdminClient(_admin_settings(address, choices), logger=client_log)
+        heard: dict[str, Any] = {"error_cb": refusals.note}
+        admin = AdminClient({**_admin_settings(address, choices), **heard}, logger=client_log)
     except KafkaException as error:
         raise failure(error, "making a client of Kafka's", str(address)) from error
-    missing = [name for name in wanted if name not in _existing(admin, address)]
+    existing = _existing(admin, refusals, address)
+    missing = [name for name in wanted if name not in existing]
     if missing and not choices.create_topics:
         raise DefiniteError(
             f"the topic {missing[0]} does not exist", place=str(address), hint="make it, or let it be made: kafka.create_topics = true"
@@ -50,17 +55,22 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
             _await(name, made, address)
 
 
-def _admin_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, str | int | float | bool]:
+def _admin_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, Any]:
     shared = {name: value for name, value in choices.properties if not name.startswith(_PRODUCER_ONLY)}
     own = {name: value for name, value in address.client_settings().items() if not name.startswith(_PRODUCER_ONLY)}
     return {**own, **shared}
 
 
-def _existing(admin: AdminClient, address: KafkaAddress) -> set[str]:
-    try:
-        return set(admin.list_topics(timeout=_WAIT_S).topics)
-    except KafkaException as error:
-        raise failure(error, "asking for the topics", str(address)) from error
+def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> set[str]:
+    """The cluster's topics. It is asked again and again for a while; a client that is refused as a whole need not wait that long."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return set(admin.list_topics(timeout=_TRY_S).topics)
+        except KafkaException as error:
+            admin.poll(0)
+            if refusals.said is not None or time.monotonic() > deadline:
+                raise failure(refusals.said or error, "asking for the topics", str(address)) from error
 
 
 def _new_topic(name: str, choices: KafkaChoices) -> NewTopic:
