@@ -148,6 +148,17 @@ def test_every_event_is_debeziums(flavour: str, variant: str, tmp_path: Path) ->
     assert compared > 50
 
 
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("variant", ["schema", "plain"])
+def test_keys_are_debeziums_byte_for_byte(flavour: str, variant: str, tmp_path: Path) -> None:
+    """So that a row's messages are in the partition in which Debezium's are, and a compacted topic knows them as the same."""
+    sent = _sent(flavour, tmp_path, schemas=variant == "schema")
+    ours = {(one.topic, key) for one in sent for key in one.key.to_pylist()}
+    theirs = {(record.topic, record.key) for record in load_records(f"{flavour}-{variant}")}
+    assert ours <= theirs
+    assert len(ours) > 20
+
+
 def test_numbers_have_the_digits_that_give_the_same_bits(tmp_path: Path) -> None:
     events = _ours(_sent("mysql", tmp_path, schemas=False))["plain.shop.numbers"]
     [deleted] = [value for _, value, _ in events if value and value["op"] == "d"]

@@ -13,7 +13,7 @@ from headrace.kernels.pointers import Bytes, compiled
 Offsets = npt.NDArray[np.int32]
 Sizes = npt.NDArray[np.int64]
 
-_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
 _QUOTE, _BACKSLASH, _EQUALS = np.uint8(0x22), np.uint8(0x5C), np.uint8(0x3D)
 
