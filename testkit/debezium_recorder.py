@@ -44,6 +44,7 @@ class Variant:
 
 _TEXTS = {"decimal.handling.mode": "string", "time.precision.mode": "isostring", "binary.handling.mode": "hex"}
 _DOUBLES = {"decimal.handling.mode": "double", "time.precision.mode": "connect", "binary.handling.mode": "base64-url-safe"}
+_PROPAGATED = {"column.propagate.source.type": ".*", "decimal.handling.mode": "string"}
 _ALL_OPERATIONS = {"skipped.operations": "none"}
 _PLACES = {"mysql": "source.file,source.pos,source.row,source.gtid", "postgres": "source.lsn"}
 
@@ -69,6 +70,7 @@ def variants(connector: str, registry: str = "") -> list[Variant]:
     ]
     if connector != "mariadb":
         found += [
+            Variant("propagated", {**schemas, **silent, **_PROPAGATED}, typed_only=True),
             Variant(
                 "flatplaces",
                 {**plain, **silent, **flattened("rewrite", f"op,table,source.ts_ms,{_PLACES[connector]}")},

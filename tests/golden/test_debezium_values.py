@@ -162,6 +162,7 @@ def _compare(
         *(f"{connector}-{variant}" for connector in ("mysql", "mariadb") for variant in ("plain", "schema", "texts", "doubles")),
         "mysql-microseconds",
         "mysql-nanoseconds",
+        "mysql-propagated",
     ],
 )
 def test_every_mode_gives_the_values_that_the_server_shows(name: str) -> None:
@@ -219,7 +220,7 @@ def _as_postgres(value: Any, kind: str) -> Any:
     return value
 
 
-@pytest.mark.parametrize("variant", ["schema", "texts", "microseconds", "nanoseconds", "intervals"])
+@pytest.mark.parametrize("variant", ["schema", "texts", "microseconds", "nanoseconds", "intervals", "propagated"])
 def test_values_of_postgresql(variant: str) -> None:
     fields, rows = _rows(f"postgres-{variant}", "kinds")
     assert fields is not None
@@ -273,6 +274,20 @@ def test_what_is_expected_of_a_table_is_what_debezium_says_of_it(connector: str)
         assert set(fields.key) == set(expected.key)
         # And so events with schemas change nothing of a table that is known from the source itself.
         assert holds(schema, table_schema(schema.name, fields, default_text))
+
+
+def test_types_that_the_connector_passes_on_are_the_sources() -> None:
+    for table in ("numbers", "texts", "times"):
+        fields, rows = _rows("mysql-propagated", table)
+        assert fields is not None
+        schema = _known("mysql")[TableName("shop", table)]
+        for column in table_schema(schema.name, fields).columns:
+            known = schema.column(column.name)
+            assert (column.kind, column.precision, column.scale) == (known.kind, known.precision, known.scale), column.name
+            assert column.members == known.members
+            if "zerofill" not in known.source_type:
+                assert column.source_type == known.source_type
+        assert _compare("mysql", table, table_schema(schema.name, fields), fields, rows, {"def"}, "bytes") > 0
 
 
 @pytest.mark.parametrize("connector", ["mysql", "postgres"])

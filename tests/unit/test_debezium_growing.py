@@ -77,6 +77,12 @@ def test_a_column_that_events_no_longer_have_stays() -> None:
         absent(known.column("b"), 1)
 
 
+def test_events_from_before_a_column_was_added_hold_its_default() -> None:
+    told = _told(Field("c", "int32", default=7), Field("t", "int64", "io.debezium.time.MicroTimestamp", default=0))
+    assert absent(told.column("c"), 2).to_pylist() == [7, 7]
+    assert absent(told.column("t"), 2).to_pylist() == [None, None]
+
+
 def test_absent_values_are_of_the_columns_types() -> None:
     for field, value in (
         (Field("c", "string", "io.debezium.data.Enum", {"allowed": "a,b"}, optional=False), "a"),

@@ -165,6 +165,10 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
         ("float64", "", {SOURCE_TYPE: "NUMERIC", SOURCE_LENGTH: "12", SOURCE_SCALE: "2"}, Kind.DECIMAL, 12, 2),
         ("float64", "", {SOURCE_TYPE: "DOUBLE"}, Kind.FLOAT64, 0, 0),
         ("int64", "io.debezium.time.MicroTimestamp", {SOURCE_TYPE: "DATETIME", SOURCE_LENGTH: "4"}, Kind.DATETIME, 4, 0),
+        ("int64", "io.debezium.time.Timestamp", {SOURCE_TYPE: "DATETIME"}, Kind.DATETIME, 0, 0),
+        ("int64", "io.debezium.time.MicroTime", {SOURCE_TYPE: "TIME", SOURCE_LENGTH: "15", SOURCE_SCALE: "6"}, Kind.TIME, 6, 0),
+        ("boolean", "", {SOURCE_TYPE: "BIT", SOURCE_LENGTH: "1"}, Kind.BIT, 1, 0),
+        ("string", "", {SOURCE_TYPE: "NUMERIC", SOURCE_LENGTH: "0"}, Kind.STRING, 0, 0),
         ("string", "", {SOURCE_TYPE: "VARBINARY", SOURCE_LENGTH: "8"}, Kind.BYTES, 0, 0),
         ("string", "", {SOURCE_TYPE: "VARCHAR", SOURCE_LENGTH: "8"}, Kind.STRING, 0, 0),
     ],
@@ -184,9 +188,14 @@ def test_the_source_type_is_spelled_with_its_length() -> None:
     assert spelled(type="INT UNSIGNED", length="10") == "int unsigned"
 
 
-def test_members_may_hold_commas() -> None:
+def test_members_may_hold_commas_and_backslashes() -> None:
     assert members_of(_plain("e", "string", "io.debezium.data.Enum", allowed="a,b\\,c,d")) == ("a", "b,c", "d")
     assert members_of(_plain("e", "string", "io.debezium.data.Enum")) == ()
+    # As the real connector for MySQL writes enum('a,b', 'c\'d', 'e\\f'); PostgreSQL's names are as they are.
+    mysql = Field("e", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
+    assert members_of(mysql) == ("a,b", "c'd", "e\\f")
+    assert column_of(mysql).source_type == "enum('a,b','c''d','e\\f')"
+    assert members_of(_plain("e", "string", "io.debezium.data.Enum", allowed="a\\\\b,c")) == ("a\\\\b", "c")
 
 
 def test_a_table_is_keyed_as_its_events_are() -> None:

@@ -181,6 +181,22 @@ def test_names() -> None:
     assert _values(["a,b", "", None], "string", "io.debezium.data.EnumSet", allowed="a,b") == ["a,b", "", None]
 
 
+def test_names_of_the_log_and_of_snapshots_are_the_same() -> None:
+    """Debezium 3.6 sends `a\\,b` for a row of the binary log and `a,b` for one of a snapshot."""
+    enum = Field("c", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
+    assert _finished(["a,b", "a\\,b", "c'd", "e\\f", "e\\\\f", None, ""], enum).array.to_pylist() == [
+        "a,b",
+        "a,b",
+        "c'd",
+        "e\\f",
+        "e\\f",
+        None,
+        "",
+    ]
+    names = Field("c", "string", "io.debezium.data.EnumSet", {"allowed": "x\\\\,y", SOURCE_TYPE: "SET"})
+    assert _finished(["x\\\\,y", "x\\,y", "y", ""], names).array.to_pylist() == ["x\\,y", "x\\,y", "y", ""]
+
+
 def test_bytes_that_come_as_text() -> None:
     raw = bytes(range(256))
     field = Field("c", "string", "", {SOURCE_TYPE: "BLOB"})

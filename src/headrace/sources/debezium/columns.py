@@ -23,9 +23,11 @@ SOURCE_COMMENT: Final = "__debezium.source.column.comment"
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 PRECISION: Final = "connect.decimal.precision"
 VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
+ESCAPED: Final = "headrace.escaped"
+"""Marks an Enum or EnumSet whose names are written as in a statement."""
 
-_VARIABLE_TYPE: Final = "struct VariableScaleDecimal"
-"""What `field_type` calls it."""
+_VARIABLE_TYPES: Final = ("struct VariableScaleDecimal", "numeric")
+"""What `field_type` calls it, and what PostgreSQL does."""
 MOST_DIGITS: Final = 76
 USUAL_DIGITS: Final = 38
 """Of a decimal whose precision nobody tells: 128 bits, unless its scale leaves fewer than half of them before the point."""
@@ -98,6 +100,9 @@ _INTEGERS: Final = {
 _BINARY: Final = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bytea", "raw"})
 _SIZED: Final = frozenset({"char", "varchar", "bpchar", "binary", "varbinary", "bit", "varbit", "vector"})
 _DECIMALS: Final = frozenset({"decimal", "numeric", "dec", "fixed"})
+_NAMED_TYPES: Final = frozenset({"enum", "set"})
+_OPTION: Final = re.compile(r",((?:[^\\,]|\\.)*)", re.DOTALL)
+_CLOCKS: Final = frozenset({"datetime", "timestamp", "timestamptz", "time"})
 _FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _MOST_FRACTION: Final = 6
 
@@ -122,13 +127,17 @@ def table_schema(name: TableName, fields: RowFields, default_of: DefaultOf | Non
 def with_numeric(schema: TableSchema, numeric: str) -> TableSchema:
     """The table with decimals of any scale as it was chosen: `string`, or `decimal(P,S)`."""
     digits = numeric_digits(numeric)
-    if digits is None or all(column.source_type != _VARIABLE_TYPE for column in schema.columns):
+    if digits is None or not any(map(_is_variable, schema.columns)):
         return schema
     columns = [
-        replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1]) if column.source_type == _VARIABLE_TYPE else column
+        replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1]) if _is_variable(column) else column
         for column in schema.columns
     ]
     return replace(schema, columns=tuple(columns))
+
+
+def _is_variable(column: Column) -> bool:
+    return column.kind is Kind.STRING and column.source_type in _VARIABLE_TYPES
 
 
 def numeric_digits(numeric: str) -> tuple[int, int] | None:
@@ -153,19 +162,26 @@ def column_of(field: Field) -> Column:
     )
 
 
+def source_word(field: Field) -> str:
+    """The first word of the source's own type, in lower case; empty where the connector does not pass it on."""
+    return re.split(r"[\s(]", field.parameters.get(SOURCE_TYPE, "").strip().lower(), maxsplit=1)[0]
+
+
 def source_type(field: Field) -> str:
     """The source's own type, in lower case, with its length; empty where the connector does not pass it on."""
     word = field.parameters.get(SOURCE_TYPE, "").strip().lower()
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
     first, _, rest = word.partition(" ")
     rest = f" {rest}" if rest else ""
-    if first in _DECIMALS and length is not None and "(" not in word:
+    if first in _DECIMALS and length and "(" not in word:
         return f"{first}({length},{scale or 0}){rest}"
+    if first in _NAMED_TYPES:
+        names = "','".join(name.replace("'", "''") for name in members_of(field))
+        return f"{first}('{names}')"
     if length is not None and "(" not in word and (first in _SIZED or (first == "tinyint" and length == 1)):
         return f"{first}({length}){rest}"
-    if length and length <= _MOST_FRACTION and first in ("datetime", "timestamp", "time"):
-        return f"{first}({length}){rest}"
-    return word
+    digits = _told_fraction(field) if first in _CLOCKS else 0
+    return f"{first}({digits}){rest}" if digits else word
 
 
 def field_type(field: Field) -> str:
@@ -183,10 +199,31 @@ def field_type(field: Field) -> str:
 
 
 def members_of(field: Field) -> tuple[str, ...]:
-    """The names that an Enum or EnumSet allows; a comma in a name has a backslash before it."""
+    """The names that an Enum or EnumSet allows."""
+    return tuple(options_of(field).values())
+
+
+def options_of(field: Field) -> dict[str, str]:
+    """The names that an Enum or EnumSet allows, by how its schema writes them.
+
+    Debezium takes MySQL's names from the text of statements, with a backslash before commas and backslashes; a row that it reads from the
+    log has them so too, one of a snapshot has not. PostgreSQL's names are as they are.
+    """
     allowed = field.parameters.get("allowed", "")
-    names = re.split(r"(?<!\\),", allowed) if allowed else []
-    return tuple(name.replace("\\,", ",") for name in names)
+    if not allowed:
+        return {}
+    if not (field.parameters.get(ESCAPED) or source_word(field) in _NAMED_TYPES or "\\," in allowed):
+        return {name: name for name in allowed.split(",")}
+    return {found[1]: re.sub(r"\\(.)", _unescaped, found[1], flags=re.DOTALL) for found in _OPTION.finditer(f",{allowed}")}
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return found[1] if found[1] in "\\,'" else found[0]
+
+
+def escaped_option(name: str) -> str:
+    """A name as Debezium writes it that takes it from a statement."""
+    return name.replace("\\", "\\\\").replace(",", "\\,")
 
 
 def _is_known(semantic: str) -> bool:
@@ -225,7 +262,7 @@ def _decimal(field: Field) -> Column:
 def _by_source(field: Field, column: Column) -> Column:
     """By what the connector passes on of the source's type, where that says more than the field."""
     told = source_type(field)
-    word, unsigned = re.split(r"[\s(]", told, maxsplit=1)[0], "unsigned" in told
+    word, unsigned = source_word(field), "unsigned" in told
     if word in _INTEGERS and column.kind in (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.STRING, Kind.FLOAT64):
         if field.type == "boolean":
             return column
@@ -235,19 +272,19 @@ def _by_source(field: Field, column: Column) -> Column:
         digits = (int(found[1]), int(found[2])) if found else (0, 0)
         if 1 <= digits[0] <= MOST_DIGITS and digits[1] <= digits[0]:
             return replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1])
-    if column.kind in _FRACTIONAL and word in ("datetime", "timestamp", "time"):
-        # A MySQL type without a length has none; PostgreSQL says its six.
-        return replace(column, precision=_told_fraction(field, column.precision))
+    if column.kind in _FRACTIONAL and word in _CLOCKS:
+        return replace(column, precision=_told_fraction(field))
+    if word == "bit" and field.type == "boolean":
+        return replace(column, kind=Kind.BIT, precision=1)
     if word in _BINARY and column.kind is Kind.STRING and not field.semantic:
         return replace(column, kind=Kind.BYTES)
     return column
 
 
-def _told_fraction(field: Field, otherwise: int) -> int:
-    length = _number(field, SOURCE_LENGTH)
-    if length is None:
-        return otherwise
-    return length if length <= _MOST_FRACTION else otherwise
+def _told_fraction(field: Field) -> int:
+    """Digits of a second: PostgreSQL's scale, MySQL's length, none if neither is told."""
+    length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
+    return min(scale if scale is not None else length or 0, _MOST_FRACTION)
 
 
 def _with_default(field: Field, column: Column, default_of: DefaultOf | None) -> Column:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
+from headrace.sources.debezium.columns import ESCAPED
 from headrace.sources.debezium.fields import Field, RowFields
 
 _JSON_WORDS: Final = {"float": "float32", "double": "float64"}
@@ -44,6 +45,7 @@ _LOGICAL: Final = {
     "decimal": _DECIMAL,
 }
 """Avro's own logical types, of schemas that no converter of Connect's made."""
+_WRITTEN_IN_STATEMENTS: Final = ("io.debezium.connector.mysql.", "io.debezium.connector.mariadb.")
 _ENVELOPE: Final = frozenset({"before", "after", "op"})
 
 
@@ -185,6 +187,9 @@ def row_fields(value: Field, key: Field | None, leave_out: frozenset[str] = froz
     if is_envelope(value):
         images = [part for part in value.fields if part.name in ("after", "before")]
         row = next((part.fields for part in sorted(images, key=lambda part: part.name) if part.fields), ())
+        source = next((part.semantic for part in value.fields if part.name == "source"), "")
+        if source.startswith(_WRITTEN_IN_STATEMENTS):
+            row = tuple(_with_escapes(part) for part in row)
     else:
         row = tuple(part for part in value.fields if part.name not in leave_out)
     names = {part.name for part in row}
@@ -196,6 +201,12 @@ def row_fields(value: Field, key: Field | None, leave_out: frozenset[str] = froz
             hint="let the key be made of the row's own fields (message.key.columns; key.enforce.uniqueness=false of a router)",
         )
     return RowFields(row, told)
+
+
+def _with_escapes(field: Field) -> Field:
+    """A field of MySQL's or MariaDB's: names of its enums are written as in statements."""
+    named = field.semantic in ("io.debezium.data.Enum", "io.debezium.data.EnumSet")
+    return replace(field, parameters={**field.parameters, ESCAPED: "1"}) if named else field
 
 
 def key_names(key: Field) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import DECIMAL, PRECISION, SOURCE_LENGTH, VARIABLE, numeric_digits
+from headrace.sources.debezium.columns import DECIMAL, ESCAPED, PRECISION, SOURCE_LENGTH, VARIABLE, escaped_option, numeric_digits
 from headrace.sources.debezium.fields import Field, RowFields
 
 _DECIMALS: Final = ("precise", "string", "double")
@@ -113,7 +113,7 @@ def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[s
             return "bytes", "io.debezium.data.Bits", {"length": str(column.precision)}
         case Kind.ENUM | Kind.SET:
             name = "io.debezium.data.Enum" if column.kind is Kind.ENUM else "io.debezium.data.EnumSet"
-            return "string", name, {"allowed": ",".join(member.replace(",", "\\,") for member in column.members)}
+            return "string", name, {"allowed": ",".join(map(escaped_option, column.members)), ESCAPED: "1"}
         case Kind.GEOMETRY:
             point = column.source_type.lower().startswith("point")
             return "struct", f"io.debezium.data.geometry.{'Point' if point else 'Geometry'}", {}

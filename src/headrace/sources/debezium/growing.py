@@ -112,10 +112,10 @@ def grow(known: TableSchema, told: TableSchema) -> Growth:
 
 
 def absent(column: Column, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
-    """The values of a column that events do not have: NULL, or what its rows held when it was added."""
-    if column.nullable:
-        return pa.nulls(rows, column.arrow_type)
+    """The values of a column that events do not have: what its rows held when it was added, for that is what events from before are."""
     filled = filling(column)
+    if column.nullable and (not isinstance(filled, Filled) or filled.value is None):
+        return pa.nulls(rows, column.arrow_type)
     if not isinstance(filled, Filled):
         raise DefiniteError(
             f"events have no column {column.name}, which has no NULLs and no default",

@@ -7,6 +7,7 @@ did not change (`__debezium_unavailable_value`), is told apart from NULL.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.model.spellings import read_addresses, read_uuids, spell_decimals, spelling
 from headrace.sources.debezium.binaries import Array, Mask, Parsed, bits, fixed, from_base64, from_hex, without
-from headrace.sources.debezium.columns import DECIMAL, VARIABLE, column_of
+from headrace.sources.debezium.columns import DECIMAL, VARIABLE, column_of, options_of
 from headrace.sources.debezium.documents import documents
 from headrace.sources.debezium.events import wire_type
 from headrace.sources.debezium.fields import Field, Wire
@@ -41,6 +42,8 @@ from headrace.sources.debezium.unavailable import UNAVAILABLE, unavailable
 
 _BITS: Final = "io.debezium.data.Bits"
 _LOGGED_ZERO: Final = 1900
+_NAMED: Final = frozenset({"io.debezium.data.Enum", "io.debezium.data.EnumSet"})
+_PART: Final = re.compile(r"[^,]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,22 @@ def _texts(case: _Case) -> Parsed:
         found = _decoded(case.array)
         made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
         return Parsed(made.array, either(found.bad, made.bad))
-    return documents(case.array, case.field, _leaf)
+    texts = documents(case.array, case.field, _leaf)
+    return Parsed(_as_named(texts.array, case.field), texts.bad) if case.semantic in _NAMED else texts
+
+
+def _as_named(texts: Array, field: Field) -> Array:
+    """Names as the source has them, where some are written otherwise."""
+    odd = {written: name for written, name in options_of(field).items() if written != name}
+    if not odd:
+        return texts
+    found = texts.dictionary_encode()
+    several = field.semantic.endswith("EnumSet")
+    names = [
+        ",".join(odd.get(part, part) for part in _PART.findall(text)) if several else odd.get(text, text)
+        for text in found.dictionary.to_pylist()
+    ]
+    return pa.array(names, pa.string()).take(found.indices)
 
 
 def _bytes(case: _Case) -> Parsed:
