@@ -52,6 +52,12 @@ class Forms(Protocol):
         """Raise `DefiniteError` if readers of the table's messages could not read old ones by its schemas."""
 
 
+def check_ids(form: Form) -> None:
+    """Raise `DefiniteError` if the id of one of the schemas does not fit a message."""
+    for mutation in Mutation:
+        head(mutation, form.schema_id(mutation))
+
+
 class MypipeEncoder:
     """Encodes blocks of any tables. Belongs to one task."""
 

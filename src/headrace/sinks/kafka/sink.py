@@ -18,7 +18,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
 from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, TextAs, UnsignedAs
-from headrace.sinks.kafka.encoding import Forms, MypipeEncoder
+from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
 from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
 from headrace.sinks.kafka.generic import GenericForms
 from headrace.sinks.kafka.messages import Encoder
@@ -61,7 +61,8 @@ class KafkaSink:
         forms = self._forms()
         if forms is not None:
             for schema in wanted:
-                forms.of(schema)
+                # (An id that does not fit is found here, not in a task.)
+                check_ids(forms.of(schema))
 
     def check(self, schema: TableSchema) -> None:
         """Raise `DefiniteError` if readers of the table's messages so far could not read those of this definition. Changes nothing."""
