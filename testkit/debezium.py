@@ -124,6 +124,19 @@ class Worker:
             raise DefiniteError(f"Debezium's connector {name} failed:\n{failed[0].get('trace', '')[:3000]}", place=str(self.log_file))
         return bool(tasks) and all(task["state"] == "RUNNING" for task in tasks)
 
+    def await_noted(self) -> None:
+        """Until it is noted that the snapshots are done: a worker that is killed before begins with a new snapshot, and never tells what
+        was deleted between the two."""
+        self._await(self._is_noted, "note an offset after the snapshot")
+
+    def _is_noted(self) -> bool:
+        noted = self._offsets.read_bytes() if self._offsets.exists() else b""
+        return noted.count(b'{"') >= 2 * len(self._connectors) and b'"snapshot":' not in noted
+
+    @property
+    def _offsets(self) -> Path:
+        return self.directory / "offsets.dat"
+
     def stop(self) -> None:
         """End the worker in order: offsets are written."""
         if self._process is not None and self._process.poll() is None:
@@ -163,7 +176,7 @@ class Worker:
             "bootstrap.servers": self.servers,
             "key.converter": _JSON,
             "value.converter": _JSON,
-            "offset.storage.file.filename": str(self.directory / "offsets.dat"),
+            "offset.storage.file.filename": str(self._offsets),
             "offset.flush.interval.ms": "500",
             "listeners": f"http://127.0.0.1:{self.port}",
             # Found by their manifests: looking through every class of every jar takes a minute.

@@ -20,7 +20,8 @@ from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker
-from testkit.maven_fetch import fetch_broker, fetch_debezium_mariadb, fetch_registry
+from testkit.debezium import Worker
+from testkit.maven_fetch import fetch_broker, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.schema_registry import PrivateRegistry
 from testkit.servers import FLAVOURS, build, find_program
 from testkit.spreading import Spreading, longest_first
@@ -201,6 +202,25 @@ def schema_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
     _require("the schema registry", pytestconfig, fetch_registry)
     with PrivateRegistry(tmp_path_factory.mktemp("registry")) as shared:
         yield shared
+
+
+@pytest.fixture
+def connect_worker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Worker]]:
+    """Starts workers of Kafka Connect with Debezium that belong to this test alone: `connect_worker(broker, mariadb=True)`."""
+    workers: list[Worker] = []
+
+    def start(broker: PrivateBroker, *, mariadb: bool = False) -> Worker:
+        _require("Kafka Connect", pytestconfig, fetch_connect_worker)
+        if mariadb:
+            _require("Debezium for MariaDB", pytestconfig, fetch_debezium_mariadb)
+        workers.append(Worker(tmp_path_factory.mktemp("connect") / "worker", broker.servers, mariadb=mariadb))
+        return workers[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in workers:
+            one.remove()
 
 
 @pytest.fixture(scope="session")

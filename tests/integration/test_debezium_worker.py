@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -36,23 +36,24 @@ def _read(broker: PrivateBroker, topic: str, last: int) -> list[tuple[Any, Any]]
 
 
 def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
-    server: PrivateServer, database: str, broker: PrivateBroker, tmp_path: Path
+    server: PrivateServer, database: str, broker: PrivateBroker, connect_worker: Callable[..., Worker]
 ) -> None:
     prefix, table = f"live-{database}", f"{database}.t"
     topic = f"{prefix}.{table}"
     with server.root_connection() as root, root.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))")
         cursor.execute(f"INSERT INTO {table} VALUES (1, 'read')")
-        with Worker(tmp_path / "connect", broker.servers, mariadb=server.flavour == "mariadb") as worker:
-            settings = mysql_settings(server, prefix, worker.history_file("live"), [database])
-            worker.add("live", {**settings, **json_converters(schemas=False)})
-            _read(broker, topic, 1)
-            cursor.execute(f"INSERT INTO {table} VALUES (2, 'followed')")
-            before = _read(broker, topic, 2)
-            worker.kill()
-            cursor.execute(f"UPDATE {table} SET id = 3 WHERE id = 1")
-            worker.start()
-            after = _read(broker, topic, 3)
+        worker = connect_worker(broker, mariadb=server.flavour == "mariadb")
+        settings = mysql_settings(server, prefix, worker.history_file("live"), [database])
+        worker.add("live", {**settings, **json_converters(schemas=False)})
+        _read(broker, topic, 1)
+        cursor.execute(f"INSERT INTO {table} VALUES (2, 'followed')")
+        before = _read(broker, topic, 2)
+        worker.await_noted()
+        worker.kill()
+        cursor.execute(f"UPDATE {table} SET id = 3 WHERE id = 1")
+        worker.start()
+        after = _read(broker, topic, 3)
     assert after[: len(before)] == before
     [first, *_] = before
     assert (first[1]["op"], first[1]["after"]) == ("r", {"id": 1, "v": "read"})
