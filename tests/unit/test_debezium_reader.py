@@ -78,6 +78,11 @@ def with_row(**changed: Any) -> dict[str, Any]:
     return event(after={**ROW, **changed})
 
 
+def one_event(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of one event of the log."""
+    return [event(after={**ROW, **changed}, row=place) for place, changed in enumerate(rows)]
+
+
 WRONG = [
     (b"", "ends too early"),
     (b"not json", "not a JSON object"),
@@ -136,7 +141,7 @@ def test_values_that_look_strange_and_are_right() -> None:
         {"name": "y" * 2_000_000},
         {},
     ]
-    decoded = reader().read(records([with_row(**row) for row in rows]))
+    decoded = reader().read(records(one_event(*rows)))
     assert decoded.refused == ()
     assert str(images(decoded)[0]["weight"]) == "nan"
     assert [row["weight"] for row in images(decoded)[1:4]] == [float("-inf"), far, 5.0]
@@ -146,7 +151,7 @@ def test_values_that_look_strange_and_are_right() -> None:
 
 def test_decimals_may_be_written_as_numbers() -> None:
     """decimal.format=NUMERIC of Connect's converter."""
-    decoded = reader().read(records([with_row(price=12.34), with_row(price=-5), with_row(price=None)]))
+    decoded = reader().read(records(one_event({"price": 12.34}, {"price": -5}, {"price": None})))
     assert [row["price"] for row in images(decoded)] == [Decimal("12.34"), Decimal("-5.00"), None]
 
 
@@ -159,15 +164,13 @@ def test_a_deletion_that_knows_only_the_key_names_the_row() -> None:
 
 
 def test_a_new_column_is_reported_and_its_records_wait() -> None:
-    decoded = reader().read(records([event(), with_row(colour="red", silent=None)]))
+    decoded = reader().read(records(one_event({}, {"colour": "red", "silent": None})))
     (found,) = decoded.found
     assert [column.name for column in found.schema.columns] == ["id", "name", "price", "weight", "stock", "colour"]
     assert found.schema.columns[:5] == SCHEMA.columns
     assert decoded.blocks == ()
     grown = replace(SCHEMA, columns=found.schema.columns)
-    again = replace(reader(), tables={NAME: KnownTable(grown, ("id",), Order(Rule.BINLOG))}).read(
-        records([event(), with_row(colour="red")])
-    )
+    again = replace(reader(), tables={NAME: KnownTable(grown, ("id",), Order(Rule.BINLOG))}).read(records(one_event({}, {"colour": "red"})))
     assert [row["colour"] for row in images(again)] == [None, "red"]
 
 
@@ -189,6 +192,30 @@ def test_two_changes_of_one_millisecond_keep_their_order() -> None:
     found = versions(reader().read(records(batch)))
     assert found == sorted(set(found))
     assert found == [pack_version(0, 7, 100) + 2 * row + 2 for row in range(5)]
+
+
+COMPRESSED = [
+    # What Debezium 3.6 sent for a compressed transaction of MySQL 9.7: every event at the transaction's place.
+    [event("c", row=0), event("c", row=1), event("u", {**ROW, "name": "b"}, ROW, row=1), event("d", None, ROW, row=0)],
+    [event("u", {**ROW, "stock": 1}, ROW), event("u", {**ROW, "stock": 2}, ROW)],
+    # Compressed events of MariaDB may hold more rows than bytes.
+    [event("c", pos=100, row=400), event("u", before=ROW, pos=300, row=0)],
+]
+
+
+@pytest.mark.parametrize("batch", COMPRESSED)
+def test_a_compressed_log_halts_where_places_do_not_order_events(batch: list[dict[str, Any]]) -> None:
+    with pytest.raises(DefiniteError, match="compresses its log") as halted:
+        reader().read(records(batch))
+    assert "binlog_transaction_compression" in halted.value.hint
+    by_offset = reader(Rule.OFFSET).read(records(batch))
+    assert versions(by_offset) == sorted(set(versions(by_offset)))
+
+
+def test_events_that_are_sent_again_are_no_sign_of_compression() -> None:
+    rows = [event("u", {**ROW, "stock": stock}, ROW, row=stock) for stock in range(4)]
+    found = versions(reader().read(records([*rows, *rows[2:], event(pos=300), *rows, event(pos=300)])))
+    assert len(found) == 12
 
 
 def test_a_snapshot_is_below_what_follows_it_at_the_same_place() -> None:
@@ -302,8 +329,21 @@ def test_a_topic_that_names_no_table_is_an_error_only_if_it_holds_rows() -> None
     with pytest.raises(DefiniteError, match="does not say which table") as halted:
         DebeziumReader().read(records([event()], topic="plain"))
     assert "map it" in halted.value.hint
-    assert DebeziumReader().read(records([{"ts_ms": 1}], topic="plain")).ignored == {"heartbeat": 1}
+    beat = records([{"ts_ms": 1}], topic="plain", keys=[{"serverName": "srv"}])
+    assert DebeziumReader().read(beat).ignored == {"heartbeat": 1}
     with pytest.raises(DefiniteError, match="cannot be read"):
         TopicMap(patterns=(Pattern("(", "a.b"),))
     with pytest.raises(DefiniteError, match="not a table's full name"):
         TopicMap(patterns=(Pattern("x", r"\1"),))
+
+
+def test_rows_are_not_taken_for_other_records() -> None:
+    """Tables with columns by which other records are told."""
+    for row in ({"id": 1, "status": "BEGIN"}, {"ts_ms": 1, "id": 1}, {"source": "x", "ddl": "y", "databaseName": "z", "id": 1}):
+        decoded = DebeziumReader().read(records([row]))
+        assert decoded.ignored == {}
+        assert {column.name for column in decoded.found[0].schema.columns} == row.keys()
+
+
+def test_nothing_is_nothing() -> None:
+    assert reader().read(records([])) == Decoded()

@@ -37,13 +37,10 @@ _SCHEMA_NAMES: Final = {
     "SchemaChangeValue": What.SCHEMA_CHANGE,
     "MessageValue": What.MESSAGE,
 }
-_TOLD_BY: Final = {
-    What.HEARTBEAT: frozenset({"ts_ms"}),
-    What.TRANSACTION: frozenset({"status", "id"}),
-    What.SCHEMA_CHANGE: frozenset({"source", "ddl", "databaseName"}),
-}
-"""Members by which such records are told, where no schema names them."""
-_TOPICS: Final = ("__debezium-heartbeat", ".transaction")
+_TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
+_SCHEMA_CHANGE: Final = frozenset({"source", "ddl", "databaseName"})
+"""Members by which such records are told where no schema names them: a row that is taken for one would be lost."""
+_HEARTBEATS: Final = "__debezium-heartbeat"
 
 # In the order in which connectors write them: the scan follows it.
 _SOURCE_MEMBERS: Final = (
@@ -70,19 +67,22 @@ class Layout:
     """Fields of rows that have held no value so far: nothing says what they are."""
 
 
-def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str) -> What:
-    """What records are, by their schema; without one, by some of them."""
+def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> What:
+    """What records are, by their schema; without one, by some of them and the key of one."""
     if value is not None:
         named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
         return named or (What.ENVELOPE if is_envelope(value) else What.FLAT)
+    if not documents:
+        return What.FLAT
     if any(_looks_like_envelope(document) for document in documents):
         messages = all(document.get("op") == "m" and isinstance(document.get("message"), dict) for document in documents)
         return What.MESSAGE if messages else What.ENVELOPE
-    for what in (What.TRANSACTION, What.SCHEMA_CHANGE):
-        if documents and all(_TOLD_BY[what] <= document.keys() for document in documents):
-            return what
-    beats = topic.startswith(_TOPICS[0]) or (bool(documents) and all(document.keys() == {"ts_ms"} for document in documents))
-    return What.HEARTBEAT if beats else What.FLAT
+    if all(document.keys() >= _TRANSACTION and document["status"] in ("BEGIN", "END") for document in documents):
+        return What.TRANSACTION
+    if all(document.keys() >= _SCHEMA_CHANGE and isinstance(document["source"], dict) for document in documents):
+        return What.SCHEMA_CHANGE
+    beats = topic.startswith(_HEARTBEATS) or (isinstance(key, dict) and key.keys() == {"serverName"})
+    return What.HEARTBEAT if beats and all("ts_ms" in document for document in documents) else What.FLAT
 
 
 def _looks_like_envelope(document: dict[str, Any]) -> bool:

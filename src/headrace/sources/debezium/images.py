@@ -85,8 +85,11 @@ def make_images(
         moved = _moved(events, befores, schema)
         if len(moved):
             again = befores.parse(record[moved])
-            if again is not None:
-                rows = moved[np.isin(record[moved], again.record)]
+            read = np.zeros(0, np.int64) if again is None else again.record
+            there = np.isin(record[moved], read)
+            wrong.update(dict.fromkeys(moved[~there].tolist(), "what the row was before cannot be read"))
+            rows = moved[there]
+            if again is not None and len(rows):
                 more, _, wrong_before = _columns(again.before, again.fields, again.wire, schema, choices, np.ones(len(rows), np.bool_))
                 wrong.update({int(rows[row]): reason for row, reason in wrong_before.items()})
                 # Each before image just ahead of its update.

@@ -77,7 +77,7 @@ class JsonParser:
     def _read(
         self, part: Part, records: Records, rows: Rows, before: Sequence[str] | None
     ) -> tuple[list[Events], Mapping[int, str], int, str]:
-        what = self._what(part, records.topic)
+        what = self._what(part, records, rows[part.rows])
         if what in NO_ROWS:
             scanned = Scanned(part.payloads, presence_program())
             return [], scanned.problems, len(scanned) - len(scanned.problems), what.value
@@ -94,8 +94,12 @@ class JsonParser:
         made = _Reading(scanned, layout, what, before, described=part.value is not None).events(rows[part.rows])
         return made, scanned.problems, 0, ""
 
-    def _what(self, part: Part, topic: str) -> What:
-        found = what_is(part.value, [] if part.value is not None else list(objects(part.payloads)), topic)
+    def _what(self, part: Part, records: Records, rows: Rows) -> What:
+        if part.value is not None:
+            found = what_is(part.value, [], records.topic)
+        else:
+            key = records.key[int(rows[0])].as_py()
+            found = what_is(None, list(objects(part.payloads)), records.topic, None if key is None else parsed(key))
         if found in NO_ROWS or self._choices.shape is ChosenShape.AUTO:
             return found
         return What.FLAT if self._choices.shape is ChosenShape.FLAT else What.ENVELOPE
@@ -265,6 +269,7 @@ class _Reading:
 
     def __init__(self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, *, described: bool) -> None:
         self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
+        self._written: dict[str, Field] = {}
         row = layout.fields.row
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
 
@@ -364,6 +369,7 @@ class _Reading:
             path, other = (*layout.after, field.name), None if layout.before is None else (*layout.before, field.name)
             written = as_written(scanned, field, path, described=self._described, chosen=chosen, other=other)
             columns.append(wire_array(scanned, written, path, chosen, other))
+            self._written[field.name] = written
             fields.append(replace(written, type="string") if written.type == NUMERIC else written)
         imageless = (op == TRUNCATE) | (op == MESSAGE)
         if imageless.any():
@@ -383,9 +389,8 @@ class _Reading:
         else:
             columns = []
             for field in self._asked:
-                path = (*layout.before, field.name)
-                written = as_written(self._scanned, field, path, described=self._described, chosen=has_before)
-                columns.append(wire_array(self._scanned, written, path, has_before))
+                # As the image's: the two are compared.
+                columns.append(wire_array(self._scanned, self._written[field.name], (*layout.before, field.name), has_before))
         return pa.RecordBatch.from_arrays(columns, names=[field.name for field in self._asked])
 
     def _source(self) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from headrace.sources.debezium.choices import Format, Versions
 from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.columns import table_schema, with_numeric
 from headrace.sources.debezium.envelopes import names_program
-from headrace.sources.debezium.events import MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
+from headrace.sources.debezium.events import DELETE, MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
 from headrace.sources.debezium.expected import SEEN, expected_fields, infer_fields
 from headrace.sources.debezium.fields import RowFields
 from headrace.sources.debezium.growing import holds
@@ -34,7 +34,7 @@ from headrace.sources.debezium.json_records import split
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
 from headrace.sources.debezium.values import default_text
-from headrace.sources.debezium.versions import Order, Placed, Rule, Tail, follow, rule_of, versions_of
+from headrace.sources.debezium.versions import Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
 
 _AVRO_MAGIC: Final = 0
 _OFFSET_HINT: Final = "let events carry their place in the log (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
@@ -349,6 +349,7 @@ class Reading:
             return
         if len(changes) < len(rows):
             events, versions = chosen(events, changes), (versions[0][changes], versions[1][changes])
+        self._check_rising(order, events, versions)
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
@@ -359,6 +360,14 @@ class Reading:
             made = some_images(made, np.flatnonzero(~late))
         if len(made.op):
             self._images.append(made)
+
+    def _check_rising(self, order: Order, events: Events, versions: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]) -> None:
+        def same(one: int, other: int) -> bool:
+            return bool(events.op[one] == events.op[other] and events.image.slice(one, 1).equals(events.image.slice(other, 1)))
+
+        changes = np.flatnonzero(events.op != READ)
+        version = np.where(events.op == DELETE, *versions)
+        check_rising(order, version, self._placed(events.record, events.source, events.op), changes, same)
 
     def _truncate(self, table: TableName, order: Order, events: Events, epochs: npt.NDArray[np.uint64]) -> None:
         emptied = np.flatnonzero(events.op == TRUNCATE)

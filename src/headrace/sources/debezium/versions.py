@@ -15,6 +15,7 @@ different rules. Whatever partition or batch a record comes in, its version is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -163,6 +164,38 @@ def _lsn(base: Versions, events: Placed) -> tuple[Versions, Versions]:
     stream = np.where(events.snapshot, np.uint64(0), np.uint64(_STREAM_BIT))
     base = base + stream + (lsn.astype(np.uint64) << np.uint64(1))
     return base, base + np.uint64(1)
+
+
+def check_rising(order: Order, version: Versions, events: Placed, changes: npt.NDArray[np.int64], same: Callable[[int, int], bool]) -> None:
+    """Halt where the log's places do not order events: a compressed transaction has one place for all its events.
+
+    `changes`: which events are changes of rows; `same`: whether two of them are the same one, sent again.
+    """
+    if order.rule is not Rule.BINLOG or len(changes) < 2:
+        return
+    rising = version[changes]
+    falls = np.flatnonzero(rising[1:] <= rising[:-1]) + 1
+    if not len(falls):
+        return
+    places = (
+        pc.binary_join_element_wise(events.source["file"], pc.utf8_lpad(pc.cast(events.source["pos"], pa.string()), 20, "0"), ":")
+        .take(pa.array(changes))
+        .to_pylist()
+    )
+    lines = _filled(events.source["row"])[changes]
+    for fall in falls.tolist():
+        # A connector that was started again goes back in the log, or in the event at which it stopped.
+        if places[fall] < places[fall - 1]:
+            continue
+        twins = [earlier for earlier in range(fall) if (places[earlier], lines[earlier]) == (places[fall], lines[fall])]
+        if not any(same(int(changes[twin]), int(changes[fall])) for twin in twins):
+            file, _, pos = places[fall].rpartition(":")
+            raise DefiniteError(
+                f"several events of one table are at {file}:{int(pos)}, so their places do not order them: the source compresses its log",
+                place=f"{events.place}@{int(events.offset[changes[fall]])}",
+                hint="switch binlog_transaction_compression (MariaDB: log_bin_compress) off in the source, or begin anew with "
+                "versions = offset",
+            )
 
 
 def file_number(name: str, place: str) -> tuple[str, int]:
