@@ -6,6 +6,7 @@ import functools
 import json
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from headrace.sources.debezium.expected import expected_fields
 from headrace.sources.debezium.fields import Field, RowFields, Wire
 from headrace.sources.debezium.growing import grow, holds
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.schema_topic import follow, read_record
+from headrace.sources.debezium.schema_topic import follow, read_change, read_record
 from headrace.sources.debezium.values import default_text, finish
 from headrace.sources.mysql.ddl.columns import parse_type
 from headrace.sources.mysql.ddl.cursor import Cursor
@@ -67,6 +68,22 @@ def test_the_schema_topic_describes_the_tables_as_the_server_does() -> None:
         described = tables[TableName("shop", table)]
         assert [(column.name, column.source_type) for column in described.columns] == list(truth.columns)
         assert described.row_key == truth.key or not described.primary_key
+
+
+@pytest.mark.parametrize("connector", ["mysql", "mariadb"])
+def test_the_schema_topic_describes_odd_columns_as_the_server_does(connector: str) -> None:
+    """Every spelling of types and defaults; beside it, what Headrace itself captured of the same table on that server."""
+    kept = json.loads((Path(__file__).parent / "debezium-schemas.json").read_text())[connector]
+    tables: dict[TableName, TableSchema] = {}
+    for change in kept["changes"]:
+        tables = follow(read_change(change), tables)
+    captured = TableSchema.from_json(kept["captured"])
+    described = tables[captured.name]
+    # What Debezium does not tell: which columns are computed, and of MySQL comments.
+    plain = [replace(column, generated="", comment="") for column in captured.columns]
+    assert [replace(column, comment="") for column in described.columns] == plain
+    assert described.primary_key == captured.primary_key
+    assert described.charset == captured.charset
 
 
 def _rows(name: str, table: str) -> tuple[RowFields | None, list[dict[str, Any]]]:

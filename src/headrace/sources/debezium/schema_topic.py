@@ -29,6 +29,9 @@ _AFTERWORDS: Final = re.compile(r"\s+(?:UNSIGNED|SIGNED|ZEROFILL)\b.*", re.IGNOR
 _NAMED: Final = frozenset({"ENUM", "SET"})
 _NOW: Final = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d*\s*\))?", re.IGNORECASE)
 _MOMENTS: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_LITERALS: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
+_BEGINNING: Final = "1970-01-01 00:00:00"
 _HINT: Final = "name the connector's own topic of schema changes (its topic.prefix) as schema_topic, or let events carry their schemas"
 
 
@@ -148,8 +151,17 @@ def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Colu
 
 
 def _default(column: Column, text: str) -> DefaultText:
-    if column.kind in _MOMENTS and _NOW.fullmatch(text):
-        return DefaultText(text, Written.EXPRESSION)
+    """A default as the connector tells it: the inside of a literal, bits as digits, the beginning of time for the moment of insertion."""
+    digits = f"({column.precision})" if column.precision else ""
+    if column.kind in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
+        return DefaultText(f"CURRENT_TIMESTAMP{digits}", Written.EXPRESSION)
+    if column.kind is Kind.BIT and re.fullmatch("[01]+", text):
+        return DefaultText(str(int(text, 2)), Written.NUMBER)
+    if column.kind in _LITERALS:
+        text = re.sub(r"''|\\(.)", lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL)
+    if column.source_type.startswith("binary("):
+        # Zeros that only fill it up are no part of what servers show.
+        text = text.rstrip("\0")
     return DefaultText(text, Written.STRING)
 
 
