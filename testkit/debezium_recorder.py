@@ -85,7 +85,11 @@ def variants(connector: str, registry: str = "") -> list[Variant]:
         more = {"interval.handling.mode": "string", "time.precision.mode": "adaptive", "include.unknown.datatypes": "true"}
         found.append(Variant("intervals", {**schemas, **more}, tables=times))
     if registry:
-        found.append(Variant("avro", {**avro_converters(registry), **bare, **silent, **_ALL_OPERATIONS}))
+        avro = {**avro_converters(registry), **bare, **silent}
+        found.append(Variant("avro", {**avro, **_ALL_OPERATIONS}))
+        if connector == "mysql":
+            places = flattened("rewrite-with-tombstone", f"op,source.ts_ms,{_PLACES[connector]}")
+            found.append(Variant("flatavro", {**avro, **places}, tables=("sbtest1",)))
     return found
 
 
@@ -263,7 +267,7 @@ def _postgres_truth(connection: Any, table: str) -> Truth:
     return Truth(tuple(columns), tuple(name for (name,) in key), tuple(rows))
 
 
-def save(connector: str, bench: Bench, truth: dict[str, Truth], schemas: dict[int, str]) -> None:
+def save(connector: str, bench: Bench, truth: dict[str, Truth], registry: str) -> None:
     """The recordings of a connector replace those that were there."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for path in GOLDEN.glob(f"{connector}*"):
@@ -273,8 +277,9 @@ def save(connector: str, bench: Bench, truth: dict[str, Truth], schemas: dict[in
     save_truth(connector, truth)
     if bench.log is not None:
         save_log(connector, bench.log)
-    if schemas:
-        save_schemas(f"{connector}-avro", schemas)
+    for name, records in bench.recorded.items():
+        if name.endswith("avro"):
+            save_schemas(f"{connector}-{name}", _schemas(registry, records))
 
 
 def _schemas(registry: str, records: list[KafkaRecord]) -> dict[int, str]:
@@ -293,7 +298,7 @@ def main(wanted: list[str]) -> None:
             registry = stack.enter_context(PrivateRegistry(scratch / "registry")).url if avro else ""
             chosen = variants(connector, registry)
             bench, truth = record_postgres(scratch, chosen) if connector == "postgres" else record_binlog(connector, scratch, chosen)
-            save(connector, bench, truth, _schemas(registry, bench.recorded["avro"]) if avro else {})
+            save(connector, bench, truth, registry)
         for variant, records in bench.recorded.items():
             print(f"{connector}-{variant}: {len(records)} records")
 

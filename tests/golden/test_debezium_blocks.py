@@ -27,7 +27,7 @@ from testkit.debezium_replay import Replay
 CONNECTORS = ("mysql", "mariadb", "postgres")
 SIMPLE = {"sbtest1", "emptied", "whole", "uniques", "nokey"}
 """Tables of numbers and texts, which look like what the server shows, and whose columns keep their names."""
-JSON = [name for name in recording_names() if not name.endswith("-avro")]
+JSON = [name for name in recording_names() if not name.endswith("avro")]
 NO_TRUNCATIONS = "flat"
 """A flat row is a row: what empties a table is not among them."""
 

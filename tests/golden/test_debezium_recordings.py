@@ -71,7 +71,7 @@ def test_each_variant_is_there_with_what_it_is_about(connector: str) -> None:
 
 
 def test_avro_records_name_schemas_that_are_kept() -> None:
-    for name in [name for name in recording_names() if name.endswith("-avro")]:
+    for name in [name for name in recording_names() if name.endswith("avro")]:
         schemas = load_schemas(name)
         for record in load_records(name):
             for payload in filter(None, (record.key, record.value)):

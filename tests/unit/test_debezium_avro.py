@@ -25,6 +25,7 @@ from headrace.sources.debezium.events import Events, Parsed
 from headrace.sources.debezium.growing import grow
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Decoded, Records
+from headrace.sources.debezium.versions import Rule
 from testkit.avro_random import write_with_fastavro
 from testkit.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 from testkit.debezium_replay import Replay
@@ -89,17 +90,21 @@ def test_avro_and_json_of_the_same_changes_are_the_same(connector: str, least: i
     assert sorted(one.truncations for one in avro if one.truncations) == sorted(one.truncations for one in plain if one.truncations) != []
 
 
-@pytest.mark.parametrize("connector", ["mysql", "postgres"])
-def test_recorded_avro_leads_to_what_the_server_showed(connector: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recording", "sorts"), [("mysql-avro", ("pad", "id", "k")), ("postgres-avro", ("id", "k")), ("mysql-flatavro", ("id", "k"))]
+)
+def test_recorded_avro_leads_to_what_the_server_showed(recording: str, sorts: tuple[str, ...], tmp_path: Path) -> None:
     """Partitions cut anywhere and mixed anyhow, some batches twice; the row before an update is asked for, too."""
-    choices = DebeziumChoices(registry=recorded_registry(f"{connector}-avro", tmp_path))
-    truth = load_truth(connector)["sbtest1"]
-    batches = [batch for batch in as_batches(load_records(f"{connector}-avro")) if batch.topic.endswith(".sbtest1")]
+    choices = DebeziumChoices(registry=recorded_registry(recording, tmp_path))
+    truth = load_truth(recording.partition("-")[0])["sbtest1"]
+    batches = [batch for batch in as_batches(load_records(recording)) if batch.topic.endswith(".sbtest1")]
     name = TableName(batches[0].topic.split(".")[1], "sbtest1")
-    sorts = {"mysql": ("pad", "id", "k"), "postgres": ("id", "k")}[connector]
     replay = Replay(DebeziumReader(choices), {name: sorts})
     replay.feed_all(batches, random.Random(5))
     assert replay.refused == []
+    order = replay.reader.tables[name].order
+    assert order is not None
+    assert order.rule is (Rule.LSN if "postgres" in recording else Rule.BINLOG)
     columns = [column for column, _ in truth.columns]
     shown = sorted(tuple(str(row[column]) for column in columns) for row in replay.rows(name))
     assert shown == sorted(tuple(str(value) for value in row) for row in truth.rows)
