@@ -224,6 +224,14 @@ def test_properties_that_break_the_guarantee_are_refused(broker: PrivateBroker) 
         write(sink_of(broker, properties=(("no.such.property", "1"),)), block_of(table(), MIXED))
 
 
+def test_a_full_queue_is_waited_for(broker: PrivateBroker) -> None:
+    schema = table()
+    small = (("queue.buffering.max.messages", "10"), ("batch.num.messages", "5"))
+    write(sink_of(broker, partitions=1, properties=small), block_of(schema, [(Op.INSERT, n, "x") for n in range(500)]))
+    found = read_topic(broker, f"shop_{schema.name.table}_generic")
+    assert [read_position(message.position)[0] for message in found] == list(range(1000, 1500))
+
+
 @pytest.fixture
 def own_broker(fresh_broker: Callable[..., PrivateBroker]) -> PrivateBroker:
     return fresh_broker(accounts={"writer": "secret"})
