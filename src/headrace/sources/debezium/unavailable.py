@@ -5,6 +5,9 @@ Debezium puts a placeholder there, in a form that depends on the field's type. I
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import uuid
 from base64 import b64encode, urlsafe_b64encode
 from typing import Any, Final
 
@@ -60,13 +63,19 @@ def _one_of(array: Array, values: list[Any]) -> Mask:
 
 
 def _lists(array: Array, placeholder: str) -> Mask:
-    """A list of the one text, or of the numbers of its bytes."""
+    """A list of the one text (of UUIDs: of the one that Java makes of it), or of the numbers of its bytes."""
     found = np.zeros(len(array), np.bool_)
     text = pa.types.is_string(array.type.value_type)
     if not text and not pa.types.is_integer(array.type.value_type):
         return found
-    expected: list[Any] = [placeholder] if text else list(placeholder.encode())
+    expected: list[list[Any]] = [[placeholder], [_name_uuid(placeholder)]] if text else [list(placeholder.encode())]
     lengths = pc.fill_null(pc.list_value_length(array), -1).to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(lengths == len(expected)):
-        found[row] = array[int(row)].as_py() == expected
+    for row in np.flatnonzero(lengths == len(expected[0])):
+        found[row] = array[int(row)].as_py() in expected
     return found
+
+
+@functools.cache
+def _name_uuid(placeholder: str) -> str:
+    """The UUID that is named by a text, as Java's `nameUUIDFromBytes` has it."""
+    return str(uuid.UUID(bytes=hashlib.md5(placeholder.encode(), usedforsecurity=False).digest(), version=3))
