@@ -18,7 +18,7 @@ from testkit.maven_fetch import fetch_connect_worker, fetch_debezium_mariadb
 
 _CONNECT = (
     # Kafka Connect itself, its converters and transformations.
-    r"connect-(api|json|runtime|transforms)-\d",
+    r"connect-(api|file|json|runtime|transforms)-\d",
     r"(kafka-clients|lz4-java|snappy-java|zstd-jni|jose4j|maven-artifact|plexus-utils|classgraph|commons-lang3)-\d",
     r"(slf4j-api|log4j-(api|core|slf4j2-impl))-\d",
     # Its web server.

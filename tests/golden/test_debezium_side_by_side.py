@@ -13,49 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.model.change import ChangeBlock, Op
-from headrace.model.schema import TableName
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
-from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
+from headrace.model.change import Op
 from headrace.sinks.kafka.messages import Messages
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog
 from testkit.binlogs import Image, images_of
-from testkit.chain import Chain
+from testkit.debezium_encoded import as_records, blocks_since_snapshot, encoded
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_log, load_records
 
 FLAVOURS = ("mysql", "mariadb")
-SERVER_ID = 7
 BACKSLASHED = 'd"\\\\x'
 Event = tuple[Any, Any, dict[str, Any]]
 """Key, value, and what the headers say of other keys."""
-
-
-def _blocks(flavour: str, scratch: Path) -> list[ChangeBlock]:
-    """The log as Headrace decodes it, from where Debezium's connectors followed it."""
-    log = load_log(flavour)
-    schemas = {schema.name: schema for schema in log.schemas}
-    keys: dict[TableName, tuple[str, ...]] = {schema.name: () for schema in log.schemas}
-    catalog = Catalog(schemas, keys, lambda name: name in schemas, ReadOptions(every_before=True, transactions=True))
-    blocks = Chain(scratch, log.file, mariadb=flavour == "mariadb").read(log.data, catalog, checksum=log.checksum)
-    return [part for block in blocks for part in _since(block, log.start)]
-
-
-def _since(block: ChangeBlock, start: int) -> list[ChangeBlock]:
-    kept = np.flatnonzero((block.version.to_numpy() & np.uint64((1 << 36) - 1)) > start)
-    if not kept.size:
-        return []
-    first, rest = int(kept[0]), int(block.rows - kept[0])
-    cut = {name: getattr(block, name) for name in ("images", "op", "version", "commit_ts", "transaction", "order")}
-    return [ChangeBlock(block.schema, **{name: array.slice(first, rest) for name, array in cut.items()})]
-
-
-def _sent(flavour: str, scratch: Path, *, schemas: bool) -> list[Messages]:
-    choices = KafkaChoices(format=MessageFormat.DEBEZIUM, prefix="schema" if schemas else "plain", schemas=schemas)
-    # Of MySQL's server a pipe does not know the number; MariaDB's is in its GTIDs.
-    encoder = DebeziumEncoder(choices, Origin(flavour, "binlog", SERVER_ID if flavour == "mysql" else 0))
-    return [messages for block in _blocks(flavour, scratch) for messages in encoder.encode(block)]
 
 
 def _ours(messages: list[Messages]) -> dict[str, list[Event]]:
@@ -133,7 +101,7 @@ def _normalise(row: dict[str, Any], table: str) -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("variant", ["schema", "plain"])
 def test_every_event_is_debeziums(flavour: str, variant: str, tmp_path: Path) -> None:
-    ours = _ours(_sent(flavour, tmp_path, schemas=variant == "schema"))
+    ours = _ours(encoded(flavour, tmp_path, schemas=variant == "schema"))
     theirs = _theirs(load_records(f"{flavour}-{variant}"), set(ours))
     assert len(ours) == len(load_log(flavour).schemas)
     compared = 0
@@ -152,7 +120,7 @@ def test_every_event_is_debeziums(flavour: str, variant: str, tmp_path: Path) ->
 @pytest.mark.parametrize("variant", ["schema", "plain"])
 def test_keys_are_debeziums_byte_for_byte(flavour: str, variant: str, tmp_path: Path) -> None:
     """So that a row's messages are in the partition in which Debezium's are, and a compacted topic knows them as the same."""
-    sent = _sent(flavour, tmp_path, schemas=variant == "schema")
+    sent = encoded(flavour, tmp_path, schemas=variant == "schema")
     ours = {(one.topic, key) for one in sent for key in one.key.to_pylist()}
     theirs = {(record.topic, record.key) for record in load_records(f"{flavour}-{variant}")}
     assert ours <= theirs
@@ -160,11 +128,11 @@ def test_keys_are_debeziums_byte_for_byte(flavour: str, variant: str, tmp_path: 
 
 
 def test_numbers_have_the_digits_that_give_the_same_bits(tmp_path: Path) -> None:
-    events = _ours(_sent("mysql", tmp_path, schemas=False))["plain.shop.numbers"]
+    events = _ours(encoded("mysql", tmp_path, schemas=False))["plain.shop.numbers"]
     [deleted] = [value for _, value, _ in events if value and value["op"] == "d"]
     assert deleted["before"]["d"] == -1.7976931348623157e308
     assert math.isfinite(deleted["before"]["f"])
-    assert b'"d":0.1,' in b"".join(value for one in _sent("mysql", tmp_path, schemas=False) for value in one.value.to_pylist() if value)
+    assert b'"d":0.1,' in b"".join(value for one in encoded("mysql", tmp_path, schemas=False) for value in one.value.to_pylist() if value)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -172,10 +140,10 @@ def test_numbers_have_the_digits_that_give_the_same_bits(tmp_path: Path) -> None
 def test_read_back_by_the_debezium_source_the_events_are_the_changes(flavour: str, schemas: bool, tmp_path: Path) -> None:
     known = {schema.name: KnownTable(schema, keys=()) for schema in load_log(flavour).schemas}
     reader = DebeziumReader(tables=known)
-    decoded = [reader.read(batch) for batch in as_batches(_as_records(_sent(flavour, tmp_path, schemas=schemas)))]
+    decoded = [reader.read(batch) for batch in as_batches(as_records(encoded(flavour, tmp_path, schemas=schemas)))]
     assert [(one.found, one.refused) for one in decoded] == [((), ())] * len(decoded)
     for name in known:
-        before = [_image(image) for image in images_of(_blocks(flavour, tmp_path)) if image.table == name]
+        before = [_image(image) for image in images_of(blocks_since_snapshot(flavour, tmp_path)) if image.table == name]
         after = [_image(image) for image in images_of([block for one in decoded for block in one.blocks]) if image.table == name]
         # In the order of the versions that the reader makes of the events' places.
         assert after == before, name
@@ -185,12 +153,3 @@ def test_read_back_by_the_debezium_source_the_events_are_the_changes(flavour: st
 def _image(image: Image) -> tuple[bool, Any]:
     """Whether the image goes or comes, and its row: a changed key's images are a deletion and an insertion when they are read back."""
     return image.op in (Op.BEFORE, Op.DELETE), image.row
-
-
-def _as_records(sent: list[Messages]) -> list[KafkaRecord]:
-    records: list[KafkaRecord] = []
-    for one in sent:
-        headers = one.headers or ((),) * len(one.value)
-        for key, value, header in zip(one.key.to_pylist(), one.value.to_pylist(), headers, strict=True):
-            records.append(KafkaRecord(one.topic, 0, len(records), 1_700_000_000_000, key, value, header))
-    return records
