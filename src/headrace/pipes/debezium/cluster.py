@@ -43,7 +43,7 @@ def standing(address: KafkaAddress, pattern: str) -> Standing:
 
 
 def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
-    settings = _quiet(address)
+    settings = quiet_settings(address)
     consumer = Consumer({**settings, "group.id": "headrace-looking", "enable.auto.commit": False, "isolation.level": "read_committed"})
     try:
         listed = consumer.list_topics(timeout=_TIMEOUT_S)
@@ -68,7 +68,8 @@ def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, st
     return tuple((name, str(future.result().topic_id)) for name, future in described.items())
 
 
-def _quiet(address: KafkaAddress) -> dict[str, Any]:
+def quiet_settings(address: KafkaAddress) -> dict[str, Any]:
+    """What librdkafka is told where we ask and nobody waits to hear of its troubles."""
     # What a broker that is away means is said in our own words.
     return {**address.client_settings(), "log_level": 0, "error_cb": lambda _: None}
 

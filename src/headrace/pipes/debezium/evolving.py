@@ -17,6 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.evolution import AddColumn, ModifyColumn
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes.debezium.describing import Descriptions
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.state import PipeState, StateDirectory, TableState
 from headrace.pipes.targets import Targets
@@ -52,10 +53,11 @@ class Evolution:
     pipe: str
     wanted: Callable[[TableName], bool]
     note: Callable[[str], None]
+    descriptions: Descriptions
 
     def take_up(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
-        changed = [self._take_up(one) for one in found]
+        changed = [self._take_up(self.descriptions.better(one)) for one in found]
         return any(changed)
 
     def finish(self) -> None:

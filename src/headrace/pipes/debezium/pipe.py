@@ -18,6 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.cluster import Standing, check_offsets, standing
+from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition, initial_position
@@ -38,11 +39,14 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.debezium.choices import Unavailable
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.topics import TopicMap
+from headrace.sources.mysql.selection import Selection
 from headrace.spark.checkpoint import committed_offset, offset_of
 from headrace.spark.connector import kafka_settings
 from headrace.spark.records import (
     CHANGES,
     IGNORED,
+    SPARK_SETTINGS,
     KafkaAway,
     RecordStream,
     RecordTask,
@@ -79,7 +83,7 @@ class DebeziumPipe(RunnablePipe):
         view: ProgressView,
     ) -> None:
         super().__init__(sink, sink_name, settings, view)
-        self._address, self._topics = address, topics
+        self._address, self._topics, self._sink = address, topics, sink
 
     def _run(self, directory: StateDirectory) -> None:
         self._topics.check()
@@ -107,7 +111,7 @@ class DebeziumPipe(RunnablePipe):
             return
         if not now.high.offsets:
             self._view.note(f"no topic matches {self._topics.pattern} yet; those that come are taken in")
-        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session:
+        with self._spark(directory, _PRELOAD, {**kafka_settings(self._topics.jars), **SPARK_SETTINGS}) as session:
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
 
@@ -151,8 +155,18 @@ class DebeziumPipe(RunnablePipe):
         settings, notes = self._settings, Notes.load(directory.path)
         self._targets.write_as(state.id, settings.pipe_name)
         show = functools.partial(shown, settings=settings)
+        topic = self._topics.choices.schema_topic
+        descriptions = Descriptions(self._sink.recognise, functools.partial(read_topic, self._address, topic) if topic else None)
         evolution = Evolution(
-            state, directory, self._targets, show, settings.schema_changes, settings.pipe_name, settings.selection, self._view.note
+            state,
+            directory,
+            self._targets,
+            show,
+            settings.schema_changes,
+            settings.pipe_name,
+            settings.selection,
+            self._view.note,
+            descriptions,
         )
         committed = committed_offset(directory.checkpoint)
         reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
@@ -272,7 +286,8 @@ class Batches:
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
-        return RecordTask(reader, self.targets.sink, retry, carried, keeper)
+        left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, frozenset(self.state.ignored))
+        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out)
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]
@@ -283,6 +298,15 @@ class Batches:
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)
             self._left_out.add(why)
+
+
+def _is_left_out(topics: TopicMap, chosen: Selection, ignored: frozenset[TableName], topic: str) -> bool:
+    """Whether all of a topic's records are of a table that is not replicated."""
+    if topic not in topics.tables and "." not in topic:
+        # The reader says what is wrong with its name, unless events name their tables.
+        return False
+    name = topics.table_of(topic)
+    return name is not None and (name in ignored or not chosen(name))
 
 
 def _summary(position: KafkaPosition) -> str:

@@ -28,6 +28,10 @@ ESCAPED: Final = "headrace.escaped"
 
 _VARIABLE_TYPES: Final = ("struct VariableScaleDecimal", "numeric")
 """What `field_type` calls it, and what PostgreSQL does."""
+GUESSED: Final = "headrace.guessed"
+"""A parameter of fields that nothing describes: their type is what their values look like."""
+AS_IT_LOOKS: Final = " as it looks"
+
 MOST_DIGITS: Final = 76
 USUAL_DIGITS: Final = 38
 """Of a decimal whose precision nobody tells: 128 bits, unless its scale leaves fewer than half of them before the point."""
@@ -193,9 +197,16 @@ def field_type(field: Field) -> str:
         return f"bits({field.parameters.get('length', '?')})"
     if short:
         return f"{field.type} {short}"
+    if GUESSED in field.parameters:
+        return f"{field.type}{AS_IT_LOOKS}"
     if field.type == "array" and field.items is not None:
         return f"array of {field_type(field.items)}"
     return field.type
+
+
+def is_guessed(column: Column) -> bool:
+    """Whether all that is known of a column is what its values look like."""
+    return column.source_type.endswith(AS_IT_LOOKS)
 
 
 def members_of(field: Field) -> tuple[str, ...]:

@@ -14,7 +14,18 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import DECIMAL, ESCAPED, PRECISION, SOURCE_LENGTH, VARIABLE, escaped_option, numeric_digits
+from headrace.sources.debezium.columns import (
+    AS_IT_LOOKS,
+    DECIMAL,
+    ESCAPED,
+    GUESSED,
+    PRECISION,
+    SOURCE_LENGTH,
+    VARIABLE,
+    escaped_option,
+    is_guessed,
+    numeric_digits,
+)
 from headrace.sources.debezium.fields import Field, RowFields
 
 _DECIMALS: Final = ("precise", "string", "double")
@@ -48,6 +59,7 @@ _MODE_NAMES: Final = {
     "microseconds": "io.debezium.time.Micro{}",
     "nanoseconds": "io.debezium.time.Nano{}",
 }
+_GUESSED: Final = {GUESSED: "yes"}
 _WKB: Final = (Field("wkb", "bytes", optional=False), Field("srid", "int32"))
 _POINT: Final = (
     Field("x", "float64", optional=False),
@@ -87,10 +99,13 @@ def check_modes(choices: DebeziumChoices) -> None:
 
 def expected_field(column: Column, choices: DebeziumChoices) -> Field:
     """What Debezium sends for a column."""
-    if column.source_type in _AS_THEY_CAME:
+    came = column.source_type.removesuffix(AS_IT_LOOKS)
+    if came in _AS_THEY_CAME:
         # All that is known of it is how events looked: so they will look again.
-        return replace(_by_shape(column.name, _AS_THEY_CAME[column.source_type]), optional=column.nullable)
+        return replace(_by_shape(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
     word, semantic, parameters = _form(column, choices)
+    if is_guessed(column):
+        parameters = {**parameters, **_GUESSED}
     inside: tuple[Field, ...] = ()
     if column.kind is Kind.GEOMETRY:
         inside = _POINT if semantic.endswith("Point") else _WKB
@@ -201,14 +216,14 @@ def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
 def _inferred(name: str, values: Sequence[Any]) -> Field:
     kinds = {_shape(value) for value in values}
     if kinds == {"int64"} and any(not -(1 << 63) <= value < 1 << 63 for value in values):
-        return Field(name, "string")
+        return Field(name, "string", parameters=_GUESSED)
     if len(kinds) == 1:
         return _by_shape(name, kinds.pop())
     if kinds == {"int64", "float64"}:
-        return Field(name, "float64")
+        return Field(name, "float64", parameters=_GUESSED)
     if kinds <= {"map", "array"}:
-        return Field(name, "map")
-    return Field(name, "string")
+        return Field(name, "map", parameters=_GUESSED)
+    return Field(name, "string", parameters=_GUESSED)
 
 
 def _shape(value: Any) -> str:
@@ -243,5 +258,5 @@ def _by_shape(name: str, shape: str) -> Field:
             return Field(name, "struct", VARIABLE, fields=inside)
         case "array":
             # A list of anything is a document, as a map is: in text.
-            return Field(name, "map")
-    return Field(name, shape)
+            return Field(name, "map", parameters=_GUESSED)
+    return Field(name, shape, parameters=_GUESSED)

@@ -1,0 +1,96 @@
+"""A pipe from topics without Spark and without a broker: the real driver, reader and writers, over records that are at hand.
+
+Batches are ranges of offsets, noted in a checkpoint as Spark notes them; each partition's records go through a task that is pickled as
+Spark pickles it. For what depends on records, order and interruption; a run takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headrace.kafka.address import KafkaAddress
+from headrace.model.schema import TableName
+from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.pipe import Batches, DebeziumPipe
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.settings import TopicSettings
+from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.progress import LogView
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import StateDirectory
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.views import shown_from
+from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.mysql.selection import Selection
+from headrace.spark.records import RecordTask
+from headrace.spark.tasks import Report
+from testkit.debezium_recordings import KafkaRecord, as_batches
+
+
+class LocalTopicPipe:
+    """Reads records that it is given, batch by batch, into a sink."""
+
+    def __init__(
+        self,
+        state: Path,
+        sink: ClickHouseSink,
+        choices: DebeziumChoices | None = None,
+        *,
+        policy: SchemaPolicy | None = None,
+        schema_records: Sequence[bytes] | None = None,
+        exclude: tuple[str, ...] = (),
+    ) -> None:
+        settings = PipeSettings(Selection(("*.*",), exclude), state, schema_changes=policy or SchemaPolicy(), patience_s=5.0)
+        topics = TopicSettings("unused", choices=choices or DebeziumChoices())
+        self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", settings, LogView())
+        self._directory = StateDirectory(state)
+        self._schema_records = schema_records
+        self.sink, self.rounds = sink, 0
+        self.batches = self._opened()
+        self.number = len(list((self._directory.checkpoint / "commits").glob("*")))
+
+    def _opened(self) -> Batches:
+        state = self._directory.load() or self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+        batches = self._pipe._batches(self._directory, state)
+        if self._schema_records is not None:
+            batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
+        batches.evolution.finish()
+        self._pipe._targets.prepare(batches.shown().values())
+        self._directory.save(state)
+        batches.reporter.begin(batches.reached, is_new=True)
+        for name in ("offsets", "commits"):
+            (self._directory.checkpoint / name).mkdir(parents=True, exist_ok=True)
+        return batches
+
+    def run(self, records: Iterable[KafkaRecord], *, commit: bool = True) -> None:
+        """One batch of all these records; without `commit`, the process dies before Spark notes that it is done."""
+        found = list(records)
+        ends: dict[str, dict[str, int]] = {topic: dict(inner) for topic, inner in self.batches.reached.to_json().items()}
+        for record in found:
+            inner = ends.setdefault(record.topic, {})
+            inner[str(record.partition)] = max(inner.get(str(record.partition), 0), record.offset + 1)
+        (self._directory.checkpoint / "offsets" / str(self.number)).write_text("\n".join(("v1", "{}", json.dumps(ends))))
+        pieces = as_batches(found)
+
+        def over(task: RecordTask) -> list[Report]:
+            self.rounds += 1
+            return [report for piece in pieces for report in pickle.loads(pickle.dumps(task)).run([piece])]
+
+        self.batches.run(over, self.number)
+        if commit:
+            (self._directory.checkpoint / "commits" / str(self.number)).write_text("v1\n{}")
+            self.number += 1
+
+    def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:
+        """What the sink shows of a table."""
+        name = next(known for known in self.batches.state.tables if str(known) == table)
+        layout = self.sink.layout(self.batches.shown()[name])
+        listed = ", ".join(f"`{column.name}`" for column in layout.columns) if columns == "*" else columns
+        return self.sink.reader().query(f"SELECT {listed} FROM {shown_from(layout)} ORDER BY {order}")[1]
+
+    @property
+    def tables(self) -> list[TableName]:
+        return sorted(self.batches.state.tables)
