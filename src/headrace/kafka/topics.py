@@ -25,7 +25,7 @@ client_log = logging.getLogger("headrace.kafka.consumer")
 client_log.setLevel(logging.CRITICAL)
 
 EARLIEST, LATEST = "earliest", "latest"
-_ASK_S: Final = 15.0
+_ASK_S, _TRY_S = 15.0, 2.0
 _MOST_METADATA: Final = 3500
 """Brokers keep 4096 bytes with an offset, unless they are told otherwise."""
 _READ: Final = "allow this user to read the topic and to use the group (Read and Describe)"
@@ -196,11 +196,7 @@ class TopicConsumer:
         """The topics' partitions; a topic that is not there is an error, unless it is a pattern."""
         found: list[tuple[str, int]] = []
         for topic in self._topics:
-            try:
-                told = self._consumer.list_topics(None if topic.startswith("^") else topic, timeout=_ASK_S).topics
-            except KafkaException as error:
-                self._check()
-                raise self._failure(error.args[0], "asking for the topics") from error
+            told = self._told("" if topic.startswith("^") else topic)
             if not topic.startswith("^"):
                 problem = told[topic].error
                 if problem is not None:
@@ -208,6 +204,19 @@ class TopicConsumer:
             names = [topic] if topic in told else sorted(name for name in told if re.match(topic, name))
             found += [(name, partition) for name in names for partition in sorted(told[name].partitions)]
         return found
+
+    def _told(self, topic: str) -> dict[str, Any]:
+        """What the brokers say of a topic, or of all."""
+        until = time.monotonic() + _ASK_S
+        while True:
+            try:
+                return dict(self._consumer.list_topics(topic or None, timeout=_TRY_S).topics)
+            except KafkaException as error:
+                # That we are refused, and why, is heard by polling alone.
+                self._consumer.poll(0.1)
+                self._check()
+                if time.monotonic() > until:
+                    raise self._failure(error.args[0], "asking for the topics") from error
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._unfinished = {(one.topic, one.partition) for one in partitions} | (self._unfinished or set())

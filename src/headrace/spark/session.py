@@ -70,7 +70,8 @@ def start_session(
     except RuntimeError as error:
         remedy = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
         if more and "spark.jars.packages" in more:
-            remedy += f"; or Maven Central does not give {more['spark.jars.packages']}: give a folder of its jars"
+            wanted = more["spark.jars.packages"]
+            remedy = f"see with --spark-log why {wanted} cannot be had; or give a folder of jars: --kafka-jars DIR. Without Java, {remedy}"
         raise DefiniteError(f"Spark cannot start: {error}", hint=remedy) from error
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
     if runs_already and more and "spark.jars" in more:
