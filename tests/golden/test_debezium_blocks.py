@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableName
+from headrace.model.version import pack_version
 from headrace.sources.debezium.choices import DebeziumChoices, Shape, Versions
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Records
 from headrace.sources.debezium.topics import Naming, TopicMap
 from headrace.sources.debezium.versions import Rule
-from testkit.debezium_recordings import as_batches, load_records, load_truth, recording_names
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.reader import Catalog
+from testkit.chain import Chain
+from testkit.debezium_recordings import as_batches, load_log, load_records, load_truth, recording_names
 from testkit.debezium_replay import Replay
 
 CONNECTORS = ("mysql", "mariadb", "postgres")
@@ -138,7 +145,7 @@ def test_events_may_name_their_tables_themselves() -> None:
     for records in _batches("mysql-plain"):
         if records.topic.rpartition(".")[2] in ("sbtest1", "pairs", "uniques"):
             named.feed(records)
-            replay.feed(Records("all", records.partition, records.offset, records.key, records.value, records.timestamp))
+            replay.feed(replace(records, topic="all"))
     assert replay.images == named.images
     assert {str(table) for table in replay.reader.tables} == {"shop.sbtest1", "shop.pairs", "shop.uniques"}
 
@@ -200,3 +207,27 @@ def test_a_record_that_cannot_be_read_hides_no_other() -> None:
         assert (refused.offset, refused.value) == (first.offset[row].as_py(), text[:-7])
         assert "ends too early" in refused.reason
         assert sum(block.rows for block in decoded.blocks) == sum(block.rows for block in whole.blocks) - 1
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_versions_are_those_of_the_log_that_headrace_reads_itself(flavour: str, tmp_path: Path) -> None:
+    """So a table may go on from Debezium's topic to the server itself, or back."""
+    log = load_log(flavour)
+    schemas = {schema.name: schema for schema in log.schemas}
+    catalog = Catalog(schemas, dict.fromkeys(schemas, ()), schemas.__contains__, ReadOptions(every_before=True))
+    direct = Chain(tmp_path, log.file, mariadb=flavour == "mariadb").read(log.data, catalog, checksum=log.checksum)
+    reader = DebeziumReader(tables={name: KnownTable(schema, ()) for name, schema in schemas.items()})
+    topics = {f"plain.{name}" for name in schemas}
+    decoded = [reader.read(records) for records in _batches(f"{flavour}-plain") if records.topic in topics]
+    start = pack_version(0, int(log.file.rpartition(".")[2]), log.start)
+    ours = _marks([block for one in decoded for block in one.blocks], start)
+    assert ours == _marks(direct, start)
+    assert len(ours) > 50
+
+
+def _marks(blocks: Iterable[ChangeBlock], start: int) -> list[tuple[str, int, bool]]:
+    """Table and version of each image above a place, and whether it takes a row away."""
+    images = [
+        (str(block.schema.name), *pair) for block in blocks for pair in zip(block.version.to_pylist(), block.op.to_pylist(), strict=True)
+    ]
+    return sorted((table, version, op in (Op.BEFORE, Op.DELETE)) for table, version, op in images if version > start and op != Op.SNAPSHOT)

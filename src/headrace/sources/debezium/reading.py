@@ -23,7 +23,20 @@ from headrace.sources.debezium.choices import Format, Versions
 from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.columns import table_schema, with_numeric
 from headrace.sources.debezium.envelopes import names_program
-from headrace.sources.debezium.events import DELETE, MESSAGE, READ, SOURCE, TRUNCATE, UPDATE, EventParser, Events, Parsed, Refusal, Rows
+from headrace.sources.debezium.events import (
+    CREATE,
+    DELETE,
+    MESSAGE,
+    READ,
+    SOURCE,
+    TRUNCATE,
+    UPDATE,
+    EventParser,
+    Events,
+    Parsed,
+    Refusal,
+    Rows,
+)
 from headrace.sources.debezium.expected import SEEN, expected_fields, infer_fields
 from headrace.sources.debezium.fields import RowFields
 from headrace.sources.debezium.growing import holds
@@ -37,6 +50,7 @@ from headrace.sources.debezium.values import default_text
 from headrace.sources.debezium.versions import Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
 
 _AVRO_MAGIC: Final = 0
+_KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
 _OFFSET_HINT: Final = "let events carry their place in the log (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
 
 
@@ -53,6 +67,7 @@ class Reading:
         self._ignored: dict[str, int] = {}
         self._orders: dict[TableName, Order] = {}
         self._expected: dict[TableName, RowFields] = {}
+        self._moving: npt.NDArray[np.bool_] | None = None
         self._unnamed: DefiniteError | None = None
         try:
             self._table = reader.topics.table_of(records.topic)
@@ -339,7 +354,7 @@ class Reading:
             self._placed(events.record, events.source, events.op),
             partition=records.partition,
             keyless=not schema.row_key,
-            update=events.op == UPDATE,
+            paired=(events.op == UPDATE) | self._moves()[events.record],
         )
         versions = versions_of(order, epochs[events.record], placed)
         rows = events.op
@@ -361,8 +376,22 @@ class Reading:
         if len(made.op):
             self._images.append(made)
 
+    def _moves(self) -> npt.NDArray[np.bool_]:
+        """Which records are one of the two of a changed key, by their headers."""
+        if self._moving is None:
+            self._moving = np.zeros(self._records.rows, np.bool_)
+            headers = self._records.headers
+            if headers is not None:
+                named = pc.is_in(pc.struct_field(headers.flatten(), "key"), value_set=_KEY_CHANGES)
+                if pc.any(named).as_py():
+                    self._moving[pc.list_parent_indices(headers).filter(named).to_numpy()] = True
+        return self._moving
+
     def _check_rising(self, order: Order, events: Events, versions: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]) -> None:
         def same(one: int, other: int) -> bool:
+            if (events.op[one], events.op[other]) == (DELETE, CREATE):
+                # A changed key whose headers were lost on the way: its two events are in order.
+                return other - one == 1
             return bool(events.op[one] == events.op[other] and events.image.slice(one, 1).equals(events.image.slice(other, 1)))
 
         changes = np.flatnonzero(events.op != READ)

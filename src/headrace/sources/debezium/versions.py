@@ -3,10 +3,10 @@
 A table's rule (`Order`) is fixed by its first record and kept by the driver, so that no two changes of a table are ever compared by
 different rules. Whatever partition or batch a record comes in, its version is the same.
 
-- **MySQL, MariaDB** (`binlog`): epoch, number of the log file, position of the event + ordinal in it, as decision 1 has it for a log that
-  Headrace reads itself. The log is in the order of commits, and a row is in an event once. What an event takes away is one below what it
-  puts there, so the two halves of a changed key are in order too. Every row of a table with a key takes two bytes of its event or more, so
-  two ordinals a row never reach the next event. A snapshot's rows have its position itself: all later changes are above it.
+- **MySQL, MariaDB** (`binlog`): epoch, number of the log file, position of the event + ordinal of the image in it, as decision 1 has it for
+  a log that Headrace reads itself: one ordinal for a row that was inserted or deleted, two for an update. The log is in the order of
+  commits, and a row is in an event once. The two events of a changed key, which the headers tell, are the two images of an update. A
+  snapshot's rows have its position itself: all later changes are above it.
 - **PostgreSQL** (`lsn`): the change's LSN. Whoever changes a row that another transaction wrote waited for that one's commit, so a row's
   LSNs rise even where transactions overlap. Rows of a snapshot are below all changes, whatever their LSN: a transaction that was open
   when the snapshot was taken wrote its changes below the snapshot's LSN and is not in it.
@@ -101,8 +101,8 @@ class Placed:
     partition: int = 0
     keyless: bool = False
     """Whether their table has no key: it is a multiset of rows, and a version is what tells two equal ones apart."""
-    update: npt.NDArray[np.bool_] | None = None
-    """Which are updates; needed of tables without a key."""
+    paired: npt.NDArray[np.bool_] | None = None
+    """Which are of updates: those, and the two events of a changed key. None: all."""
 
 
 def rule_of(source: pa.RecordBatch) -> Rule:
@@ -143,8 +143,7 @@ def _binlog(base: Versions, events: Placed) -> tuple[Versions, Versions]:
         raise _lacking(events, "file")
     numbers = np.array([file_number(name, events.place)[1] for name in names.dictionary.to_pylist()], dtype=np.int64)
     files = numbers[names.indices.to_numpy()] if len(numbers) else np.zeros(0, np.int64)
-    # Rows of a table without a key may take a single byte of their event: one ordinal each, but for updates, which hold two rows.
-    single = ~events.update if events.keyless and events.update is not None else np.zeros(len(pos), np.bool_)
+    single = np.zeros(len(pos), np.bool_) if events.paired is None else ~events.paired
     offset = pos + np.where(events.snapshot, 0, np.where(single, row + 1, 2 * row + 1))
     if len(pos):
         if min(int(pos.min()), int(row.min())) < 0:
@@ -177,15 +176,12 @@ def check_rising(order: Order, version: Versions, events: Placed, changes: npt.N
     falls = np.flatnonzero(rising[1:] <= rising[:-1]) + 1
     if not len(falls):
         return
-    places = (
-        pc.binary_join_element_wise(events.source["file"], pc.utf8_lpad(pc.cast(events.source["pos"], pa.string()), 20, "0"), ":")
-        .take(pa.array(changes))
-        .to_pylist()
-    )
+    padded = pc.utf8_lpad(pc.cast(events.source["pos"], pa.string()), 20, "0")
+    places = pc.binary_join_element_wise(events.source["file"], padded, ":").take(pa.array(changes)).to_pylist()
     lines = _filled(events.source["row"])[changes]
     for fall in falls.tolist():
         # A connector that was started again goes back in the log, or in the event at which it stopped.
-        if places[fall] < places[fall - 1]:
+        if places[fall] < places[fall - 1] or (places[fall] == places[fall - 1] and lines[fall] > lines[fall - 1]):
             continue
         twins = [earlier for earlier in range(fall) if (places[earlier], lines[earlier]) == (places[fall], lines[fall])]
         if not any(same(int(changes[twin]), int(changes[fall])) for twin in twins):
