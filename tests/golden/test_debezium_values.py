@@ -73,7 +73,7 @@ def test_the_schema_topic_describes_the_tables_as_the_server_does() -> None:
 @pytest.mark.parametrize("connector", ["mysql", "mariadb"])
 def test_the_schema_topic_describes_odd_columns_as_the_server_does(connector: str) -> None:
     """Every spelling of types and defaults; beside it, what Headrace itself captured of the same table on that server."""
-    kept = json.loads((Path(__file__).parent / "debezium-schemas.json").read_text())[connector]
+    kept = json.loads((Path(__file__).parent / "debezium" / "odd-schemas.json").read_text())[connector]
     tables: dict[TableName, TableSchema] = {}
     for change in kept["changes"]:
         tables = follow(read_change(change), tables)
