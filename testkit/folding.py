@@ -94,15 +94,20 @@ def read_sent(broker: PrivateBroker, topic: str) -> list[Sent]:
     return [Sent(topic, one.partition, one.offset, one.key, one.value, one.headers) for one in read_topic(broker, topic)]
 
 
-def topic_ends(broker: PrivateBroker, topics: Iterable[str]) -> int:
-    """How many messages were ever sent to the topics."""
-    consumer = Consumer(broker.client_settings(group_id="witness"))
+def newest_version(broker: PrivateBroker, topics: Iterable[str]) -> int:
+    """The highest version among the last messages of the topics' partitions."""
+    consumer = Consumer(broker.client_settings(group_id="witness", enable_auto_commit=False))
     try:
         found = consumer.list_topics(timeout=20).topics
         places = [TopicPartition(topic, one) for topic in topics for one in found[topic].partitions]
-        return sum(consumer.get_watermark_offsets(place, timeout=20)[1] for place in places)
+        ends = {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=20)[1] for place in places}
+        last = {place: end - 1 for place, end in ends.items() if end}
+        consumer.assign([TopicPartition(*place, offset) for place, offset in last.items()])
+        messages = consumer.consume(len(last), timeout=20) if last else []
+        raw = [dict(message.headers() or ())["headrace.position"] for message in messages]
     finally:
         consumer.close()
+    return max((int.from_bytes(bytes(one[:8]), "big") for one in raw), default=0)
 
 
 def fold(messages: Iterable[Sent], *, by_position: bool) -> dict[bytes, Row]:
