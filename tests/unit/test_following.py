@@ -239,6 +239,29 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
     assert len(pipe.done) == 1, "nobody chose that one"
 
 
+@pytest.mark.parametrize(
+    ("statement", "left_out", "table"),
+    [
+        ("ALTER TABLE t DISCARD TABLESPACE", None, T),
+        ("CREATE TABLE n (id INT PRIMARY KEY) START TRANSACTION", N, N),
+        ("RENAME TABLE t TO aside_t, aside TO t", None, T),
+    ],
+)
+def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str, left_out: TableName | None, table: TableName) -> None:
+    """Rows that are not in the log are read beside the table's changes, which go on; a sink that holds rows lets them wait."""
+    pipe.sink.appends = True
+    aside = replace(SCHEMA, name=TableName("shop", "aside"), columns=(INT,))
+    pipe.follower.history.learn([aside], at(150))
+    pipe.follow(statement, left_out=left_out)
+    assert pipe.done == [("ask", (str(table),), set())]
+    assert pipe.saved.waiting == set()
+    there = pipe.saved.tables[table]
+    assert (there.captured_at, there.rows_from) == (at(200).to_json(), at(200).to_json())
+    assert ("prepare", table.table) in pipe.sink.asked
+    pipe.follow(statement, left_out=left_out)
+    assert len(pipe.done) == 1, "the table was looked at after that"
+
+
 def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pipe) -> None:
     pipe.follow("CREATE TABLE kid (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES t (id) ON DELETE CASCADE)")
     assert pipe.sink.done[-1] == ("prepare", "kid")
