@@ -100,12 +100,15 @@ class Resynchroniser:
             with pause():
                 found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
                 if self._is_early(found, position):
+                    if not self._not_before:
+                        copier.view.note(f"{asked} is read again when the stream has come to where its definition changed")
                     self._not_before = time.monotonic() + _LOOK_AGAIN_S
                     return
                 if found:
                     check_tables(connection, copier.address, [schema.name for schema in found])
                 self._note(asked, found, position.behind(self.reached()))
                 copier.plan(connection)
+        self._not_before = 0.0
         request.forget()
 
     def _is_early(self, found: list[TableSchema], position: BinlogPosition) -> bool:
