@@ -12,6 +12,7 @@ from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allow
 from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, SCHEMA_CHANGES
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
+from headrace.sources.debezium.choices import FIXED
 
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"
@@ -33,7 +34,7 @@ def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
     yield from _table_rows()
     for section, choices in PLAIN_SECTIONS.items():
-        later = KAFKA_CHANGEABLE if section == KAFKA else frozenset()
+        later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - FIXED
         yield from (_row(section, one, one.name in later) for one in fields_of(choices).values())
 
 

@@ -27,7 +27,7 @@ from headrace.pipes.debezium.settings import TopicSettings
 from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
-from headrace.pipes.remembered import take_settings
+from headrace.pipes.remembered import settings_of, take_settings
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
@@ -37,7 +37,7 @@ from headrace.retry import pause, retrying, waits
 from headrace.sinks.clickhouse.keeping import KeptValues
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import same_sink
-from headrace.sources.debezium.choices import Unavailable
+from headrace.sources.debezium.choices import FIXED, Unavailable
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.topics import TopicMap
 from headrace.sources.mysql.selection import Selection
@@ -141,6 +141,12 @@ class DebeziumPipe(RunnablePipe):
             raise DefiniteError(
                 "the state was made with other --columns or --exclude-columns", place=place, hint="give the same ones, or use a new state"
             )
+        was = settings_of(state, place).debezium
+        for name in sorted(FIXED):
+            if state.tables and getattr(was, name) != getattr(self._topics.choices, name):
+                raise DefiniteError(
+                    f"the tables were begun with {name} = {getattr(was, name)}", place=f"{place}, {name}", hint="give it as it was"
+                )
         take_settings(state, self._settings.choices, place)
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         state.options["topics"] = self._topics.pattern

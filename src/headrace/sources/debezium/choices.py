@@ -45,11 +45,17 @@ class Unavailable(StrEnum):
 
 
 class OnMalformed(StrEnum):
+    """What becomes of a record that cannot be read."""
+
     HALT = "halt"
     DEAD_LETTER = "dead_letter"
     """Kept in the sink's table `headrace.errors`."""
     TOPIC = "topic"
     """Sent on, as it is, to `dead_letter_topic`."""
+
+
+FIXED = frozenset({"versions"})
+"""What may not be another when a pipe starts again: versions of one table would be made by two rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class DebeziumChoices:
     """What stands for such a value: the connector's `unavailable.value.placeholder`."""
     on_malformed: OnMalformed = OnMalformed.HALT
     dead_letter_topic: str = ""
+    """Where such records go, with on_malformed = "topic"."""
     schema_topic: str = ""
     """The connector's topic of schema changes (its `topic.prefix`), for types of events without a schema."""
     decimals: str = "precise"
