@@ -361,3 +361,16 @@ def test_rows_are_not_taken_for_other_records() -> None:
 
 def test_nothing_is_nothing() -> None:
     assert reader().read(records([])) == Decoded()
+
+
+def test_several_topics_may_lead_to_one_table() -> None:
+    """Shards: each has its own log, whose files may be called otherwise."""
+    topics = TopicMap(patterns=(Pattern(r"shard\d+\.shop\.(\w+)", r"shop.\1"),))
+    mine = reader(topics=topics, tails={("shard1.shop.goods", 0): Tail("bin", 7, 1), ("shard2.shop.goods", 0): Tail("log", 2, 5)})
+    found = [
+        mine.read(records([event(after={**ROW, "id": place}, file=file, server_id=server)], topic=f"shard{place}.shop.goods"))
+        for place, file, server in ((1, "bin.000008", 1), (2, "log.000002", 5))
+    ]
+    assert [row["id"] for one in found for row in images(one)] == [1, 2]
+    assert [one.blocks[0].schema.name for one in found] == [NAME, NAME]
+    assert [one.tail for one in found] == [Tail("bin", 8, 1), Tail("log", 2, 5)]
