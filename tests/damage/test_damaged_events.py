@@ -71,7 +71,7 @@ def test_damaged_events_are_refused_or_read_as_python_reads_them(name: str) -> N
         )
         assert told == 1, (text, found)
         outcomes["refused" if found.refused else "read"] = outcomes.get("refused" if found.refused else "read", 0) + 1
-        if not found.refused:
-            # Written again by Python, in its own way, it says the same.
-            assert _read(reader, one, json.dumps(json.loads(text), indent=1).encode()) == found, text
+        # Written again by Python, in its own way, it says the same. (A number that Python's doubles cannot hold it cannot write.)
+        if not found.refused and "Infinity" not in (again := json.dumps(json.loads(text), indent=1)):
+            assert _read(reader, one, again.encode()) == found, text
     assert outcomes.keys() >= {"refused", "read"}
