@@ -16,6 +16,7 @@ from bench.live import measure_live_pipe
 from bench.machine import describe_machine
 from bench.race import run_contender
 from bench.report import TEXT_WIDTH, Race, Report
+from bench.topics import measure_topics
 from bench.verifying import measure_verify
 from bench.workload import CROWD, SHAPES, SMALLEST, Workload
 from headrace.errors import HeadraceError
@@ -25,10 +26,10 @@ LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
-FINAL, VERIFY = "final", "verify"
+FINAL, VERIFY, KAFKA = "final", "verify", "kafka"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, FINAL, VERIFY)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, FINAL, VERIFY)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -68,10 +69,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     fewer = max(options.changes // 10, SMALLEST)
     shapes = {shape: race(Workload(fewer, shape=shape), SHAPE_READERS, options.server, console) for shape in SHAPES if shape in chosen}
     crowd = race(Workload(options.changes, shape=CROWD), CROWD_READERS, options.server, console) if CROWD in chosen else None
+    topics = measure_topics(options.server, options.changes, console) if KAFKA in chosen else None
     final = measure_final(options.changes * ROWS_PER_CHANGE, console) if FINAL in chosen else None
     rows = options.changes * ROWS_PER_CHANGE
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, final, verified)
+    report = Report(machine, reference, live, shapes, crowd, topics, final, verified)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

@@ -18,6 +18,7 @@ from bench.live import LiveResult
 from bench.machine import Machine
 from bench.race import Result
 from bench.target import Target
+from bench.topics import Topics
 from bench.verdicts import Verdict, judge
 from bench.verifying import VerifyCost
 
@@ -63,6 +64,7 @@ class Report:
     live: LiveResult | None = None
     shapes: Mapping[str, Race] = field(default_factory=dict)
     crowd: Race | None = None
+    topics: Topics | None = None
     final: FinalCost | None = None
     verified: VerifyCost | None = None
 
@@ -80,7 +82,8 @@ class Report:
             console.print(f"{verdict.word:>6}: {verdict.text}", style="green" if verdict.met else "red", highlight=False)
 
     def verdicts(self) -> list[Verdict]:
-        return judge(self.reference.results if self.reference else {}, self.live)
+        found = judge(self.reference.results if self.reference else {}, self.live)
+        return [*found, *(self.topics.verdicts() if self.topics is not None else ())]
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -95,6 +98,7 @@ class Report:
             "latency": asdict(self.live) if self.live is not None else None,
             "shapes": {shape: race.to_json() for shape, race in self.shapes.items()},
             "tables": self.crowd.to_json() if self.crowd else None,
+            "kafka": asdict(self.topics) if self.topics is not None else None,
             "final": asdict(self.final) if self.final is not None else None,
             "verify": asdict(self.verified) if self.verified is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
@@ -108,6 +112,8 @@ class Report:
             yield _shapes_table(self.shapes)
         if self.crowd is not None:
             yield _readers_table(f"{len(self.crowd.manifest.rows)} tables of mixed traffic", self.crowd)
+        if self.topics is not None:
+            yield self.topics.table()
         if self.final is not None:
             yield self.final.table()
         if self.verified is not None:

@@ -33,12 +33,12 @@ def judge(results: Mapping[str, Result], live: LiveResult | None) -> list[Verdic
 def _speed(results: Mapping[str, Result]) -> Iterator[Verdict]:
     decode, whole, debezium = (results.get(name) for name in ("headrace-decode", "headrace", "debezium"))
     if decode is not None:
-        yield _at_least("decode, changes per CPU second", decode.cpu_rate, DECODE_PER_CPU_S)
+        yield at_least("decode, changes per CPU second", decode.cpu_rate, DECODE_PER_CPU_S)
     if whole is not None and debezium is not None:
-        yield _at_least("end to end, changes per second, 10 x Debezium", whole.rate, TIMES_DEBEZIUM * debezium.rate)
+        yield at_least("end to end, changes per second, 10 x Debezium", whole.rate, TIMES_DEBEZIUM * debezium.rate)
     copy, own = results.get("headrace-snapshot"), results.get("clickhouse-own")
     if copy is not None and own is not None:
-        yield _at_least("snapshot, rows per second, ClickHouse's mysql()", copy.rate, own.rate)
+        yield at_least("snapshot, rows per second, ClickHouse's mysql()", copy.rate, own.rate)
 
 
 def _latency(live: LiveResult | None) -> Iterator[Verdict]:
@@ -54,7 +54,7 @@ def _memory(results: Mapping[str, Result], live: LiveResult | None) -> Iterator[
         yield _below("memory of all processes, largest of the runs, in MB", max(peaks) / 1e6, PEAK_BYTES / 1e6)
 
 
-def _at_least(what: str, seen: float, wanted: float) -> Verdict:
+def at_least(what: str, seen: float, wanted: float) -> Verdict:
     return Verdict(seen >= wanted, f"{what}: {seen:,.0f}, wanted at least {wanted:,.0f} ({seen / wanted:.2f} of it)")
 
 

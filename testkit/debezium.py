@@ -31,7 +31,8 @@ Settings = Mapping[str, str]
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
-HEAP = "-Xmx768m"
+QUICK = ("-Xmx768m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What makes Java start soon; what runs for minutes is better off without."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO = "io.confluent.connect.avro.AvroConverter"
 
@@ -39,8 +40,9 @@ _AVRO = "io.confluent.connect.avro.AvroConverter"
 class Worker:
     """One Kafka Connect worker. Not safe to use from several threads at once."""
 
-    def __init__(self, directory: Path, servers: str, *, mariadb: bool = False) -> None:
+    def __init__(self, directory: Path, servers: str, *, mariadb: bool = False, java_options: Sequence[str] = QUICK) -> None:
         self.directory = directory.absolute()
+        self._java_options = java_options
         self.servers = servers
         self.port = find_free_port()
         self._mariadb = mariadb
@@ -63,7 +65,7 @@ class Worker:
             return self
         self._forget()
         (self.directory / "plugins").mkdir(parents=True, exist_ok=True)
-        command = ["java", HEAP, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={self._log_settings()}"]
+        command = ["java", *self._java_options, f"-Dlog4j2.configurationFile={self._log_settings()}"]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -105,6 +107,15 @@ class Worker:
             self._ask("PUT", f"/connectors/{name}/config", {**settings, "name": name})
         for name in connectors:
             self.await_running(name)
+
+    def add_at(self, name: str, settings: Settings, partition: Mapping[str, str], offset: Mapping[str, object]) -> None:
+        """A further connector, which begins at an offset."""
+        self._ask("POST", "/connectors", {"name": name, "config": {**settings, "name": name}, "initial_state": "STOPPED"})
+        offsets = {"offsets": [{"partition": dict(partition), "offset": dict(offset)}]}
+        self._await(lambda: self._ask("PATCH", f"/connectors/{name}/offsets", offsets) is not None, f"take the offset of {name}")
+        self._ask("PUT", f"/connectors/{name}/resume")
+        self._connectors[name] = settings
+        self.await_running(name)
 
     def drop(self, name: str) -> None:
         """A connector goes; its offsets stay."""

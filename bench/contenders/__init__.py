@@ -21,9 +21,13 @@ TABLE_COPIERS = {
     "clickhouse-own": "clickhouse_own:ClickHouseOwn",
     "headrace-snapshot": "headrace_replicate:HeadraceSnapshot",
 }
+KAFKA_SIDES = {
+    "headrace-from-kafka": "headrace_kafka:HeadraceFromTopics",
+    "headrace-into-kafka": "headrace_kafka:HeadraceIntoTopics",
+}
 
 
 def load_contender(name: str) -> Contender:
-    module, _, kind = {**LOG_READERS, **TABLE_COPIERS}[name].partition(":")
+    module, _, kind = {**LOG_READERS, **TABLE_COPIERS, **KAFKA_SIDES}[name].partition(":")
     contender: Contender = getattr(import_module(f"bench.contenders.{module}"), kind)()
     return contender

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.checksums import compare_tables
 from bench.contenders.base import Command, Stopwatch, Window, python_command, read_window
+from bench.contenders.flow import WATCH_PAUSE_S, Flow, Stream
 from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
@@ -28,7 +29,6 @@ from headrace.sources.mysql.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.selection import Selection
 
 SINK_DIRECTORY = "clickhouse"
-WATCH_PAUSE_S = 0.005
 
 
 class HeadraceReplicate:
@@ -47,7 +47,7 @@ class HeadraceReplicate:
 
     def read(self, target: Target) -> Window:
         state = Path.cwd() / "state"
-        flow = _Stream(target.changes)
+        flow = Stream(target.changes)
         threading.Thread(target=flow.open_at, args=(state / "relay",), daemon=True).start()
         run_pipe(
             target,
@@ -81,7 +81,7 @@ def address_of(target: Target) -> MySQLAddress:
     return MySQLAddress(target.host, target.port, target.user, target.password, target.database)
 
 
-def run_pipe(target: Target, settings: PipeSettings, flow: _Flow) -> None:
+def run_pipe(target: Target, settings: PipeSettings, flow: Flow) -> None:
     with open_sink(f"chdb:{SINK_DIRECTORY}") as named:
         Pipe(address_of(target), named.sink, named.name, settings, flow).run()
 
@@ -95,59 +95,7 @@ def checked_window(target: Target, scratch: Path, expected: int) -> Window:
     return window
 
 
-class _Flow:
-    """A pipe's view that only keeps the time."""
-
-    def __init__(self, expected: int) -> None:
-        self._expected = expected
-        self._total = self._before = 0
-        self._cold: Stopwatch | None = None
-        self._watch: Stopwatch | None = None
-        self._window: Window | None = None
-
-    def window(self) -> Window:
-        if self._window is None:
-            raise DefiniteError(f"Headrace wrote {self._total} changes of {self._expected} and ended", place=SINK_DIRECTORY)
-        return self._window
-
-    def note(self, message: str) -> None: ...
-
-    def waiting(self, wait: tuple[str, float] | None) -> None: ...
-
-    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None: ...
-
-    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None: ...
-
-    def snapshot_ends(self, rows: int, seconds: float) -> None: ...
-
-    def batch(self, changes: int, lag_s: float, position: str) -> None: ...
-
-    def close(self) -> None: ...
-
-    def _end(self) -> None:
-        assert self._watch is not None
-        assert self._cold is not None
-        self._window = Window(self._total - self._before, *self._watch.read(), self._total, *self._cold.read())
-
-
-class _Stream(_Flow):
-    """Times the batches."""
-
-    def open_at(self, directory: Path) -> None:
-        """Start the cold watch when something appears in `directory`."""
-        while not (directory.is_dir() and any(directory.iterdir())):
-            time.sleep(WATCH_PAUSE_S)
-        self._cold = Stopwatch(whole_tree=True)
-
-    def batch(self, changes: int, lag_s: float, position: str) -> None:  # noqa: ARG002
-        self._total += changes
-        if self._watch is None:
-            self._watch, self._before = Stopwatch(whole_tree=True), changes
-        elif self._total >= self._expected and self._window is None:
-            self._end()
-
-
-class _Snapshot(_Flow):
+class _Snapshot(Flow):
     """Times the copy."""
 
     def __init__(self, expected: int, target: Target) -> None:

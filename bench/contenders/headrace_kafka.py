@@ -1,0 +1,81 @@
+"""Headrace with Kafka on one side: Debezium's topics into embedded ClickHouse, and the log into topics of mypipe's generic messages.
+
+Everything but the broker and the database is in the account. The window opens when the first batch is in the sink and closes when the
+batch with the last change is. Afterwards, outside of every account: the tables are compared with the source's by count and by checksum;
+the topics must hold one message for each change.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bench.contenders.base import Command, Window, python_command, read_window
+from bench.contenders.flow import Stream
+from bench.contenders.headrace_replicate import SINK_DIRECTORY, address_of, checked_window
+from bench.schemas import capture_tables
+from bench.supervise import Usage
+from bench.target import Target
+from bench.topics import PREFIX, SERVERS_VARIABLE, records_in
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.pipes.debezium.pipe import DebeziumPipe
+from headrace.pipes.debezium.settings import TopicSettings, topic_pattern
+from headrace.pipes.endpoints import open_any_sink, open_sink
+from headrace.pipes.pipe import Pipe
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.settings_file import Chosen
+from headrace.sources.mysql.selection import Selection
+
+BATCH_RECORDS = 200_000
+
+
+class HeadraceFromTopics:
+    """Debezium's JSON events without schemas into tables that are there."""
+
+    title = "Headrace, Debezium's topics to ClickHouse"
+    note = f"JSON without schemas, types from the target's tables, {BATCH_RECORDS:,} records a batch; result compared with the source"
+    repeats = 1
+    mysql_only = False
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("headrace-from-kafka", target, scratch)
+
+    def window(self, target: Target, scratch: Path, usage: Usage) -> Window:  # noqa: ARG002
+        return checked_window(target, scratch, target.changes)
+
+    def read(self, target: Target) -> Window:
+        flow = Stream(target.changes)
+        topics = TopicSettings(topic_pattern([f"{PREFIX}.{target.database}.*"], "", ""), max_offsets=BATCH_RECORDS)
+        settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True)
+        with open_sink(f"chdb:{SINK_DIRECTORY}") as named:
+            named.sink.prepare(capture_tables(target))
+            DebeziumPipe(KafkaAddress(os.environ[SERVERS_VARIABLE]), topics, named.sink, named.name, settings, flow).run()
+        return flow.window()
+
+
+class HeadraceIntoTopics:
+    """The log into topics of mypipe's generic messages."""
+
+    title = "Headrace, MySQL to Kafka"
+    note = "mypipe's generic Avro messages, acks=all, idempotent, keyed, a header each; one message for each change"
+    repeats = 1
+    mysql_only = False
+
+    def command(self, target: Target, scratch: Path) -> Command:
+        return python_command("headrace-into-kafka", target, scratch)
+
+    def window(self, target: Target, scratch: Path, usage: Usage) -> Window:  # noqa: ARG002
+        window = read_window(scratch)
+        sent = records_in(os.environ[SERVERS_VARIABLE], lambda topic: topic.endswith("_generic"))
+        if (window.total_changes, sent) != (target.changes, target.changes):
+            raise DefiniteError(f"Headrace sent {sent} messages for {target.changes} changes", place=os.environ[SERVERS_VARIABLE])
+        return window
+
+    def read(self, target: Target) -> Window:
+        flow = Stream(target.changes)
+        start = f"{target.start_file}:{target.start_position}"
+        settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True, start_at=start)
+        with open_any_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen()) as named:
+            Pipe(address_of(target), named.sink, named.name, settings, flow).run()
+        return flow.window()
