@@ -329,6 +329,29 @@ def test_another_server_takes_over(
         after.check(*TABLES)
 
 
+def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pipe in Debezium's words: snapshot, changes and a changed key, across an alteration and a kill."""
+    book, cutter = runs.book, Cutter(monkeypatch)
+    runs.sink = KafkaSink.from_url(runs.broker.url(), KafkaChoices(format=MessageFormat.DEBEZIUM, partitions=2))
+    book.run("CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO d VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    runs()
+    book.run("UPDATE d SET v = 'x' WHERE id = 1", "DELETE FROM d WHERE id = 2", "UPDATE d SET id = 30 WHERE id = 3")
+    assert cutter.survive(runs, 0, answered=True)
+    book.run("ALTER TABLE d ADD COLUMN w INT", "INSERT INTO d VALUES (4, 'd', 5)")
+    runs()
+    rows: dict[bytes, Any] = {}
+    kinds = Counter()
+    for one in read_sent(runs.broker, f"headrace.{database}.d"):
+        assert one.key is not None
+        event = json.loads(one.value) if one.value is not None else {"op": "tombstone", "after": None}
+        kinds[event["op"]] += 1
+        rows[one.key] = event["after"]
+    left = sorted((row["id"], row["v"], row.get("w")) for row in rows.values() if row is not None)
+    assert left == [(1, "x", None), (4, "d", 5), (30, "c", None)]
+    # What was written before the kill came again.
+    assert kinds == {"r": 3, "c": 3, "u": 2, "d": 4, "tombstone": 4}
+
+
 def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateServer, database: str, tmp_path: Path) -> None:
     """Without a snapshot, from a place in the log; and from log files, without a server."""
     book = runs.book
