@@ -178,6 +178,8 @@ class RecordTask:
     keeper: ValueKeeper | None = None
     left_out: Callable[[str], bool] | None = None
     """Topics none of whose records are read, because their tables are not chosen."""
+    news: Callable[[TableName], bool] | None = None
+    """Tables that the driver takes up when they are found: the batch is read again then, and the task need not go on."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark_log()
@@ -195,6 +197,8 @@ class RecordTask:
                     done.pass_over(records)
                 else:
                     self._copy(records, writer, done)
+                    if self.news is not None and any(map(self.news, done.found)):
+                        break
         finally:
             writer.close()
         return done.reports()
@@ -296,6 +300,10 @@ class _Done:
         self._orders: dict[TableName, dict[Order, None]] = {}
         self._tails: dict[tuple[str, int], tuple[int, Tail]] = {}
         self._records = self._bytes = 0
+
+    @property
+    def found(self) -> Iterable[TableName]:
+        return self._found
 
     def add(self, records: Records, decoded: Decoded) -> None:
         self._records += records.rows

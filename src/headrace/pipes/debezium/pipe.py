@@ -268,7 +268,7 @@ class Batches:
         for _ in range(_MOST_ROUNDS):
             reports = over(self.task(tails))
             self.notes.note_orders(orders_in(reports))
-            found = [one for one in found_in(reports) if self._is_wanted(one.schema.name)]
+            found = [one for one in found_in(reports) if _is_taken(self.settings.selection, frozenset(self.state.ignored), one.schema.name)]
             if not found:
                 return reports
             if not self.evolution.take_up(found):
@@ -278,9 +278,6 @@ class Batches:
             place=f"{found[0].topic}[{found[0].partition}]@{found[0].offset}",
             hint="this is a defect of Headrace; please report it with the record",
         )
-
-    def _is_wanted(self, name: TableName) -> bool:
-        return self.settings.selection(name) and name not in self.state.ignored
 
     def task(self, tails: Tails) -> RecordTask:
         """A task that reads tables as they are known now."""
@@ -292,8 +289,10 @@ class Batches:
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
-        left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, frozenset(self.state.ignored))
-        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out)
+        ignored = frozenset(self.state.ignored)
+        left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)
+        news = functools.partial(_is_taken, self.settings.selection, ignored)
+        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news)
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]
@@ -312,7 +311,11 @@ def _is_left_out(topics: TopicMap, chosen: Selection, ignored: frozenset[TableNa
         # The reader says what is wrong with its name, unless events name their tables.
         return False
     name = topics.table_of(topic)
-    return name is not None and (name in ignored or not chosen(name))
+    return name is not None and not _is_taken(chosen, ignored, name)
+
+
+def _is_taken(chosen: Selection, ignored: frozenset[TableName], name: TableName) -> bool:
+    return name not in ignored and chosen(name)
 
 
 def _summary(position: KafkaPosition) -> str:
