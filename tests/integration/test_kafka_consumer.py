@@ -18,11 +18,12 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 import headrace.kafka
 from headrace.errors import DefiniteError
 from headrace.kafka import RowChange, What
+from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.consumer import Reading
 from headrace.kafka.mypipe import COLUMNS_HEADER, NULLS_HEADER, POSITION_HEADER, Mutation, generic_schema, generic_subject, specific_subject
@@ -30,6 +31,7 @@ from headrace.kafka.mypipe_tables import columns_schema, specific_schema
 from headrace.kafka.mypipe_values import Mapping
 from headrace.kafka.registry import open_repository
 from headrace.kafka.tailing import tail
+from headrace.kafka.topics import TopicConsumer
 from headrace.model.change import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.broker import PrivateBroker
@@ -309,6 +311,24 @@ def _forget_before(broker: PrivateBroker, topic: str, offset: int) -> None:
     admin = broker.admin()
     for done in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
         done.result(30)
+
+
+def test_a_login_that_was_cut_off_once_is_no_refusal(broker: PrivateBroker) -> None:
+    topic = broker.create_topic()
+    broker.produce(topic, [{"value": _insert(number)} for number in range(2)])
+    consumer = TopicConsumer(parse_kafka_url(broker.url(topic)), [topic])
+    try:
+        cut_off = KafkaError(KafkaError._SSL)
+        consumer._hear(cut_off)
+        while not consumer.is_at_end:
+            consumer.poll(10, 0.5)
+        consumer._hear(cut_off)
+        consumer.poll(10, 0.0)
+        consumer._hear(cut_off)
+        with pytest.raises(DefiniteError, match="reading failed"):
+            consumer.poll(10, 0.0)
+    finally:
+        consumer.close()
 
 
 def test_a_consumer_waits_for_a_broker_that_is_killed_and_comes_back(fresh_broker: Callable[..., PrivateBroker]) -> None:

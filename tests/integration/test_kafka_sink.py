@@ -9,13 +9,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.mypipe import Mutation, generic_schema, read_position, transaction_guids
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.choices import Cleanup, Compression, KafkaChoices, KeyChanges, Timestamps, Tombstones
+from headrace.sinks.kafka import producer
+from headrace.sinks.kafka.choices import (
+    Cleanup,
+    Compression,
+    KafkaChoices,
+    KeyChanges,
+    MessageFormat,
+    TextAs,
+    Timestamps,
+    Tombstones,
+    UnsignedAs,
+)
+from headrace.sinks.kafka.failures import Refusals
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.topics import Kept, avro_record, read_topic
@@ -230,6 +243,64 @@ def test_a_full_queue_is_waited_for(broker: PrivateBroker) -> None:
     write(sink_of(broker, partitions=1, properties=small), block_of(schema, [(Op.INSERT, n, "x") for n in range(500)]))
     found = read_topic(broker, f"shop_{schema.name.table}_generic")
     assert [read_position(message.position)[0] for message in found] == list(range(1000, 1500))
+
+
+def test_logins_that_were_cut_off_are_no_refusal_once_brokers_serve_again(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Refusals] = []
+
+    class Heard(Refusals):
+        def __init__(self) -> None:
+            super().__init__()
+            heard.append(self)
+
+    monkeypatch.setattr(producer, "Refusals", Heard)
+    schema = table()
+    blocks = [block_of(schema, [(Op.INSERT, n, "x")], 100 + n) for n in range(3)]
+    # (A property of its own, so that no producer of another test is taken.)
+    sink = sink_of(broker, partitions=1, properties=(("client.id", schema.name.table),))
+    write(sink, blocks[0])
+    [refusals] = heard
+
+    def cut_off() -> None:
+        for _ in range(2):
+            refusals.note(KafkaError(KafkaError._AUTHENTICATION))
+
+    # While the producer was idle, and while it sends.
+    cut_off()
+    writer = sink.writer()
+    writer.write(blocks[1])
+    cut_off()
+    writer.write(blocks[2])
+    writer.close()
+    assert len(heard) == 1
+    positions = [read_position(message.position)[0] for message in read_topic(broker, f"shop_{schema.name.table}_generic")]
+    assert positions == [100, 101, 102]
+
+
+def test_tables_that_share_a_compacted_topic_would_replace_each_other_s_rows(broker: PrivateBroker) -> None:
+    schemas = [table("a"), table("b")]
+    with pytest.raises(DefiniteError, match="would replace each other") as error:
+        sink_of(broker, topic="all", cleanup=Cleanup.COMPACT).prepare(schemas)
+    assert "${table}" in error.value.hint
+    sink_of(broker, topic="${db}.${table}", cleanup=Cleanup.COMPACT).check_apart(schemas)
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        ({"format": MessageFormat.DEBEZIUM, "registry": "http://registry:8081"}, "registry"),
+        ({"format": MessageFormat.DEBEZIUM, "bigint_unsigned": UnsignedAs.LONG}, "bigint_unsigned"),
+        ({"format": MessageFormat.SPECIFIC, "text": TextAs.STRING}, "text"),
+        ({"schemas": True}, "schemas"),
+        ({"delivery_timeout_s": 0}, "delivery_timeout_s"),
+        ({"partitions": -2}, "partitions"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(choices: dict[str, Any], named: str) -> None:
+    with pytest.raises(DefiniteError) as error:
+        KafkaChoices(**choices)
+    assert error.value.place == f"kafka.{named}"
+    assert error.value.hint
 
 
 @pytest.fixture

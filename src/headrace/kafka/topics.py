@@ -44,6 +44,10 @@ _DEFINITE: Final[Mapping[int, str]] = {
     KafkaError._AUTO_OFFSET_RESET: "messages were dropped by the topic's retention before they were read: "
     "choose where to go on by resetting the group's offsets with Kafka's tools, or take another group",
 }
+_CUT_OFF: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
+"""What a login that is cut off looks like."""
+_PASSED_S: Final = 60.0
+"""Whoever is refused is told so more often than this."""
 
 Marks = dict[str, int]
 """The last position of each table in a partition."""
@@ -98,11 +102,13 @@ class TopicConsumer:
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self._address, self._topics, self._group, self._start = address, list(topics), group, start or Start()
-        self._refused: KafkaError | None = None
+        self._refused: list[KafkaError] = []
+        self._refused_at = 0.0
         self._away_since: float | None = None
         self._unfinished: set[tuple[str, int]] | None = None
         self._marks: dict[tuple[str, int], Marks] = {}
-        self._is_cooperative = "cooperative" in (properties or {}).get("partition.assignment.strategy", "")
+        given = {**address.client_settings(), **(properties or {})}
+        self._is_cooperative = "cooperative" in given.get("partition.assignment.strategy", "")
         if group and self._start.at not in (EARLIEST, LATEST):
             raise DefiniteError(f"a group begins at {EARLIEST} or {LATEST}, not at {self._start.at!r}", hint="leave out the group")
         settings: dict[str, Any] = {
@@ -111,8 +117,7 @@ class TopicConsumer:
             # Messages that are gone before they were read are an error, not a reason to go on elsewhere.
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            **address.client_settings(),
-            **(properties or {}),
+            **given,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "error_cb": self._hear,
@@ -145,6 +150,8 @@ class TopicConsumer:
                 self._unfinished.discard(_place(message))
         if found:
             self._away_since = None
+            # Whoever serves us does not refuse us.
+            self._refused.clear()
         self._check()
         return [Batch(*place, messages, self._marks.setdefault(place, {})) for place, messages in by_partition.items()]
 
@@ -235,14 +242,18 @@ class TopicConsumer:
 
     def _hear(self, error: KafkaError) -> None:
         if error.code() in _DEFINITE:
-            self._refused = error
+            if time.monotonic() - self._refused_at > _PASSED_S:
+                self._refused.clear()
+            self._refused.append(error)
+            self._refused_at = time.monotonic()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._away_since is None:
             self._away_since = time.monotonic()
             log.warning("waiting: no broker can be reached (%s)", self._address)
 
     def _check(self) -> None:
-        if self._refused is not None:
-            raise self._failure(self._refused, "reading")
+        # Once may be chance: a broker that goes down cuts logins off, too.
+        if len(self._refused) > 1 or any(error.code() not in _CUT_OFF for error in self._refused):
+            raise self._failure(self._refused[-1], "reading")
 
     def _failure(self, error: KafkaError, doing: str) -> HeadraceError:
         hint = _DEFINITE.get(error.code())

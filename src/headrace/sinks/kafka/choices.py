@@ -5,7 +5,7 @@ Every choice is a setting of the same name under `kafka.`. What stands under a f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
@@ -103,6 +103,16 @@ CHANGEABLE: Final = frozenset(
     ("registry", "partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
 )
 """What may change when a pipe starts again: what readers of the topics get is the same."""
+_ABOUT: Final = {
+    "registry": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
+    "key_changes": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
+    "bigint_unsigned": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
+    "incompatible": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
+    "text": (MessageFormat.GENERIC,),
+    "schemas": (MessageFormat.DEBEZIUM,),
+}
+"""The formats that a setting is about, where it is not about all."""
+_LEAST: Final = {"partitions": 0, "replication": 0, "delivery_timeout_s": 1}
 _ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _LONGEST: Final = 249
 
@@ -140,6 +150,18 @@ class KafkaChoices:
     """For how long a message may be under way before the write counts as failed, and is tried again."""
     properties: tuple[tuple[str, str], ...] = ()
     """Further properties of the producer, by librdkafka's names."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, formats = getattr(self, one.name), _ABOUT.get(one.name, tuple(MessageFormat))
+            if self.format not in formats and value != one.default:
+                raise DefiniteError(
+                    f"{one.name} means nothing for messages in the format {self.format}",
+                    place=f"kafka.{one.name}",
+                    hint=f"leave it out, or choose the format it is about: kafka.format = {' or '.join(formats)}",
+                )
+            if one.name in _LEAST and value < _LEAST[one.name]:
+                raise DefiniteError(f"{value} is below {_LEAST[one.name]}", place=f"kafka.{one.name}", hint="give a larger number")
 
     def topic_of(self, table: TableName) -> str:
         """The table's topic."""

@@ -59,6 +59,10 @@ class Refusals:
             self._last = error
             self._count += 1
 
+    def forget(self) -> None:
+        """Brokers have served us since: what was said before has passed."""
+        self._last, self._count = None, 0
+
     @property
     def said(self) -> KafkaError | None:
         """What was said more than once."""

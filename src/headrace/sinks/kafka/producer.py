@@ -85,7 +85,14 @@ class Delivery:
         """Wait until all messages are acknowledged."""
         while self._producer.flush(_POLL_S):
             self._check()
-        self._check()
+        self._check_messages()
+        # Whoever acknowledged all of it does not refuse us: logins that were cut off meanwhile are a broker's that went down.
+        self._refusals.forget()
+
+    def resume(self) -> None:
+        """Begin again after a time in which nobody heard what brokers said: it tells of then, not of now."""
+        self._producer.poll(0)
+        self._refusals.forget()
 
     def give_up(self) -> None:
         """Forget what is under way: it counts as not written."""
@@ -105,10 +112,13 @@ class Delivery:
                 raise self._give_up(error.args[0], topic, key) from error
             return
 
-    def _check(self) -> None:
+    def _check_messages(self) -> None:
         if self._failed is not None:
             error, message = self._failed
             raise self._give_up(error, message.topic() or "", message.key())
+
+    def _check(self) -> None:
+        self._check_messages()
         if self._refusals.said is not None:
             raise self._give_up(self._refusals.said, "", None)
 
@@ -149,9 +159,11 @@ class _Pool:
     def take(self, settings: dict[str, str]) -> Delivery:
         with self._lock:
             idle = self._idle.get(_key(settings))
-            if idle:
-                return idle.pop()
-        return Delivery(settings)
+            found = idle.pop() if idle else None
+        if found is None:
+            return Delivery(settings)
+        found.resume()
+        return found
 
     def give_back(self, settings: dict[str, str], delivery: Delivery) -> None:
         if delivery.is_sound:

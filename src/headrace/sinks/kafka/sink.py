@@ -17,7 +17,7 @@ from headrace.kafka.mypipe_values import Mapping as ValueMapping
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, TextAs, UnsignedAs
+from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, UnsignedAs
 from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
 from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
 from headrace.sinks.kafka.generic import GenericForms
@@ -76,10 +76,15 @@ class KafkaSink:
         for schema in schemas:
             topic = self.choices.topic_of(schema.name)
             other = taken.setdefault(topic, schema.name)
-            if other != schema.name and self.choices.is_apart:
+            if other == schema.name:
+                continue
+            both = f"the tables {other} and {schema.name} would both go to the topic {topic}"
+            if self.choices.is_apart:
+                raise DefiniteError(both, hint="choose another pattern with kafka.topic, or leave one of the tables out")
+            if self.choices.cleanup is Cleanup.COMPACT:
                 raise DefiniteError(
-                    f"the tables {other} and {schema.name} would both go to the topic {topic}",
-                    hint="choose another pattern with kafka.topic, or leave one of the tables out",
+                    f"{both}, which keeps the last message of each key: rows of both that have the same key would replace each other",
+                    hint="give each table a topic (kafka.topic with ${db} and ${table}), or leave out kafka.cleanup = compact",
                 )
 
     def replace(self, schema: TableSchema) -> None:
