@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headrace.kafka.address import KafkaAddress
+from headrace.model.projection import Projection
 from headrace.model.schema import TableName
 from headrace.pipes.debezium.cluster import Standing
 from headrace.pipes.debezium.pipe import Batches, DebeziumPipe
@@ -42,8 +43,15 @@ class LocalTopicPipe:
         policy: SchemaPolicy | None = None,
         schema_records: Sequence[bytes] | None = None,
         exclude: tuple[str, ...] = (),
+        exclude_columns: tuple[str, ...] = (),
     ) -> None:
-        settings = PipeSettings(Selection(("*.*",), exclude), state, schema_changes=policy or SchemaPolicy(), patience_s=5.0)
+        settings = PipeSettings(
+            Selection(("*.*",), exclude),
+            state,
+            schema_changes=policy or SchemaPolicy(),
+            patience_s=5.0,
+            projection=Projection(exclude=exclude_columns),
+        )
         topics = TopicSettings("unused", choices=choices or DebeziumChoices())
         self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", settings, LogView())
         self._directory = StateDirectory(state)

@@ -285,8 +285,15 @@ def test_a_log_that_begins_anew_halts_until_the_epoch_is_raised(strange: dict[st
 
 def test_a_connector_that_starts_again_may_go_back() -> None:
     decoded = reader(tails={(TOPIC, 0): Tail("bin", 9, 1)}).read(records([event(file="bin.000008"), event(file="bin.000009")]))
-    assert decoded.tail == Tail("bin", 9, 1)
+    assert decoded.tail == Tail("bin", 9, 1, position=100)
     assert len(versions(decoded)) == 2
+
+
+def test_a_partition_that_a_topic_gets_goes_on_with_the_epoch_of_the_others() -> None:
+    mine = reader(choices=DebeziumChoices(epoch=3), tails={(TOPIC, 1): Tail("bin", 3, 1, epoch=2)}, begun=1)
+    assert [version >> 58 for version in versions(mine.read(records([event()])))] == [2]
+    other = replace(mine, tails={})
+    assert [version >> 58 for version in versions(other.read(records([event()])))] == [1]
 
 
 def test_a_reader_goes_on_from_what_it_read_before() -> None:
@@ -373,4 +380,4 @@ def test_several_topics_may_lead_to_one_table() -> None:
     ]
     assert [row["id"] for one in found for row in images(one)] == [1, 2]
     assert [one.blocks[0].schema.name for one in found] == [NAME, NAME]
-    assert [one.tail for one in found] == [Tail("bin", 8, 1), Tail("log", 2, 5)]
+    assert [one.tail for one in found] == [Tail("bin", 8, 1, position=100), Tail("log", 2, 5, position=100)]

@@ -212,7 +212,10 @@ class RecordTask:
                 done.leave_out(block)
                 continue
             kept = decoded.kept[place] if place < len(decoded.kept) else {}
-            written = project(self._filled(block, kept, records), schema)
+            # Of a column that is not carried no value is missed, and the sink holds none.
+            carried_names = {column.name for column in schema.columns}
+            missing = {name: mask for name, mask in kept.items() if name in carried_names}
+            written = self._filled(project(block, schema), missing, records)
             self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
             done.wrote(written)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
@@ -39,7 +39,8 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.debezium.choices import FIXED, Unavailable
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.topics import TopicMap
+from headrace.sources.debezium.records import Truncation
+from headrace.sources.debezium.topics import Naming, TopicMap
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.checkpoint import committed_offset, offset_of
 from headrace.spark.connector import kafka_settings
@@ -147,6 +148,12 @@ class DebeziumPipe(RunnablePipe):
                 raise DefiniteError(
                     f"the tables were begun with {name} = {getattr(was, name)}", place=f"{place}, {name}", hint="give it as it was"
                 )
+        if self._topics.choices.epoch < was.epoch:
+            raise DefiniteError(
+                f"the epoch is {self._topics.choices.epoch}, and was {was.epoch} before: changes would be taken for older than they are",
+                place=f"{place}, epoch",
+                hint="an epoch is only ever raised",
+            )
         take_settings(state, self._settings.choices, place)
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         state.options["topics"] = self._topics.pattern
@@ -254,12 +261,14 @@ class Batches:
         """See to it that all of a batch is in the sink."""
         reports = self._read(over, self.notes.tails_for(number))
         see_to(refused_in(reports), self.topics.choices, self.sink.own_tables(), self.address, self.settings.pipe_name)
+        reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         emptied = truncations_in(reports)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
+            check_emptied(emptied, self.topics.choices.topic_map, reached)
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
         self.notes.note_batch(number, tails_in(reports))
-        self.reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
+        self.reached = reached
         self._tell(reports)
         self.done += 1
 
@@ -267,11 +276,13 @@ class Batches:
         """Read the batch, again as long as it brings news of tables."""
         for _ in range(_MOST_ROUNDS):
             reports = over(self.task(tails))
-            self.notes.note_orders(orders_in(reports))
+            orders = orders_in(reports)
+            self.notes.note_orders(orders)
             found = [one for one in found_in(reports) if _is_taken(self.settings.selection, frozenset(self.state.ignored), one.schema.name)]
-            if not found:
+            # Pieces of nothing but tombstones did not know yet that those are deletions.
+            if not found and not any(order.tombstones for order in orders.values()):
                 return reports
-            if not self.evolution.take_up(found):
+            if found and not self.evolution.take_up(found):
                 break
         raise DefiniteError(
             f"records of table {found[0].schema.name} are not read by what is known of it",
@@ -286,7 +297,7 @@ class Batches:
         self.targets.expect(carried.values())
         known = {name: KnownTable(self.state.tables[name].schema, needs[name].key_columns, self.notes.orders.get(name)) for name in carried}
         choices = self.topics.choices
-        reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied)
+        reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         ignored = frozenset(self.state.ignored)
@@ -303,6 +314,29 @@ class Batches:
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)
             self._left_out.add(why)
+
+
+def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition) -> None:
+    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied."""
+    named = replace(topics, naming=Naming.TOPIC)
+    for one in emptied:
+        filling = [topic for topic in sorted(reached.offsets) if _table_of(named, topic) == one.table]
+        if len(filling) > 1:
+            raise DefiniteError(
+                f"table {one.table} is filled from several topics ({', '.join(filling)}), and was emptied in the source of one of them: "
+                "the rows of the others would go too",
+                place=f"table {one.table}",
+                hint="delete that source's rows from the copy yourself, and start again with --schema-changes truncate_table=ignore; or "
+                "let the connectors leave truncations out (skipped.operations=t)",
+            )
+
+
+def _table_of(topics: TopicMap, topic: str) -> TableName | None:
+    try:
+        return topics.table_of(topic)
+    except DefiniteError:
+        # It holds other records than rows.
+        return None
 
 
 def _is_left_out(topics: TopicMap, chosen: Selection, ignored: frozenset[TableName], topic: str) -> bool:

@@ -41,6 +41,8 @@ class DebeziumReader:
     emptied: Mapping[TableName, int] = field(default_factory=dict)
     """The versions at which tables were emptied last (`Decoded.truncations`), also of tables that are not known yet: images below them,
     from partitions that lag behind, are left out."""
+    begun: int | None = None
+    """The epoch with which the pipe began, which is that of partitions of which nothing was read yet; None: the one that is set now."""
     _read: dict[tuple[str, int], dict[int, Tail]] = field(default_factory=dict, compare=False, repr=False)
     """Tails of what was read so far, by the offset at which each was."""
 
@@ -61,3 +63,8 @@ class DebeziumReader:
         ends = self._read.get(place, {})
         last = max((end for end in ends if end < first), default=None)
         return self.tails.get(place) if last is None else ends[last]
+
+    def first_epoch(self, topic: str) -> int:
+        """The epoch of a partition's first records: in a topic that gets more partitions, no key goes back by moving to another."""
+        begun = self.choices.epoch if self.begun is None else self.begun
+        return max((tail.epoch for (name, _), tail in self.tails.items() if name == topic), default=begun)

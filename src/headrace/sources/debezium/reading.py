@@ -307,7 +307,8 @@ class Reading:
             batch = source.combine_chunks().to_batches()
             if not batch:
                 continue
-            found, tail = follow(before, rule, self._choices.epoch, self._placed(rows, batch[0], ops))
+            placed = self._placed(rows, batch[0], ops)
+            found, tail = follow(before, rule, self._choices.epoch, placed, self._reader.first_epoch(records.topic))
             epochs[rows] = found
         return epochs, tail
 

@@ -79,6 +79,8 @@ class Tail:
     """PostgreSQL: the LSN of the snapshot whose rows are there; 0 if none."""
     epoch: int = 0
     """Under which it was read."""
+    position: int = 0
+    """MySQL, MariaDB: where in its file the last event is."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -202,45 +204,51 @@ def file_number(name: str, place: str) -> tuple[str, int]:
     return base, int(digits)
 
 
-def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed) -> tuple[Epochs, Tail | None]:
+def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed, begun: int | None = None) -> tuple[Epochs, Tail | None]:
     """The epoch of each event, which are all of a partition's and in the order of their offsets, and how the log is after them.
 
-    Where a log begins anew, versions would go back: from there on the next epoch counts, if the user has raised it; else we halt.
+    Where a log begins anew, versions would go back: from there on the next epoch counts, if the user has raised it; else we halt. Once it
+    is raised, any step back counts as that: a small one looks like a connector that was started again, which only the user can tell apart.
+    `begun`: the epoch of first records, where no tail tells it; None: the one that is set.
     """
     rows = len(events.offset)
     if rule is Rule.OFFSET or not rows:
         return np.full(rows, epoch, dtype=np.uint64), tail
-    tail = tail or Tail(epoch=epoch)
+    tail = tail or Tail(epoch=epoch if begun is None else begun)
     if epoch < tail.epoch:
         raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch is only ever raised")
     turns, marks = _binlog_turns(events) if rule is Rule.BINLOG else _lsn_turns(events)
     epochs = np.empty(rows, dtype=np.uint64)
+    positions = _filled(events.source["pos"])
     for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
         problem = _problem(tail, mark)
         if problem is not None and tail.epoch == epoch:
             raise _at_place(problem, f"{events.place}@{int(events.offset[turn])}")
+        anew = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
         # A snapshot's rows name no server, changes name no snapshot.
         tail = Tail(
             mark.base or tail.base,
             mark.number or tail.number,
             mark.server_id or tail.server_id,
             mark.snapshot or tail.snapshot,
-            epoch if problem is not None else tail.epoch,
+            # One for each log, so that events have the same epoch whenever they are read.
+            tail.epoch + 1 if anew else tail.epoch,
+            int(positions[end - 1]),
         )
         epochs[turn:end] = tail.epoch
     return epochs, tail
 
 
 def _binlog_turns(events: Placed) -> tuple[list[int], list[Tail]]:
-    """Where the log file or the server changes, and to what."""
+    """Where the log file or the server changes or the log goes back, and to what."""
     names = events.source["file"].dictionary_encode()
     if names.null_count:
         raise _lacking(events, "file")
     parts = [file_number(name, events.place) for name in names.dictionary.to_pylist()]
-    servers, codes = _filled(events.source["server_id"]), names.indices.to_numpy()
-    changed = (codes[1:] != codes[:-1]) | (servers[1:] != servers[:-1])
+    servers, codes, pos = _filled(events.source["server_id"]), names.indices.to_numpy(), _filled(events.source["pos"])
+    changed = (codes[1:] != codes[:-1]) | (servers[1:] != servers[:-1]) | (pos[1:] < pos[:-1])
     turns = np.flatnonzero(np.concatenate([[True], changed])).tolist()
-    return turns, [Tail(*parts[int(codes[turn])], int(servers[turn])) for turn in turns]
+    return turns, [Tail(*parts[int(codes[turn])], int(servers[turn]), position=int(pos[turn])) for turn in turns]
 
 
 def _lsn_turns(events: Placed) -> tuple[list[int], list[Tail]]:
@@ -272,6 +280,10 @@ def _problem(tail: Tail, mark: Tail) -> DefiniteError | None:
             hint=f"{_NEW_LOG}; if the connector was set back on purpose, begin anew with another state",
         )
     return None
+
+
+def _goes_back(tail: Tail, mark: Tail) -> bool:
+    return bool(tail.base and mark.base) and (mark.number, mark.position) < (tail.number, tail.position)
 
 
 def _at_place(error: DefiniteError, place: str) -> DefiniteError:

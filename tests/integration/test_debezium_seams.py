@@ -1,0 +1,133 @@
+"""Where driver, reader and sink meet: what one of them decides and another goes by, in a pipe from topics.
+
+Without Spark and without a broker (`testkit.topic_pipe`).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.debezium.choices import DebeziumChoices, Unavailable, Versions
+from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
+from testkit.topic_pipe import LocalTopicPipe
+
+Open = Callable[..., LocalTopicPipe]
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    yield ClickHouseSink(target)
+    disconnect(target)
+
+
+@pytest.fixture
+def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
+    """Opens the pipe of the test's one state directory, as often as it likes."""
+
+    def opened(choices: DebeziumChoices | None = None, **more: Any) -> LocalTopicPipe:
+        return LocalTopicPipe(tmp_path / f"state_{sink.target.database}", sink, choices, **more)
+
+    return opened
+
+
+def told(
+    row: dict[str, Any] | None, offset: int, place: str = "bin.000007:100", *, op: str = "c", topic: str = "srv.shop.goods", **more: Any
+) -> KafkaRecord:
+    """A record of a MySQL connector, without a schema."""
+    file, _, pos = place.partition(":")
+    source = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": file, "pos": int(pos)}
+    value = {"before": row if op == "d" else None, "after": None if op in "dt" else row, "source": {**source, "row": 0}, "op": op}
+    key = json.dumps({"id": row["id"]}).encode() if row is not None else None
+    return KafkaRecord(topic, more.get("partition", 0), offset, 1, key, json.dumps(value).encode(), ())
+
+
+def flat(row: dict[str, Any] | None, key: int, offset: int) -> KafkaRecord:
+    value = None if row is None else json.dumps(row).encode()
+    return KafkaRecord("srv.shop.goods", 0, offset, 1, json.dumps({"id": key}).encode(), value, ())
+
+
+def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_raised(open_pipe: Open) -> None:
+    """Twice: each raise is for one new log."""
+    logs = [("bin.000030:9", "a"), ("other.000001:9", "b"), ("third.000001:9", "c")]
+    batch = [told({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
+    for epoch in (0, 1):
+        with pytest.raises(DefiniteError, match="are now called"):
+            open_pipe(DebeziumChoices(epoch=epoch)).run(batch)
+    pipe = open_pipe(DebeziumChoices(epoch=2))
+    pipe.run(batch)
+    assert pipe.rows("shop.goods", "id, name") == [[1, "c"]]
+
+
+@pytest.mark.parametrize("place", ["bin.000001:200", "bin.000009:200"])
+def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open, place: str) -> None:
+    """Which nobody but the user can tell from a connector that was started again."""
+    open_pipe().run([told({"id": 1, "name": "old"}, 0, "bin.000009:500")])
+    pipe = open_pipe(DebeziumChoices(epoch=1))
+    pipe.run([told({"id": 1, "name": "last of the old log"}, 1, "bin.000009:900"), told({"id": 1, "name": "new"}, 2, place)])
+    pipe.run([told({"id": 1, "name": "newer"}, 3, "bin.000009:300")])
+    assert pipe.rows("shop.goods", "id, name") == [[1, "newer"]]
+
+
+def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
+    """Also where offsets make versions, which have no log to go back in."""
+    pipe = open_pipe(DebeziumChoices(versions=Versions.OFFSET, epoch=1))
+    state, now = pipe.batches.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ())
+    state.options["settings"] = {"debezium": {"versions": "offset", "epoch": 2}}
+    with pytest.raises(DefiniteError, match="the epoch is 1, and was 2 before"):
+        pipe._pipe._checked(state, now)
+
+
+def test_an_emptied_table_of_several_topics_halts(open_pipe: Open) -> None:
+    choices = DebeziumChoices(topics=(("eu.shop.goods", "shop.goods"), ("us.shop.goods", "shop.goods")))
+    pipe = open_pipe(choices)
+    pipe.run(
+        [told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu.shop.goods"), told({"id": 2, "name": "us"}, 0, topic="us.shop.goods")]
+    )
+    with pytest.raises(DefiniteError, match="several topics"):
+        pipe.run([told(None, 1, "bin.000091:9", op="t", topic="eu.shop.goods")])
+    assert pipe.rows("shop.goods", "id, name", "id") == [[1, "eu"], [2, "us"]]
+
+
+def test_tombstones_apart_from_the_rows_that_tell_what_they_are_delete(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of a partition that holds nothing but tombstones does not tell that they are all there is of deletions."""
+    monkeypatch.setattr("testkit.topic_pipe.as_batches", lambda found: [*as_batches(found[:2]), *as_batches(found[2:])])
+    pipe = open_pipe()
+    pipe.run([*(flat({"id": key, "name": "a"}, key, key) for key in (1, 2)), flat(None, 1, 3)])
+    assert pipe.rows("shop.goods", "id") == [[2]]
+
+
+@pytest.mark.parametrize("unavailable", Unavailable)
+def test_a_value_that_was_not_logged_of_a_column_that_is_left_out_is_not_missed(open_pipe: Open, unavailable: Unavailable) -> None:
+    toasted = [one for one in load_records("postgres-schema") if one.topic.endswith(".toasted")]
+    pipe = open_pipe(DebeziumChoices(unavailable=unavailable), exclude_columns=("public.toasted.big", "public.toasted.bytes"))
+    pipe.run(toasted[:1])
+    pipe.run(toasted[1:2])
+    assert pipe.rows("public.toasted") == [[1, 2]]
+
+
+def test_a_value_that_was_not_logged_stays_beside_a_column_that_is_left_out(open_pipe: Open) -> None:
+    toasted = [one for one in load_records("postgres-schema") if one.topic.endswith(".toasted")]
+    pipe = open_pipe(exclude_columns=("public.toasted.bytes",))
+    pipe.run(toasted[:1])
+    pipe.run(toasted[1:2])
+    assert pipe.rows("public.toasted", "id, n, length(big)") == [[1, 2, 3000]]
