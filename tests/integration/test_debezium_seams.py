@@ -131,3 +131,42 @@ def test_a_value_that_was_not_logged_stays_beside_a_column_that_is_left_out(open
     pipe.run(toasted[:1])
     pipe.run(toasted[1:2])
     assert pipe.rows("public.toasted", "id, n, length(big)") == [[1, 2, 3000]]
+
+
+def described(b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: int, partition: int = 0) -> KafkaRecord:
+    """A record of a MySQL connector with its schema: `id`, and `b` as it is given."""
+    whole = {"type": "int32", "optional": False, "field": "id"}
+    fields = [whole, *([] if b is None else [{**b, "field": "b"}])]
+    texts = [{"type": "string", "optional": True, "field": name} for name in ("connector", "db", "table", "file", "snapshot")]
+    source = {"type": "struct", "optional": False, "field": "source", "fields": [*texts, *_numbers("pos", "row", "ts_us", "server_id")]}
+    sides = [{"type": "struct", "optional": True, "field": side, "fields": fields} for side in ("before", "after")]
+    value = {
+        "type": "struct",
+        "optional": False,
+        "name": "srv.shop.goods.Envelope",
+        "fields": [*sides, source, {**texts[0], "field": "op"}],
+    }
+    key = {"schema": {"type": "struct", "optional": False, "fields": [whole]}, "payload": {"id": row["id"]}}
+    payload = json.loads(told(row, 0, f"bin.000007:{pos}").value or b"")
+    payload["source"]["ts_us"] = pos
+    record = json.dumps({"schema": value, "payload": payload})
+    return KafkaRecord("srv.shop.goods", partition, offset, 1, json.dumps(key).encode(), record.encode(), ())
+
+
+def _numbers(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "int64", "optional": True, "field": name} for name in names]
+
+
+@pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]])
+@pytest.mark.parametrize("apart", [(), (1,), (2,), (1, 2)])
+def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts: list[int], apart: tuple[int, ...]) -> None:
+    """However batches fall, in whichever partitions, and whatever became of the column since."""
+    kinds = [None, {"type": "int32", "optional": False, "default": 5}, {"type": "int64", "optional": True}]
+    rows = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3, "b": None}]
+    # The newest in the partition that is read first.
+    records = [described(kinds[at], rows[at], at, 100 * (at + 1), 0 if at in apart else 1) for at in range(3)]
+    pipe = open_pipe()
+    for cut in cuts:
+        taken, records = records[:cut], records[cut:]
+        pipe.run(sorted(taken, key=lambda one: one.partition))
+    assert pipe.rows("shop.goods", "id, b", "id") == [[1, 5], [2, 6], [3, None]]

@@ -16,7 +16,7 @@ from headrace.pipes.debezium.cluster import Standing, check_offsets
 from headrace.pipes.debezium.evolving import check_policy
 from headrace.pipes.debezium.notes import Notes
 from headrace.pipes.debezium.position import KafkaPosition, initial_position
-from headrace.pipes.debezium.settings import TopicSettings, parse_start, topic_pattern
+from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.policy import SchemaPolicy
 from headrace.sources.debezium.versions import Order, Rule, Tail
 from headrace.spark.records import ARROW_ROWS, BLOCK_ROWS, KafkaAway, gathered, kafka_failure, records_of
@@ -40,6 +40,13 @@ def test_topics_by_globs_names_and_patterns() -> None:
         topic_pattern([], "", "")
     with pytest.raises(DefiniteError, match="cannot be read"):
         topic_pattern([], "(", "")
+
+
+def test_a_topic_that_was_read_is_not_left_out_later() -> None:
+    check_chosen(topic_pattern(["shop.a.*"], "", ""), ["shop.a.t", "shop.a.u"])
+    with pytest.raises(DefiniteError, match="shop.b.t was read so far") as refused:
+        check_chosen(topic_pattern(["shop.a.*"], "", ""), ["shop.a.t", "shop.b.t"])
+    assert "--exclude" in refused.value.hint
 
 
 def test_where_to_begin() -> None:

@@ -182,6 +182,15 @@ def test_a_required_column_that_is_gone_holds_its_types_zero() -> None:
     assert (decoded.refused, decoded.found) == ((), ())
 
 
+def test_a_column_with_a_default_that_a_row_lacks_holds_the_default() -> None:
+    """It was added later. Null is null."""
+    schema = replace(SCHEMA, columns=(*SCHEMA.columns, Column("rank", Kind.INT32, default="5")))
+    mine = reader(tables={NAME: KnownTable(schema, ("id",), Order(Rule.BINLOG))})
+    decoded = mine.read(records([event(), event(after={**ROW, "rank": None}, pos=200), event(after={**ROW, "rank": 6}, pos=300)]))
+    assert [row["rank"] for row in images(decoded)] == [5, None, 6]
+    assert not decoded.found
+
+
 def test_another_key_is_reported() -> None:
     (found,) = reader().read(records([event()], keys=[{"id": 1, "name": "a"}])).found
     assert found.schema.primary_key == ("id", "name")

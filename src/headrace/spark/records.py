@@ -369,13 +369,13 @@ class _Done:
 
 
 def found_in(reports: Iterable[Report]) -> list[Found]:
-    """What tasks found, in the order of topics and offsets, so that it is taken up alike each time."""
+    """What tasks found, table by table in the order in which the source came to be so, and alike each time."""
     found = []
     for report in reports:
         if report.kind == FOUND:
             raw = json.loads(report.detail)
-            found.append(Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"]))
-    return sorted(found, key=lambda one: (one.schema.name, one.topic, one.offset, one.partition))
+            found.append(Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"], raw["told_at"]))
+    return sorted(found, key=lambda one: (one.schema.name, one.told_at, one.topic, one.partition, one.offset))
 
 
 def refused_in(reports: Iterable[Report]) -> list[Refused]:
@@ -425,7 +425,8 @@ def _order_text(order: Order) -> str:
 
 
 def _found_text(one: Found) -> str:
-    return json.dumps({"schema": one.schema.to_json(), "topic": one.topic, "partition": one.partition, "offset": one.offset})
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.offset, "told_at": one.told_at}
+    return json.dumps({"schema": one.schema.to_json(), **place})
 
 
 def _refused_text(one: Refused) -> str:

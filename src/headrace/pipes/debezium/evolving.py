@@ -57,7 +57,7 @@ class Evolution:
 
     def take_up(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
-        changed = [self._take_up(self.descriptions.better(one)) for one in found]
+        changed = [self._take_up(one) for one in together([self.descriptions.better(one) for one in found])]
         return any(changed)
 
     def finish(self) -> None:
@@ -193,6 +193,26 @@ def check_engine(targets: Targets, shown: TableSchema) -> None:
             place=f"table {shown.name}",
             hint="use an engine that keeps the newest version of each row: --engine replacing",
         )
+
+
+def together(found: Iterable[Found]) -> list[Found]:
+    """What was found of each table as one, as far as the schemas of a table go together.
+
+    The older ones come first, and what they say of a new column's default is kept: it is what rows from before the column hold, whatever
+    became of the column since.
+    """
+    made: list[Found] = []
+    for one in found:
+        earlier = made[-1] if made and made[-1].schema.name == one.schema.name else None
+        try:
+            if earlier is None:
+                made.append(one)
+            else:
+                made[-1] = replace(earlier, schema=grow(earlier.schema, one.schema).schema)
+        except DefiniteError:
+            # Said when it is taken up, with the place of its record.
+            made.append(one)
+    return made
 
 
 def _grown(known: TableSchema, found: Found) -> Growth:

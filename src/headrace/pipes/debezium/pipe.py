@@ -23,7 +23,7 @@ from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition, initial_position
 from headrace.pipes.debezium.refusing import check_choice, see_to
-from headrace.pipes.debezium.settings import TopicSettings
+from headrace.pipes.debezium.settings import TopicSettings, check_chosen
 from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
@@ -98,6 +98,7 @@ class DebeziumPipe(RunnablePipe):
         batches.evolution.finish()
         retrying(lambda: self._targets.prepare(batches.shown().values()))
         directory.save(state)
+        check_chosen(self._topics.pattern, batches.reached.offsets)
         check_offsets(batches.reached, now, batches.notes.topics, self._address)
         self._note_topics(batches.notes, now)
         batches.reporter.begin(batches.reached, is_new=is_new)

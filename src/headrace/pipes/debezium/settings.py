@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -40,6 +40,17 @@ class TopicSettings:
                 "where an event has none, may not be there yet",
                 place="--min-partitions",
                 hint="leave it out, or say --set debezium.unavailable=halt",
+            )
+
+
+def check_chosen(pattern: str, topics: Iterable[str]) -> None:
+    """Raise `DefiniteError` if a topic that was read so far is chosen no more: Spark would take it for one that is gone."""
+    for topic in sorted(topics):
+        if re.fullmatch(pattern, topic) is None:
+            raise DefiniteError(
+                f"the topic {topic} was read so far, and is not among those that are chosen now",
+                place="--topics, --topic-pattern",
+                hint="choose it too, and leave its table out with --exclude if it is not wanted any more; or begin anew with another --state",
             )
 
 

@@ -60,6 +60,8 @@ _MODE_NAMES: Final = {
     "nanoseconds": "io.debezium.time.Nano{}",
 }
 _GUESSED: Final = {GUESSED: "yes"}
+DEFAULTED: Final = "headrace.defaulted"
+"""Marks a field of a column that has a default: rows from before it was added hold that, and their events do not hold the field."""
 _WKB: Final = (Field("wkb", "bytes", optional=False), Field("srid", "int32"))
 _POINT: Final = (
     Field("x", "float64", optional=False),
@@ -106,6 +108,8 @@ def expected_field(column: Column, choices: DebeziumChoices) -> Field:
     word, semantic, parameters = _form(column, choices)
     if is_guessed(column):
         parameters = {**parameters, **_GUESSED}
+    if column.default is not None:
+        parameters = {**parameters, DEFAULTED: "1"}
     inside: tuple[Field, ...] = ()
     if column.kind is Kind.GEOMETRY:
         inside = _POINT if semantic.endswith("Point") else _WKB

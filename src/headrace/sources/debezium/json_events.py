@@ -23,7 +23,7 @@ from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.connect_schema import key_names, row_fields
 from headrace.sources.debezium.envelopes import NO_ROWS, Layout, What, about_event, envelope_layout, flat_layout, presence_program, what_is
 from headrace.sources.debezium.events import DELETE, MESSAGE, SOURCE, TRUNCATE, UPDATE, Events, Parsed, Refusal, Rows, wire_type
-from headrace.sources.debezium.expected import as_seen
+from headrace.sources.debezium.expected import DEFAULTED, as_seen
 from headrace.sources.debezium.fields import Field, RowFields, Wire
 from headrace.sources.debezium.json_columns import NUMERIC, Mask, Scanned, Texts, as_written, wire_array
 from headrace.sources.debezium.json_program import build, shape_of
@@ -274,8 +274,8 @@ class _Reading:
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
 
     def events(self, records: Rows) -> list[Events]:
-        """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more: they
-        are told apart."""
+        """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more, or
+        not yet, as are those that lack one whose column has a default: they are told apart."""
         scanned, layout = self._scanned, self._layout
         op = self._envelope_ops() if self._what is What.ENVELOPE else self._flat_ops()
         deleted = op == DELETE
@@ -293,7 +293,7 @@ class _Reading:
         return [self._without(made, np.flatnonzero(good & (lacking == pattern)), pattern) for pattern in np.unique(lacking[good]).tolist()]
 
     def _lacking(self, op: npt.NDArray[np.uint8], deleted: Mask) -> npt.NDArray[np.int64]:
-        """Which required fields are not there, as bits."""
+        """Which fields are not there that must be, or whose columns have a default, as bits."""
         layout = self._layout
         found = np.zeros(len(op), np.int64)
         has_image = (op != TRUNCATE) & (op != MESSAGE)
@@ -305,7 +305,9 @@ class _Reading:
         return found
 
     def _required(self) -> list[Field]:
-        return [field for field in self._layout.fields.row if not field.optional][:_MOST_REQUIRED]
+        row = self._layout.fields.row
+        defaulted = (field for field in row if field.optional and DEFAULTED in field.parameters)
+        return [*(field for field in row if not field.optional), *defaulted][:_MOST_REQUIRED]
 
     def _without(self, made: Events, rows: Rows, pattern: int) -> Events:
         """Some of the events, without the fields that they lack."""

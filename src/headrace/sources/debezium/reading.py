@@ -61,7 +61,7 @@ class Reading:
         self._reader, self._choices, self._records = reader, reader.choices, records
         self._place = f"{records.topic}[{records.partition}]"
         self._images: list[Images] = []
-        self._found: dict[TableName, Found] = {}
+        self._found: dict[TableSchema, Found] = {}
         self._refused: list[Refusal] = []
         self._truncations: list[Truncation] = []
         self._ignored: dict[str, int] = {}
@@ -343,11 +343,9 @@ class Reading:
             return
         row = int(events.record[changes[0]])
         told = self._told(table, known, events.fields)
-        found = Found(told, self._records.topic, self._records.partition, self._records.offset[row].as_py())
-        earlier = self._found.get(table)
-        # The driver asks again after each: the widest of them spares it a round.
-        if earlier is None or not holds(earlier.schema, told):
-            self._found[table] = found
+        stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
+        found = Found(told, self._records.topic, self._records.partition, self._records.offset[row].as_py(), stamp)
+        self._found.setdefault(told, found)
 
     def _make(self, known: KnownTable, order: Order, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
         records, schema = self._records, known.schema

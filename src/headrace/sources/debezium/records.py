@@ -59,6 +59,8 @@ class Found:
     partition: int
     offset: int
     """The first record that says so."""
+    told_at: int = 0
+    """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
 
 
 @dataclass(frozen=True, slots=True)
