@@ -210,6 +210,10 @@ def test_duplicates_are_dropped_by_their_positions_across_restarts_too(broker: P
     (block,) = headrace.kafka.blocks(topic, **settings)
     assert block.version.to_pylist() == [20]
     assert len(list(headrace.kafka.changes(topic, servers=broker.servers, until_end=True))) == 11
+    # A pipe that was begun anew, with a source whose log begins anew: its positions are below, and nothing of it was there before.
+    low = {"value": _insert(3), "headers": _position(6)}
+    broker.produce(topic, [snapshot, low, low])
+    assert [change.position for change in headrace.kafka.changes(topic, **settings)] == [4, 6]
 
 
 @pytest.mark.parametrize(

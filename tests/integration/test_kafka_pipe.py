@@ -24,6 +24,7 @@ import pytest
 from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
+from headrace.pipes.copying import Copier
 from headrace.pipes.offline import OfflinePipe
 from headrace.pipes.pipe import Pipe
 from headrace.pipes.policy import SchemaPolicy
@@ -223,6 +224,33 @@ def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, da
     runs.transactions(10)
     runs()
     runs.check(*TABLES)
+
+
+@pytest.mark.parametrize("statement", ["RENAME TABLE early TO late", "ALTER TABLE early RENAME TO late, ADD COLUMN w INT DEFAULT 4"])
+def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    book = runs.book
+    book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2), (3, 3)")
+    book.run("CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    statements = [statement, "INSERT INTO late (id, v) VALUES (4, 4)", "DELETE FROM late WHERE id = 2"]
+    real = Copier.run
+
+    def run(copier: Copier, *arguments: Any) -> None:
+        while statements:
+            book.run(statements.pop(0))
+        real(copier, *arguments)
+
+    monkeypatch.setattr(Copier, "run", run)
+    runs()
+    runs.check("other", "late", absent={"w": 4})
+
+
+def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = runs.book
+    book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2), (3, 3)")
+    assert Cutter(monkeypatch).survive(runs, 0, answered=False)
+    book.run("RENAME TABLE early TO late", "INSERT INTO late VALUES (4, 4)", "DELETE FROM late WHERE id = 2")
+    runs()
+    runs.check("late")
 
 
 def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServer, database: str) -> None:

@@ -232,9 +232,13 @@ class Consumption:
         )
 
     def _is_new(self, batch: Batch, change: RowChange) -> bool:
-        if not self._reading.drop_duplicates or change.position is None or change.snapshot_row is not None:
+        if not self._reading.drop_duplicates or change.position is None:
             return True
-        return _passes(batch.marks, f"{change.database}.{change.table}", change.position)
+        table = f"{change.database}.{change.table}"
+        if change.snapshot_row is not None:
+            _see_snapshot(batch.marks, table, change.position)
+            return True
+        return _passes(batch.marks, table, change.position)
 
 
 def consume(
@@ -357,14 +361,22 @@ def _passes(marks: Marks, table: str, position: int) -> bool:
     return position > last
 
 
+def _see_snapshot(marks: Marks, table: str, position: int) -> None:
+    """A pipe's snapshot is never of a place before changes that it sent: if it is, the log is another one, of which the mark says nothing."""
+    if position < marks.get(table, -1):
+        del marks[table]
+
+
 def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
     """Without changes that were seen before. Rows of snapshots stay: theirs come in any order, under one position."""
     block = read.block
     table = str(block.schema.name)
     ops = block.op.to_numpy()
     kept = np.ones(len(ops), bool)
-    for at in np.flatnonzero((ops != Op.BEFORE) & (ops != Op.SNAPSHOT) & read.has_position):
-        if not _passes(marks, table, int(read.position[at])):
+    for at in np.flatnonzero((ops != Op.BEFORE) & read.has_position):
+        if ops[at] == Op.SNAPSHOT:
+            _see_snapshot(marks, table, int(read.position[at]))
+        elif not _passes(marks, table, int(read.position[at])):
             kept[at] = False
             # The row before an update goes with it.
             kept[at - 1] &= ops[at] != Op.UPDATE

@@ -26,12 +26,14 @@ from headrace.model.evolution import (
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.pipes.intents import Executor, Intent
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+from headrace.pipes.requests import pending_requests
 from headrace.pipes.state import TableState
 from headrace.retry import retrying
 from headrace.sinks.following import Altering, LedgerEntry, Translation, renamed_from
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
 from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.selection import Selection
 
 _ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
 _OTHER = "definition"
@@ -108,6 +110,11 @@ class Decision:
         return self._is_settled(name) and (
             snapshot is None or all(BinlogPosition.from_json(place) <= self.followed.position for place in snapshot.read_at)
         )
+
+    def _is_owed(self, name: TableName) -> bool:
+        """Whether the table's rows are still to be read beside its changes, by a request that names it as it was called before."""
+        executor = self.executor
+        return executor.targets.appends and any(Selection(one.tables)(name) for one in pending_requests(executor.directory))
 
     def _ask(self, plan: Callable[[Altering], Translation]) -> Translation:
         """What the sink says to a plan, when it can be reached."""
@@ -214,7 +221,9 @@ class Decision:
         policies = {self._policy(kind, new) for new in moved}
         if not moved:
             return
-        ready = all(table is not None and self._was_read_before(moved[new]) for new, table in tables.items())
+        ready = all(
+            table is not None and self._was_read_before(moved[new]) and not self._is_owed(moved[new]) for new, table in tables.items()
+        )
         found = Translation((), "it is not in the sink yet") if not ready or Policy.RESYNC in policies else self._plan_moves(moved, tables)
         if found.reread or self._intent.reread & moved.keys():
             for new in moved:

@@ -132,6 +132,9 @@ class Opening:
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
                 # It was dropped while it was read; the log will say so.
+                if self.targets.appends:
+                    # Or it has another name, under which its rows are still to be read.
+                    ask_for_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
         came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored]
         if self.targets.appends:

@@ -99,7 +99,7 @@ class Resynchroniser:
             # The stream stands still meanwhile: the position lies behind all that it has written.
             with pause():
                 found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
-                if self._is_early(found, position):
+                if self._is_early(asked, found, position):
                     if not self._not_before:
                         copier.view.note(f"{asked} is read again when the stream has come to where its definition changed")
                     self._not_before = time.monotonic() + _LOOK_AGAIN_S
@@ -111,10 +111,14 @@ class Resynchroniser:
         self._not_before = 0.0
         request.forget()
 
-    def _is_early(self, found: list[TableSchema], position: BinlogPosition) -> bool:
-        """Whether the stream must first come to where the tables became what they are: of a sink that appends, no change is left out."""
-        known = [(schema, self._known_beside(schema.name)) for schema in found]
-        changed = any(table is not None and table.schema != schema for schema, table in known)
+    def _is_early(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> bool:
+        """Whether the stream must first come to where the tables became what they are: of a sink that appends, no change is left out.
+
+        A table that is no more may have another name, under which its rows are still to be read: the log will say.
+        """
+        there = {schema.name: schema for schema in found}
+        known = {name: self._known_beside(name) for name in {*self.copier.state.tables, *there} if asked(name)}
+        changed = any(table is not None and table.schema != there.get(name) for name, table in known.items())
         return changed and self.reached() < position
 
     def _known_beside(self, name: TableName) -> TableState | None:
