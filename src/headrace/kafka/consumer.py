@@ -362,7 +362,7 @@ def _passes(marks: Marks, table: str, position: int) -> bool:
 
 
 def _see_snapshot(marks: Marks, table: str, position: int) -> None:
-    """A pipe's snapshot is never of a place before changes that it sent: if it is, the log is another one, of which the mark says nothing."""
+    """A snapshot is never of a place before changes that its pipe sent: if it is, the log is another one, and the mark means nothing."""
     if position < marks.get(table, -1):
         del marks[table]
 
