@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,17 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.debezium.choices import DebeziumChoices, Unavailable, Versions
+from headrace.sources.debezium.records import Found
+from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
 from testkit.topic_pipe import LocalTopicPipe
 
@@ -133,6 +139,27 @@ def test_a_value_that_was_not_logged_stays_beside_a_column_that_is_left_out(open
     assert pipe.rows("public.toasted", "id, n, length(big)") == [[1, 2, 3000]]
 
 
+def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBroker) -> None:
+    """Every new table waits for it."""
+    topic = f"changes_{secrets.token_hex(4)}"
+    broker.create_topic(topic, partitions=1)
+    broker.produce(topic, [{"key": None, "value": b"%d" % number, "headers": []} for number in range(3)])
+    begun = time.monotonic()
+    assert read_topic(KafkaAddress(broker.servers), topic) == [b"0", b"1", b"2"]
+    assert time.monotonic() - begun < 10
+    asked: list[bytes] = []
+
+    def records() -> list[bytes]:
+        asked.append(b"")
+        return []
+
+    descriptions = Descriptions(lambda _: {}, records)
+    columns = (Column("id", Kind.INT64, False, source_type="int64 as it looks"),)
+    found = [Found(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
+    assert descriptions.better(found) == found
+    assert len(asked) == 1
+
+
 def described(b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: int, partition: int = 0) -> KafkaRecord:
     """A record of a MySQL connector with its schema: `id`, and `b` as it is given."""
     whole = {"type": "int32", "optional": False, "field": "id"}
@@ -162,7 +189,7 @@ def _numbers(*names: str) -> list[dict[str, Any]]:
 def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts: list[int], apart: tuple[int, ...]) -> None:
     """However batches fall, in whichever partitions, and whatever became of the column since."""
     kinds = [None, {"type": "int32", "optional": False, "default": 5}, {"type": "int64", "optional": True}]
-    rows = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3, "b": None}]
+    rows: list[dict[str, Any]] = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3, "b": None}]
     # The newest in the partition that is read first.
     records = [described(kinds[at], rows[at], at, 100 * (at + 1), 0 if at in apart else 1) for at in range(3)]
     pipe = open_pipe()

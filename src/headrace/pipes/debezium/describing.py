@@ -5,12 +5,14 @@ Invariant: what an event itself says of a column's type is never replaced, only 
 
 from __future__ import annotations
 
+import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
@@ -24,6 +26,8 @@ from headrace.sources.debezium.schema_topic import follow, read_record
 log = logging.getLogger("headrace")
 
 _TIMEOUT_S: Final = 30.0
+_PATIENCE_S: Final = 0.5
+_MOST_MESSAGES: Final = 1000
 
 
 @dataclass(slots=True)
@@ -36,12 +40,16 @@ class Descriptions:
     """All records of the topic of schema changes, if there is one."""
     _warned: set[TableName] = field(default_factory=set)
 
-    def better(self, found: Found) -> Found:
-        """What was found, with types that are known instead of guessed ones."""
+    def better(self, found: Iterable[Found]) -> list[Found]:
+        """What was found, with types that are known instead of guessed ones. The topic is read once, if at all."""
+        tables = functools.cache(self._of_topic)
+        return [self._better(one, tables) for one in found]
+
+    def _better(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
         told = found.schema
         if not any(map(is_guessed, told.columns)):
             return found
-        known = self._known(found)
+        known = self._known(found, tables)
         if known is None:
             if self.in_topic is None and told.name not in self._warned:
                 self._warned.add(told.name)
@@ -57,32 +65,33 @@ class Descriptions:
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
         return replace(found, schema=replace(told, columns=whole))
 
-    def _known(self, found: Found) -> TableSchema | None:
+    def _known(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name = found.schema.name
-        if self.in_topic is not None:
-            tables = self._of_topic(self.in_topic())
-            parts = found.topic.split(".")
-            source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
-            known = tables.get(name) or tables.get(source)
-            if known is not None:
-                return known
-        return retrying(lambda: self.in_sink([name])).get(name)
+        parts = found.topic.split(".")
+        source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
+        known = tables().get(name) or tables().get(source)
+        return known if known is not None else retrying(lambda: self.in_sink([name])).get(name)
 
-    def _of_topic(self, records: list[bytes]) -> dict[TableName, TableSchema]:
+    def _of_topic(self) -> dict[TableName, TableSchema]:
+        records = [] if self.in_topic is None else self.in_topic()
         return follow((one for value in records for one in read_record(value)), {})
 
 
 def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:
     """All records of a topic, in its order."""
-    try:
-        return retrying(lambda: _read(address, topic))
-    except KafkaException as error:
-        raise kafka_error(error, address) from error
+
+    def read() -> list[bytes]:
+        try:
+            return _read(address, topic)
+        except KafkaException as error:
+            raise kafka_error(error, address) from error
+
+    return retrying(read)
 
 
 def _read(address: KafkaAddress, topic: str) -> list[bytes]:
     consumer = Consumer(
-        {**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False, "enable.partition.eof": False}
+        {**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False, "enable.partition.eof": True}
     )
     try:
         listed = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
@@ -106,16 +115,20 @@ def _read_partition(consumer: Consumer, place: TopicPartition) -> list[bytes]:
     if low >= end:
         return found
     consumer.assign([place])
-    while True:
-        messages = consumer.consume(1000, timeout=_TIMEOUT_S)
-        if not messages:
-            raise TransientError(f"the topic {place.topic} gives no records", place=f"{place.topic}[{place.partition}]")
+    deadline, reached = time.monotonic() + _TIMEOUT_S, low
+    while reached < end:
+        # No more than are there: a consumer that asks for more waits for them.
+        messages = consumer.consume(min(_MOST_MESSAGES, end - reached), timeout=_PATIENCE_S)
         for message in messages:
             error = message.error()
-            if error is not None:
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            value, offset = message.value(), message.offset()
+            # At the end of what can be read there may be marks of transactions, which are no records.
+            value, reached = (message.value(), (message.offset() or 0) + 1) if error is None else (None, end)
             if value is not None:
                 found.append(value)
-        if offset is not None and offset + 1 >= end:
-            return found
+        if messages:
+            deadline = time.monotonic() + _TIMEOUT_S
+        elif time.monotonic() > deadline:
+            raise TransientError(f"the topic {place.topic} gives no records", place=f"{place.topic}[{place.partition}]")
+    return found

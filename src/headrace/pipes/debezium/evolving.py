@@ -57,7 +57,7 @@ class Evolution:
 
     def take_up(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
-        changed = [self._take_up(one) for one in together([self.descriptions.better(one) for one in found])]
+        changed = [self._take_up(one) for one in together(self.descriptions.better(found))]
         return any(changed)
 
     def finish(self) -> None:
