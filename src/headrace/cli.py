@@ -145,6 +145,12 @@ def verify(arguments: argparse.Namespace) -> int:
     from headrace.pipes.verifying.result import TableResult, Verdict
     from headrace.pipes.verifying.view import choose_view, overall, result_lines, results_json
 
+    if is_kafka(arguments.source):
+        raise DefiniteError(
+            "topics hold changes, and no rows to compare a copy with",
+            place="the source of verify",
+            hint="give the database that the connector reads: mysql://user:password@host:port/db",
+        )
     address = parse_mysql_url(arguments.source)
     results: list[TableResult] = []
     with open_sink(arguments.sink) as named:

@@ -21,11 +21,13 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.cluster import Standing
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.verifying.pipes import KnownPipe, find_watermark, known_pipe
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.debezium.choices import DebeziumChoices, Unavailable, Versions
 from headrace.sources.debezium.records import Found
+from headrace.sources.mysql.connection import parse_mysql_url
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
 from testkit.topic_pipe import LocalTopicPipe
@@ -158,6 +160,14 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
     found = [Found(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
     assert descriptions.better(found) == found
     assert len(asked) == 1
+
+
+def test_a_comparison_does_not_wait_for_offsets_of_topics(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
+    """`headrace verify` with the --state or the --pipe of a pipe from topics: its position is none of the source's log."""
+    open_pipe().run([told({"id": 1, "name": "a"}, 0)])
+    name, address = f"state_{sink.target.database}", parse_mysql_url("mysql://reader@127.0.0.1:3306/shop")
+    assert find_watermark(sink, address, "", known_pipe(str(tmp_path / name)), 1.0) is None
+    assert find_watermark(sink, address, name, KnownPipe(), 1.0) is None
 
 
 def described(b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: int, partition: int = 0) -> KafkaRecord:

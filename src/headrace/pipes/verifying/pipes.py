@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from headrace.errors import DefiniteError
@@ -22,6 +23,8 @@ from headrace.sinks.clickhouse.positions import POSITIONS, read_progress
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
+
+_KAFKA: Final = "kafka://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,9 @@ def find_watermark(sink: ClickHouseSink, address: MySQLAddress, pipe: str, known
         if len(same) != 1:
             return None
         [pipe] = same
+    if told[pipe].startswith(_KAFKA):
+        # It stands at offsets of topics, which say nothing of the source's log.
+        return None
     return Watermark(pipe, _asking(own, pipe, known.directory), wait_s)
 
 

@@ -37,7 +37,7 @@ def refusal(table: ComparedTable, sides: Sides, watermark: Watermark | None) -> 
     """Why a table's rows cannot be written again one by one, and what to do instead; empty if they can."""
     name, layout = table.schema.name, sides.sink.layout(table.schema)
     if watermark is None:
-        return "no pipe is known whose versions they would get; name it with --state or --pipe"
+        return "no pipe from the source's own log is known, whose versions they would get; name it with --state or --pipe"
     if not layout.has_key:
         return f"its rows have no key to be told apart by; headrace resync {name} reads the table again"
     if layout.family is not Family.REPLACING:
