@@ -16,9 +16,9 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.kafka.address import KafkaAddress
+from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.cluster import Standing, standing
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.verifying.pipes import KnownPipe, find_watermark, known_pipe
@@ -160,6 +160,16 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
     found = [Found(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
     assert descriptions.better(found) == found
     assert len(asked) == 1
+
+
+def test_a_wrong_password_is_not_taken_for_a_broker_that_is_away(fresh_broker: Callable[..., PrivateBroker]) -> None:
+    broker = fresh_broker(accounts={"reader": "secret"})
+    properties = "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+    assert standing(parse_kafka_url(f"kafka://reader:secret@{broker.servers}{properties}"), "x").cluster
+    with pytest.raises(DefiniteError, match="does not let us in") as refused:
+        standing(parse_kafka_url(f"kafka://reader:wrong@{broker.servers}{properties}"), "x")
+    assert "password" in refused.value.hint
+    assert "wrong" not in str(refused.value)
 
 
 def test_a_comparison_does_not_wait_for_offsets_of_topics(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
@@ -18,6 +18,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
 
 _TIMEOUT_S: Final = 10.0
+_HEARING_S: Final = 0.2
 _DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
 
 
@@ -43,10 +44,11 @@ def standing(address: KafkaAddress, pattern: str) -> Standing:
 
 
 def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
-    settings = quiet_settings(address)
-    consumer = Consumer({**settings, "group.id": "headrace-looking", "enable.auto.commit": False, "isolation.level": "read_committed"})
+    settings, heard = quiet_settings(address), list[KafkaError]()
+    reading = {"group.id": "headrace-looking", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, **reading, "error_cb": heard.append})
     try:
-        listed = consumer.list_topics(timeout=_TIMEOUT_S)
+        listed = _list(consumer, heard)
         topics = sorted(name for name in listed.topics if pattern.fullmatch(name) and not name.startswith("__consumer"))
         low: dict[str, dict[int, int]] = {}
         high: dict[str, dict[int, int]] = {}
@@ -57,6 +59,19 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
     finally:
         consumer.close()
     return Standing(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), _ids(settings, topics))
+
+
+def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
+    """What topics there are. A login that is refused looks like a broker that is away, except in what the client hears meanwhile."""
+    try:
+        return consumer.list_topics(timeout=_TIMEOUT_S)
+    except KafkaException:
+        consumer.poll(_HEARING_S)
+        refused = [error for error in heard if any(word in str(error.name()) for word in _DENIED)]
+        # Once may be chance: a broker that goes down cuts logins off, too.
+        if len(refused) > 1:
+            raise KafkaException(refused[-1]) from None
+        raise
 
 
 def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, str], ...]:
