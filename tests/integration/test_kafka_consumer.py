@@ -192,6 +192,18 @@ def test_a_batch_counts_when_its_callbacks_have_returned(broker: PrivateBroker) 
     assert headrace.kafka.consume(topic, servers=broker.servers, group="fails", until_end=True) == 0
 
 
+def test_a_column_that_moves_to_another_map_in_between(broker: PrivateBroker) -> None:
+    topic = broker.create_topic()
+    rows: list[dict[str, Any]] = [
+        {"strings": {"v": "é", "w": "x"}},
+        {"bytes": {"v": b"\xff"}, "integers": {"w": 7}},
+        {"integers": {"v": 5}, "longs": {"w": 1 << 40}},
+    ]
+    broker.produce(topic, [{"value": _generic(Mutation.INSERT, **row)} for row in rows])
+    found = [change.new for change in headrace.kafka.changes(topic, servers=broker.servers, until_end=True)]
+    assert found == [{"v": "é".encode(), "w": "x"}, {"v": b"\xff", "w": "7"}, {"v": b"5", "w": str(1 << 40)}]
+
+
 def test_duplicates_are_dropped_by_their_positions_across_restarts_too(broker: PrivateBroker) -> None:
     topic = broker.create_topic()
     update = {"old_integers": {"id": 1}, "new_integers": {"id": 1}}

@@ -308,30 +308,44 @@ def _values(part: _Part, column: Column) -> pa.Array:
     found = part.columns.get(column.name)
     if not found:
         return pa.nulls(len(part.rows), column.arrow_type)
-    made = [
-        (from_field(column, array) if source == "field" else from_map(column, array, source)).cast(column.arrow_type)
-        for source, array in found.items()
-    ]
+    read = functools.partial(_of_maps, column) if part.told is None else functools.partial(_as_told, column)
+    made = [read(array, source) for source, array in found.items()]
     return made[0] if len(made) == 1 else pc.coalesce(*made)
+
+
+def _as_told(column: Column, array: pa.Array, source: str) -> pa.Array:
+    return (from_field(column, array) if source == "field" else from_map(column, array, source)).cast(column.arrow_type)
+
+
+def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
+    """A column of which only its maps are known; numbers and text beside bytes are the bytes of their text."""
+    del source
+    return array.cast(pa.string() if column.kind is Kind.BYTES and pa.types.is_integer(array.type) else array.type).cast(column.arrow_type)
 
 
 def _schema_of_maps(parts: Sequence[_Part], heads: _Heads) -> TableSchema:
     """A table of which nobody told more than what its messages hold."""
-    kinds: dict[str, Kind] = {}
+    maps: dict[str, set[str]] = {}
     for part in parts:
         for name, found in part.columns.items():
-            kind = _MAP_KINDS[next(iter(found))]
-            # A column that moved to another map while messages were read: text holds all of them.
-            kinds[name] = kind if kinds.get(name, kind) is kind and len(found) == 1 else Kind.STRING
+            maps.setdefault(name, set()).update(found)
         for names in part.nulls or ():
             for name in names:
-                kinds.setdefault(name, Kind.STRING)
+                maps.setdefault(name, set())
+    kinds = {name: _kind_in(found) for name, found in maps.items()}
     key = heads.key_names(int(parts[0].rows[0]))
     return TableSchema(
         parts[0].table,
         tuple(Column(name, kind) for name, kind in kinds.items()),
         key if all(name in kinds for name in key) else (),
     )
+
+
+def _kind_in(maps: set[str]) -> Kind:
+    """A column that moved to another map while messages were read is text, which holds numbers too, or bytes, which hold all."""
+    if len(maps) == 1:
+        return _MAP_KINDS[next(iter(maps))]
+    return Kind.BYTES if "bytes" in maps else Kind.STRING
 
 
 def _absent(parts: Sequence[_Part], schema: TableSchema, order: Places) -> dict[str, npt.NDArray[np.bool_]]:

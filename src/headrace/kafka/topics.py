@@ -33,7 +33,7 @@ _SIGN_IN: Final = "see the user, the password and the security properties of the
 _DEFINITE: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _READ,
     KafkaError.GROUP_AUTHORIZATION_FAILED: _READ,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "see the topic's name; `headrace replicate` makes topics when the first change goes there",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "see the topic's name; `headrace replicate` makes the topics of its tables when it starts",
     KafkaError._UNKNOWN_TOPIC: "see the topic's name",
     KafkaError.TOPIC_EXCEPTION: "see the topic's name",
     KafkaError._AUTHENTICATION: _SIGN_IN,
