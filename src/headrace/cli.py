@@ -116,6 +116,8 @@ def _topic_pipe(arguments: argparse.Namespace, chosen: Chosen, named: NamedSink[
 
     if not isinstance(named.sink, ClickHouseSink):
         raise DefiniteError("topics of Debezium's are read into ClickHouse only", place=named.name, hint="give a ClickHouse sink")
+    if arguments.start_at:
+        raise DefiniteError("--start-at is a place in a server's log", place="--start-at", hint="say where topics are begun with --start")
     address = parse_kafka_url(arguments.source)
     topics = TopicSettings(
         topic_pattern(arguments.topics, arguments.topic_pattern, address.topic),

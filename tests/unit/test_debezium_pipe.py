@@ -19,7 +19,9 @@ from headrace.pipes.debezium.position import KafkaPosition, initial_position
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.policy import SchemaPolicy
 from headrace.sources.debezium.versions import Order, Rule, Tail
-from headrace.spark.records import ARROW_ROWS, BLOCK_ROWS, KafkaAway, gathered, kafka_failure, records_of
+from headrace.spark.records import ARROW_ROWS, BLOCK_ROWS, KafkaAway, RecordStream, gathered, kafka_failure, records_of
+from headrace.spark.stream import SparkFailed
+from headrace.spark.tasks import Report
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -102,6 +104,23 @@ def test_errors_of_sparks_source() -> None:
     assert "retention" in lost.hint
     assert "secret" not in str(lost)
     assert kafka_failure("java.lang.OutOfMemoryError", ADDRESS) is None
+
+
+def test_our_own_errors_are_not_taken_for_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may show what a row holds, such as the name of an error."""
+    stream = object.__new__(RecordStream)
+    stream._address = ADDRESS
+
+    def failing(*_: object) -> list[Report]:
+        raise failure
+
+    monkeypatch.setattr("headrace.spark.records.run_task", failing)
+    failure: DefiniteError = DefiniteError("the value 'java.util.concurrent.TimeoutException' is too long")
+    with pytest.raises(DefiniteError, match="is too long"):
+        stream._over(None, None)  # type: ignore[arg-type]
+    failure = SparkFailed("Spark failed: java.util.concurrent.TimeoutException")
+    with pytest.raises(KafkaAway):
+        stream._over(None, None)  # type: ignore[arg-type]
 
 
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:

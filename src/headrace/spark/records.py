@@ -28,7 +28,7 @@ from headrace.sources.debezium.records import Decoded, Found, Records, Refused, 
 from headrace.sources.debezium.versions import Order, Tail
 from headrace.spark.faults import carried, decode
 from headrace.spark.logs import mark_log
-from headrace.spark.stream import BatchStream, run_task, spark_failure
+from headrace.spark.stream import BatchStream, SparkFailed, run_task, spark_failure
 from headrace.spark.tasks import Report, Retry, report_batch
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -119,7 +119,8 @@ class RecordStream(BatchStream):
     def _over(self, frame: DataFrame, task: Any) -> list[Report]:
         try:
             return run_task(frame, task)
-        except DefiniteError as error:
+        except SparkFailed as error:
+            # (Not what our own errors say: they may show a row's values, which may say anything.)
             raise kafka_failure(error.message, self._address) or error from error
 
     def _translated(self, error: Exception) -> HeadraceError:
