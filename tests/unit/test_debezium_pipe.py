@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
@@ -15,13 +14,13 @@ from headrace.model.schema import TableName
 from headrace.pipes.debezium.cluster import Standing, check_offsets
 from headrace.pipes.debezium.evolving import check_policy
 from headrace.pipes.debezium.notes import Notes
-from headrace.pipes.debezium.position import KafkaPosition, initial_position
+from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.policy import SchemaPolicy
+from headrace.sources.debezium.fetching import OffsetRange
 from headrace.sources.debezium.versions import Order, Rule, Tail
-from headrace.spark.records import ARROW_ROWS, BLOCK_ROWS, KafkaAway, RecordStream, gathered, kafka_failure, records_of
-from headrace.spark.stream import SparkFailed
-from headrace.spark.tasks import Report
+from headrace.spark.checkpoint import initial_offset
+from headrace.spark.records import KafkaAway, kafka_failure, ranges_of
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -67,10 +66,10 @@ def test_positions(tmp_path: Path) -> None:
     assert position.version == 10
     assert position.covers(KafkaPosition({TOPIC: {0: 3}}))
     assert not position.covers(KafkaPosition({TOPIC: {0: 4}}))
-    assert initial_position(tmp_path) is None
+    assert initial_offset(tmp_path) is None
     (tmp_path / "sources/0").mkdir(parents=True)
     (tmp_path / "sources/0/0").write_text('0v1\n{"t":{"0":4}}')
-    assert initial_position(tmp_path) == KafkaPosition({"t": {0: 4}})
+    assert initial_offset(tmp_path) == {"t": {"0": 4}}
 
 
 @pytest.mark.parametrize(
@@ -106,23 +105,6 @@ def test_errors_of_sparks_source() -> None:
     assert kafka_failure("java.lang.OutOfMemoryError", ADDRESS) is None
 
 
-def test_our_own_errors_are_not_taken_for_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may show what a row holds, such as the name of an error."""
-    stream = object.__new__(RecordStream)
-    stream._address = ADDRESS
-
-    def failing(*_: object) -> list[Report]:
-        raise failure
-
-    monkeypatch.setattr("headrace.spark.records.run_task", failing)
-    failure: DefiniteError = DefiniteError("the value 'java.util.concurrent.TimeoutException' is too long")
-    with pytest.raises(DefiniteError, match="is too long"):
-        stream._over(None, None)  # type: ignore[arg-type]
-    failure = SparkFailed("Spark failed: java.util.concurrent.TimeoutException")
-    with pytest.raises(KafkaAway):
-        stream._over(None, None)  # type: ignore[arg-type]
-
-
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:
     notes = Notes.load(tmp_path)
     assert notes.note_orders({TableName("a", "b"): Order(Rule.LSN)})
@@ -145,29 +127,21 @@ def test_what_needs_the_source_is_refused() -> None:
         TopicSettings("x", min_partitions=8).check()
 
 
-def _batch(topic: str, partition: int, offsets: range) -> pa.RecordBatch:
-    rows = len(offsets)
-    return pa.RecordBatch.from_pydict(
-        {
-            "topic": pa.array([topic] * rows),
-            "partition": pa.array([partition] * rows, pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "timestamp": pa.array([1_000_000] * rows, pa.timestamp("us", "UTC")),
-            "key": pa.array([b"k"] * rows),
-            "value": pa.array([b"v"] * rows),
-            "headers": pa.nulls(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        }
-    )
+def test_a_batch_s_ranges(tmp_path: Path) -> None:
+    for place, offsets in (("sources/0/0", '0v1\n{"t":{"0":4,"1":0}}'), ("offsets/0", _planned('{"t":{"0":10,"1":0}}'))):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(offsets)
+    (tmp_path / "offsets/1").write_text(_planned('{"t":{"0":20,"1":7},"u":{"0":3}}'))
+    assert ranges_of(tmp_path, 0) == [OffsetRange("t", 0, 4, 10)]
+    whole = [OffsetRange("t", 0, 10, 20), OffsetRange("t", 1, 0, 7), OffsetRange("u", 0, 0, 3)]
+    assert ranges_of(tmp_path, 1) == ranges_of(tmp_path, 1, at_least=2) == whole
+    cut = ranges_of(tmp_path, 1, at_least=5)
+    assert len(cut) >= 5
+    for one in whole:
+        pieces = [(piece.start, piece.end) for piece in cut if (piece.topic, piece.partition) == (one.topic, one.partition)]
+        assert [piece[0] for piece in pieces] == [one.start, *(piece[1] for piece in pieces[:-1])]
+        assert pieces[-1][1] == one.end
 
 
-def test_sparks_batches_are_put_together_and_cut_by_partition() -> None:
-    small = [_batch("t", 0, range(start, start + ARROW_ROWS)) for start in range(0, BLOCK_ROWS + ARROW_ROWS, ARROW_ROWS)]
-    sizes = [batch.num_rows for batch in gathered([*small, _batch("t", 1, range(3))])]
-    assert sum(sizes) == len(small) * ARROW_ROWS + 3
-    assert len(sizes) == 2
-    mixed = pa.concat_batches([_batch("t", 0, range(2)), _batch("t", 1, range(3)), _batch("u", 1, range(1))])
-    assert [(one.topic, one.partition, one.rows, one.headers) for one in records_of(mixed)] == [
-        ("t", 0, 2, None),
-        ("t", 1, 3, None),
-        ("u", 1, 1, None),
-    ]
+def _planned(offsets: str) -> str:
+    return f"v1\n{{}}\n{offsets}"

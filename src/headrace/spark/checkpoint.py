@@ -39,3 +39,17 @@ def offset_of(checkpoint: Path, batch: int) -> Offset:
     except (OSError, IndexError, ValueError) as error:
         raise DefiniteError(f"Spark's checkpoint cannot be read: {error}", place=str(file), hint="restore the state directory") from error
     return offset
+
+
+def initial_offset(checkpoint: Path) -> Offset | None:
+    """Where Spark's Kafka source began; None if it has not begun."""
+    file = checkpoint / "sources" / "0" / "0"
+    if not file.exists():
+        return None
+    text = file.read_text(errors="replace")
+    try:
+        # A mark that old versions read, then the format's version, then the offsets.
+        offset: Offset = json.loads(text[text.index("{") :])
+    except ValueError as error:
+        raise DefiniteError(f"Spark's checkpoint cannot be read: {error}", place=str(file), hint="restore the state directory") from error
+    return offset

@@ -34,10 +34,6 @@ STOP_PATIENCE_S = 30.0
 COMMIT_PATIENCE_S = 10.0
 
 
-class SparkFailed(DefiniteError):
-    """What Spark itself fails of, in its own words."""
-
-
 class _StopRequested(Exception):
     """Raised at the start of a batch when we are asked to end: the batch is not begun, so it is not lost."""
 
@@ -181,6 +177,6 @@ def run_task(frame: DataFrame, task: Job) -> list[Report]:
 
 def spark_failure(error: Exception) -> HeadraceError:
     """The error of ours that Spark carried, or one that says what Spark says."""
-    return decode(str(error)) or SparkFailed(
+    return decode(str(error)) or DefiniteError(
         f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it"
     )

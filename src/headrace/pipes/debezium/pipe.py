@@ -21,7 +21,7 @@ from headrace.pipes.debezium.cluster import Standing, check_offsets, standing
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
-from headrace.pipes.debezium.position import KafkaPosition, initial_position
+from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.refusing import check_choice, see_to
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen
 from headrace.pipes.opening import shown
@@ -38,16 +38,16 @@ from headrace.sinks.clickhouse.keeping import KeptValues
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import same_sink
 from headrace.sources.debezium.choices import FIXED, Unavailable
+from headrace.sources.debezium.fetching import fetch
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Truncation
 from headrace.sources.debezium.topics import Naming, TopicMap
 from headrace.sources.mysql.selection import Selection
-from headrace.spark.checkpoint import committed_offset, offset_of
+from headrace.spark.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.connector import kafka_settings
 from headrace.spark.records import (
     CHANGES,
     IGNORED,
-    SPARK_SETTINGS,
     KafkaAway,
     RecordStream,
     RecordTask,
@@ -67,7 +67,7 @@ _MOST_ROUNDS: Final = 100
 """How often one batch may bring news of tables."""
 _MOST_FAILURES: Final = 20
 """How often in a row Spark may fail to reach a cluster that answers us."""
-_PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.spark.records")
+_PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.sources.debezium.fetching", "headrace.spark.records")
 Run = Callable[[RecordTask], list[Report]]
 
 
@@ -113,7 +113,7 @@ class DebeziumPipe(RunnablePipe):
             return
         if not now.high.offsets:
             self._view.note(f"no topic matches {self._topics.pattern} yet; those that come are taken in")
-        with self._spark(directory, _PRELOAD, {**kafka_settings(self._topics.jars), **SPARK_SETTINGS}) as session:
+        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session:
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
 
@@ -250,8 +250,8 @@ class Batches:
             topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
             for topic, inner in now.high.offsets.items()
         }
-        begun = self.reached if self.reached.offsets else initial_position(self.directory.checkpoint)
-        return (begun or KafkaPosition()).covers(KafkaPosition(ends))
+        begun = self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.directory.checkpoint) or {})
+        return begun.covers(KafkaPosition(ends))
 
     def shown(self) -> dict[TableName, TableSchema]:
         """The tables that are written, with the columns that are carried of them."""
@@ -304,7 +304,7 @@ class Batches:
         ignored = frozenset(self.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)
         news = functools.partial(_is_taken, self.settings.selection, ignored)
-        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news)
+        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news, functools.partial(fetch, self.address))
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]

@@ -5,12 +5,9 @@ Invariant: offsets of a position only rise from batch to batch, so the sum of th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from headrace.errors import DefiniteError
 from headrace.sources.base import Offset
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -48,16 +45,3 @@ class KafkaPosition:
         return ", ".join(
             f"{topic}[{partition}]@{offset}" for topic, inner in sorted(self.offsets.items()) for partition, offset in sorted(inner.items())
         )
-
-
-def initial_position(checkpoint: Path) -> KafkaPosition | None:
-    """Where Spark's Kafka source began; None if it has not begun."""
-    file = checkpoint / "sources" / "0" / "0"
-    if not file.exists():
-        return None
-    text = file.read_text(errors="replace")
-    try:
-        # A mark that old versions read, then the format's version, then the offsets.
-        return KafkaPosition.from_json(json.loads(text[text.index("{") :]))
-    except ValueError as error:
-        raise DefiniteError(f"Spark's checkpoint cannot be read: {error}", place=str(file), hint="restore the state directory") from error
