@@ -143,5 +143,20 @@ def test_a_batch_s_ranges(tmp_path: Path) -> None:
         assert pieces[-1][1] == one.end
 
 
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [('{"t":{"0":9,"1":7}}', "ends at 9"), ('{"t":{"0":10}}', "is there no more"), ('{"u":{"0":3}}', "is there no more")],
+)
+def test_a_topic_that_goes_away_or_back_while_it_is_read_halts(tmp_path: Path, now: str, said: str) -> None:
+    """Or what a topic that was made anew holds would be passed over."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").write_text(_planned('{"t":{"0":10,"1":7}}'))
+    (tmp_path / "offsets/1").write_text(_planned(now))
+    with pytest.raises(DefiniteError, match=said) as halted:
+        ranges_of(tmp_path, 1)
+    assert halted.value.place.startswith("t[")
+    assert "new snapshot" in halted.value.hint
+
+
 def _planned(offsets: str) -> str:
     return f"v1\n{{}}\n{offsets}"

@@ -90,8 +90,12 @@ def planned_frame(session: SparkSession, subscription: Subscription) -> DataFram
 
 
 def ranges_of(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRange]:
-    """What a planned batch holds, partition by partition; with `at_least`, cut into about so many ranges."""
+    """What a planned batch holds, partition by partition; with `at_least`, cut into about so many ranges.
+
+    Raises `DefiniteError` if a partition is gone or ends before it was read to: Spark looks for that only when it reads records itself.
+    """
     before: Offset = offset_of(checkpoint, batch - 1) if batch else initial_offset(checkpoint) or {}
+    _check_going_on(before, offset_of(checkpoint, batch))
     whole = [
         # A partition that has come since is read from its beginning.
         OffsetRange(topic, int(partition), before.get(topic, {}).get(partition, 0), end)
@@ -102,6 +106,19 @@ def ranges_of(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRan
     total = sum(one.end - one.start for one in found)
     most = max(total // at_least, 1) if at_least > len(found) else total
     return [replace(one, start=start, end=min(start + most, one.end)) for one in found for start in range(one.start, one.end, max(most, 1))]
+
+
+def _check_going_on(before: Offset, now: Offset) -> None:
+    for topic, inner in before.items():
+        for partition, start in inner.items():
+            end = now.get(topic, {}).get(partition)
+            if end is None or end < start:
+                raise DefiniteError(
+                    f"{topic}[{partition}] was read up to {start}, and {'is there no more' if end is None else f'ends at {end}'}: "
+                    "records that were not read yet are gone from Kafka",
+                    place=f"{topic}[{partition}]",
+                    hint="the topic was deleted, or made anew: have Debezium take a new snapshot, and begin anew with another --state",
+                )
 
 
 class RecordStream(BatchStream):
