@@ -100,7 +100,7 @@ TOPIC_FORMATS: Final = {
     MessageFormat.DEBEZIUM: "${prefix}.${db}.${table}",
 }
 CHANGEABLE: Final = frozenset(
-    ("registry", "partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
+    ("partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
 )
 """What may change when a pipe starts again: what readers of the topics get is the same."""
 _ABOUT: Final = {
