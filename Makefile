@@ -39,7 +39,7 @@ test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetche
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
-	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py $(ARGS)
+	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py tests/integration/test_kafka_crash.py tests/integration/test_kafka_whole.py $(ARGS)
 
 .PHONY: record
 record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/scenarios.py, debezium_cases.py)

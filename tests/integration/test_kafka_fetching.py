@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +15,7 @@ from headrace.sources.debezium import fetching
 from headrace.sources.debezium.fetching import AWAY, OffsetRange, fetch
 from headrace.sources.debezium.records import Records
 from testkit.broker import PrivateBroker
+from testkit.pipeline import run_command
 
 
 def _all(broker: PrivateBroker, wanted: OffsetRange) -> list[Records]:
@@ -104,3 +106,11 @@ def test_what_is_gone_and_who_is_away(fresh_broker: Callable[..., PrivateBroker]
         _all(broker, OffsetRange(topic, 0, 0, 1))
     assert away.value.message.startswith(AWAY)
     assert time.monotonic() - begun < 30
+
+
+def test_no_topic_to_read_once(broker: PrivateBroker, tmp_path: Path) -> None:
+    done = run_command(
+        "replicate", broker.url(), f"chdb:{tmp_path / 'sink'}", "--topics", "nobody.writes.*", "--once", "--state", str(tmp_path / "state")
+    )
+    assert done.code == 2, done.output
+    assert "no topic matches nobody" in done.output

@@ -5,6 +5,7 @@ and comes back. In the end nothing differs.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -75,6 +76,8 @@ def test_debezium_to_kafka_to_clickhouse(mysql_server: PrivateServer, fresh_brok
 def test_headrace_to_kafka_to_clickhouse(
     server: PrivateServer, replica_account: Account, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path
 ) -> None:
+    if server.flavour == "mariadb" and not os.environ.get("HEADRACE_SOAK"):
+        pytest.skip("on MariaDB only with HEADRACE_SOAK=1; test_kafka_crash kills there, too")
     database = "whole_headrace"
     broker = fresh_broker()
     with _database(server, database), Workload(server, database, 8, pause_s=0.02) as workload:

@@ -91,6 +91,12 @@ class DebeziumPipe(RunnablePipe):
         check_policy(self._settings.schema_changes)
         check_choice(self._topics.choices)
         now = self._standing(_START_PATIENCE_S)
+        if self._settings.once and not now.high.offsets:
+            raise DefiniteError(
+                f"no topic matches {self._topics.pattern}",
+                place=str(self._address),
+                hint="check --topics, and whether the user may see them",
+            )
         state = directory.load()
         is_new = state is None
         state = self._new_state(now) if state is None else self._checked(state, now)
