@@ -81,6 +81,7 @@ def test_headrace_to_kafka_to_clickhouse(
     database = "whole_headrace"
     broker = fresh_broker()
     with _database(server, database), Workload(server, database, 8, pause_s=0.02) as workload:
+        _grant_lock(server, database, replica_account)
         options = ("--set", "kafka.format=debezium", "--set", f"kafka.partitions={PARTITIONS}", "--set", "kafka.schemas=true")
         writer = Pipeline(replica_account.url(database), broker.url(), tmp_path / "writer", options)
         readers = Readers(broker, "headrace", database, tmp_path)
@@ -117,6 +118,12 @@ def _shake(readers: Readers, broker: PrivateBroker, kill: Callable[[], None], st
         before = readers.pipeline.last_committed_batch()
         run.until(lambda: readers.pipeline.last_committed_batch() >= before + 2)
     readers.killed_after(1)
+
+
+def _grant_lock(server: PrivateServer, database: str, account: Account) -> None:
+    """A table's snapshot as of one position, which a topic needs, may have to lock it for a moment."""
+    with closing(server.root_connection()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"GRANT LOCK TABLES ON {database}.* TO '{account.user}'@'%'")
 
 
 @contextmanager
