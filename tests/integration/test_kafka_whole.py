@@ -34,7 +34,7 @@ class Readers:
 
     def __init__(self, broker: PrivateBroker, prefix: str, database: str, directory: Path) -> None:
         self.sink_dir = directory / "clickhouse"
-        options = ("--topics", f"{prefix}.{database}.*", "--max-offsets", "2000")
+        options = ("--topics", f"{prefix}.{database}.*", "--max-offsets", "5000")
         self.pipeline = Pipeline(broker.url(), f"chdb:{self.sink_dir}", directory / "reader", options)
 
     def killed_after(self, batches: int) -> None:

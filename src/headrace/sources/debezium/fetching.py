@@ -31,8 +31,9 @@ _SETTINGS: Final = {
     # Records that are gone are an error, never a jump.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
-    "fetch.message.max.bytes": 8 << 20,
-    "queued.max.messages.kbytes": 32 << 10,
+    # What is fetched ahead is in vain where the next range is of another partition: little, and asked for again at once.
+    "queued.max.messages.kbytes": 8 << 10,
+    "fetch.queue.backoff.ms": 5,
     "log_level": 0,
 }
 _DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
