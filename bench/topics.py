@@ -96,6 +96,7 @@ def measure_topics(flavour: str, changes: int, console: Console) -> Topics:
         PrivateBroker(Path(directory) / "broker") as broker,
     ):
         passages = {"debezium": _debezium(corpus, broker, Path(directory))}
+        _tell(console, "debezium", passages["debezium"])
         kept = sum(file.stat().st_size for file in broker.data_dir.glob(f"{PREFIX}.*/*.log"))
         with _told(broker.servers):
             for name in HEADRACE:
@@ -104,9 +105,12 @@ def measure_topics(flavour: str, changes: int, console: Console) -> Topics:
                 window = run_contender(contender, corpus).window
                 spent = _broker_cpu_s(broker) - before
                 passages[name] = Passage(contender.title, contender.note, window.changes, window.wall_s, window.cpu_s, spent)
-        for name, passage in passages.items():
-            console.print(f"  {name}: {passage.rate:,.0f}/s, {passage.changes / passage.cpu_s:,.0f} per CPU second", highlight=False)
+                _tell(console, name, passages[name])
         return Topics(changes, kept / changes, passages)
+
+
+def _tell(console: Console, name: str, passage: Passage) -> None:
+    console.print(f"  {name}: {passage.rate:,.0f}/s, {passage.changes / passage.cpu_s:,.0f} per CPU second", highlight=False)
 
 
 def records_in(servers: str, wanted: Callable[[str], bool]) -> int:

@@ -23,7 +23,7 @@ from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.settings import TopicSettings, topic_pattern
 from headrace.pipes.endpoints import open_any_sink, open_sink
 from headrace.pipes.pipe import Pipe
-from headrace.pipes.settings import PipeSettings
+from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.settings_file import Chosen
 from headrace.sources.mysql.selection import Selection
 
@@ -75,7 +75,8 @@ class HeadraceIntoTopics:
     def read(self, target: Target) -> Window:
         flow = Stream(target.changes)
         start = f"{target.start_file}:{target.start_position}"
-        settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True, start_at=start)
+        state = Path.cwd() / "state"
+        settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
         with open_any_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen()) as named:
             Pipe(address_of(target), named.sink, named.name, settings, flow).run()
         return flow.window()
