@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
 from headrace.pipes.debezium.cluster import Standing, check_offsets
@@ -17,10 +18,11 @@ from headrace.pipes.debezium.notes import Notes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.policy import SchemaPolicy
-from headrace.sources.debezium.fetching import OffsetRange
+from headrace.sources.debezium.fetching import OffsetRange, reading_error
 from headrace.sources.debezium.versions import Order, Rule, Tail
 from headrace.spark.checkpoint import initial_offset
-from headrace.spark.records import KafkaAway, kafka_failure, ranges_of
+from headrace.spark.faults import decode, encode
+from headrace.spark.records import KafkaAway, kafka_failure, ranges_of, told_apart
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -125,6 +127,16 @@ def test_what_needs_the_source_is_refused() -> None:
             check_policy(SchemaPolicy.of_words(words))
     with pytest.raises(DefiniteError, match="several tasks"):
         TopicSettings("x", min_partitions=8).check()
+
+
+def test_a_task_that_waited_for_kafka_is_told_from_one_that_waited_for_the_sink() -> None:
+    away = decode(encode(reading_error(KafkaError(KafkaError._TRANSPORT), "here")))
+    assert isinstance(away, TransientError)
+    assert isinstance(told_apart(away), KafkaAway)
+    sink = TransientError("ClickHouse cannot be reached")
+    assert told_apart(sink) is sink
+    denied = reading_error(KafkaError(KafkaError._AUTHENTICATION), "here")
+    assert isinstance(denied, DefiniteError)
 
 
 def test_a_batch_s_ranges(tmp_path: Path) -> None:

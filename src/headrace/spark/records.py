@@ -145,10 +145,15 @@ class RecordStream(BatchStream):
         try:
             return run_task(frame, task)
         except TransientError as error:
-            raise (KafkaAway(error.message, place=error.place) if error.message.startswith(AWAY) else error) from error
+            raise told_apart(error) from error
 
     def _translated(self, error: Exception) -> HeadraceError:
         return decode(str(error)) or kafka_failure(str(error), self._address) or spark_failure(error)
+
+
+def told_apart(error: TransientError) -> TransientError:
+    """What a task waited for in vain: Kafka, which the driver waits for, or the sink, which was waited for long enough."""
+    return KafkaAway(error.message, place=error.place) if error.message.startswith(AWAY) else error
 
 
 _LOST: Final = ("KAFKA_DATA_LOSS", "some data may have been", "OffsetOutOfRangeException", "was changed from", "topicPartitions are gone")

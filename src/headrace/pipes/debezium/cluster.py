@@ -13,13 +13,13 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.sources.debezium.fetching import is_denied, reading_error
 
 _TIMEOUT_S: Final = 10.0
 _HEARING_S: Final = 0.2
-_DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
         return consumer.list_topics(timeout=_TIMEOUT_S)
     except KafkaException:
         consumer.poll(_HEARING_S)
-        refused = [error for error in heard if any(word in str(error.name()) for word in _DENIED)]
+        refused = [error for error in heard if is_denied(error)]
         # Once may be chance: a broker that goes down cuts logins off, too.
         if len(refused) > 1:
             raise KafkaException(refused[-1]) from None
@@ -91,16 +91,8 @@ def quiet_settings(address: KafkaAddress) -> dict[str, Any]:
 
 def kafka_error(error: KafkaException, address: KafkaAddress) -> HeadraceError:
     """What librdkafka fails of, as an error of ours."""
-    inside = error.args[0]
-    name = str(inside.name()) if hasattr(inside, "name") else ""
-    if any(word in name for word in _DENIED):
-        return DefiniteError(
-            f"Kafka does not let us in: {inside.str()}",
-            place=str(address),
-            hint="check user, password and security.protocol in the address, and what the user may do",
-        )
-    said = inside.str() if hasattr(inside, "str") else str(error)
-    return TransientError(f"Kafka is away: {said}", place=str(address), hint="check that the broker runs and can be reached")
+    inside = error.args[0] if isinstance(error.args[0], KafkaError) else KafkaError(KafkaError._FAIL, str(error))
+    return reading_error(inside, str(address))
 
 
 def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, str], address: KafkaAddress) -> None:

@@ -77,7 +77,7 @@ class _Fetcher:
 
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
-        self._said = ""
+        self._heard: KafkaError | None = None
         settings = {**_SETTINGS, "group.id": "headrace-fetching", **address.client_settings(), "error_cb": self._hear}
         self._consumer = Consumer(settings)
         self._at: tuple[str, int, int] | None = None
@@ -126,12 +126,12 @@ class _Fetcher:
                 place, is_past = max(place, last + 1), last >= wanted.end
                 yield good if not is_past else [message for message in good if int(message.offset() or 0) < wanted.end]
             elif time.monotonic() - heard > _QUIET_S:
-                said = self._said or f"nothing was heard of it for {_QUIET_S:.0f} s"
-                raise TransientError(f"{AWAY}: {said}", place=wanted.place, hint="check that the brokers run and can be reached")
+                # A login that is refused looks like a broker that is away, except in what the client heard meanwhile.
+                raise self._failure(self._heard or KafkaError(KafkaError._TIMED_OUT), wanted)
         self._at = None if is_past else (wanted.topic, wanted.partition, wanted.end)
 
     def _hear(self, error: KafkaError) -> None:
-        self._said = error.str()
+        self._heard = error
 
     def _failure(self, error: KafkaError, wanted: OffsetRange) -> HeadraceError:
         if error.code() in _GONE:
@@ -141,13 +141,23 @@ class _Fetcher:
                 hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, "
                 "and begin anew with another --state",
             )
-        if any(word in error.name() for word in _DENIED):
-            return DefiniteError(
-                f"Kafka does not let us in: {error.str()}",
-                place=str(self._address),
-                hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
-            )
-        return TransientError(f"{AWAY}: {error.str()}", place=wanted.place, hint="check that the brokers run and can be reached")
+        return reading_error(error, str(self._address))
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Whether brokers refuse us, rather than do not answer."""
+    return any(word in str(error.name()) for word in _DENIED)
+
+
+def reading_error(error: KafkaError, place: str) -> HeadraceError:
+    """What librdkafka fails of when it reads, as an error of ours."""
+    if is_denied(error):
+        return DefiniteError(
+            f"Kafka does not let us in: {error.str()}",
+            place=place,
+            hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
+        )
+    return TransientError(f"{AWAY}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
 
 
 _fetchers: dict[KafkaAddress, _Fetcher] = {}
