@@ -1,0 +1,50 @@
+"""Raw rows, in the only form in which they travel from a CQL server: columns of serialised values.
+
+A value is as CQL's native protocol (version 4) serialises it; CQL's null is Arrow's. Nobody decodes what he does not need, and ties between
+values are settled by these bytes, as the servers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.cql.tables import CqlTable
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """Rows of a base table's log, each stream's in the order of its log; never a part of a batch (`cdc$end_of_batch`)."""
+
+    table: CqlTable
+    """The base table when the rows were read."""
+    rows: pa.RecordBatch
+    """The log table's columns by their names, each `binary`."""
+    written: pa.Int64Array
+    """When the log row was written, seconds since 1970 by the server's clock (told from what is left of the log's TTL); null if unknown.
+
+    An expiry counts from that moment. It is far from `cdc$time` only where the writer chose the timestamp.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Rows of the base table itself, with the write times of their cells: a part of a snapshot, or rows that were read again."""
+
+    table: CqlTable
+    rows: pa.RecordBatch
+    """The base table's columns by their names, each `binary`. A row of static columns alone has null clustering columns."""
+    times: pa.RecordBatch
+    """For each column that is not of the key, by its name, `list<int64>`: the write times of its cells in microseconds, one for an atomic
+    column, one for each element (in the order of the value; a user type: one per field) for others. Null: the server does not tell; then
+    `as_of` counts."""
+    expiries: pa.RecordBatch
+    """The same for expiries: seconds since 1970; null in the list where a cell does not expire."""
+    as_of: int
+    """Microseconds since 1970. Every write with a timestamp up to this is in the rows; what was written later may be or not."""
+    again: bool = False
+    """Whether the rows were read again because the log named what a snapshot cannot know (a list's keys, a row's marker): then the rows
+    asked for and not found are in `gone`."""
+    gone: pa.RecordBatch | None = None
+    """Keys of rows that were asked for and are not there; the key's columns as in `rows`."""

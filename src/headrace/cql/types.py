@@ -1,0 +1,153 @@
+"""CQL's types as values: parsed from text, printed as CQL spells them.
+
+A type is *atomic* if a column of it is one cell: everything but collections and user types that are not frozen. What lies inside a
+collection, a tuple, a user type or a vector is frozen whether it is spelled so or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+
+NATIVE: Final = frozenset(
+    [
+        "ascii",
+        "bigint",
+        "blob",
+        "boolean",
+        "counter",
+        "date",
+        "decimal",
+        "double",
+        "duration",
+        "float",
+        "inet",
+        "int",
+        "smallint",
+        "text",
+        "time",
+        "timestamp",
+        "timeuuid",
+        "tinyint",
+        "uuid",
+        "varint",
+    ]
+)
+COLLECTIONS: Final = frozenset({"list", "set", "map"})
+_TOKEN: Final = re.compile(r'\s*("(?:[^"]|"")+"|\w+|[<>,.])')
+_PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class CqlType:
+    """One type. `name` is a native type's, "list", "set", "map", "tuple", "vector" or "udt"."""
+
+    name: str
+    args: tuple[CqlType, ...] = ()
+    """What it is made of: a list's or set's element, a map's key and value, a tuple's parts, a user type's fields, a vector's element."""
+    frozen: bool = False
+    """Collections and user types: whether they are one cell. (Tuples and vectors always are.)"""
+    keyspace: str = ""
+    udt: str = ""
+    """A user type's name."""
+    fields: tuple[str, ...] = ()
+    """A user type's field names, in the order of DESCRIBE TYPE; a field's index is its place here."""
+    size: int = 0
+    """A vector's number of elements."""
+
+    @property
+    def is_atomic(self) -> bool:
+        return self.frozen or (self.name not in COLLECTIONS and self.name != "udt")
+
+    def as_frozen(self) -> CqlType:
+        """The same type as one cell."""
+        return self if self.is_atomic else replace(self, frozen=True)
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(str, self.args))
+        if self.name == "udt":
+            plain = quoted(self.udt)
+        elif self.name == "vector":
+            plain = f"vector<{inner}, {self.size}>"
+        else:
+            plain = f"{self.name}<{inner}>" if self.args else self.name
+        return f"frozen<{plain}>" if self.frozen and (self.name in COLLECTIONS or self.name == "udt") else plain
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "args": [arg.to_json() for arg in self.args],
+            "frozen": self.frozen,
+            "keyspace": self.keyspace,
+            "udt": self.udt,
+            "fields": list(self.fields),
+            "size": self.size,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> CqlType:
+        parts = {"args": tuple(cls.from_json(arg) for arg in raw["args"]), "fields": tuple(raw["fields"])}
+        return cls(**{**raw, **parts})
+
+
+def quoted(name: str) -> str:
+    """A name as CQL takes it: in double quotes where it is not plain."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def parse_type(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
+    """A type from CQL's spelling (`map<int, frozen<ut>>`); `udts` are the keyspace's user types by name, not frozen."""
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != re.sub(r"\s+", "", text) and '"' not in text:
+        raise _unknown(text, text)
+    found, rest = _parse(tokens, udts or {}, text)
+    if rest:
+        raise _unknown(text, rest[0])
+    return found
+
+
+def _parse(tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, list[str]]:
+    if not tokens:
+        raise _unknown(text, "")
+    word, rest = tokens[0], tokens[1:]
+    if rest and rest[0] == ".":
+        word, rest = rest[1], rest[2:]
+    name = word[1:-1].replace('""', '"') if word.startswith('"') else word.lower()
+    if rest and rest[0] == "<" and not word.startswith('"'):
+        return _parse_made(name, rest[1:], udts, text)
+    if not word.startswith('"') and name in NATIVE | {"varchar"}:
+        return CqlType("text" if name == "varchar" else name), rest
+    if name in udts:
+        return udts[name], rest
+    raise _unknown(text, name)
+
+
+def _parse_made(name: str, tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, list[str]]:
+    """A type made of others; `tokens` begin after its opening bracket."""
+    args: list[CqlType] = []
+    size = 0
+    while True:
+        if name == "vector" and args and tokens and tokens[0].isdigit():
+            size, tokens = int(tokens[0]), tokens[1:]
+        else:
+            found, tokens = _parse(tokens, udts, text)
+            args.append(found)
+        if not tokens or tokens[0] not in {",", ">"}:
+            raise _unknown(text, tokens[0] if tokens else "")
+        end, tokens = tokens[0], tokens[1:]
+        if end == ">":
+            break
+    if name == "frozen" and len(args) == 1:
+        return args[0].as_frozen(), tokens
+    wanted = {"list": 1, "set": 1, "map": 2, "vector": 1}.get(name)
+    if (name != "tuple" and wanted is None) or (wanted is not None and len(args) != wanted):
+        raise _unknown(text, name)
+    return CqlType(name, tuple(arg.as_frozen() for arg in args), size=size), tokens
+
+
+def _unknown(text: str, part: str) -> DefiniteError:
+    return DefiniteError(f"unknown CQL type {part or 'at the end'!r}", place=f"type {text}", hint="check its spelling, or report it")
