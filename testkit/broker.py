@@ -1,7 +1,6 @@
 """A Kafka broker of our own: one process (broker and controller), a directory and ports on 127.0.0.1 that belong to nobody else.
 
-It dies with the process that started it. The directory outlives the process, so `kill` followed by `start` is a crash and a recovery
-on the same port. Topics come into being when they are made, never by being asked for.
+Topics come into being when they are made, never by being asked for.
 """
 
 from __future__ import annotations
@@ -11,24 +10,21 @@ import logging
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.demo.server import find_free_port, run_to_end, spawn_reaper
-from headrace.errors import DefiniteError, TransientError
+from headrace.demo.private_process import PrivateProcess, find_free_port
+from headrace.demo.server import run_to_end
+from headrace.errors import TransientError
 from testkit.cache import cache_dir, hold_lock
 from testkit.maven_fetch import fetch_broker, java_program
 
-START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.03
+REPLY_TIMEOUT_S = 60.0
 CLUSTER = "headraceTestKafkaBrokA"
 JAVA = (java_program(), "-Xms64m", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = ("-Xlog:disable", "-Xlog:all=off", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
@@ -39,17 +35,18 @@ silent.addHandler(logging.NullHandler())
 silent.propagate = False
 
 
-class PrivateBroker:
+class PrivateBroker(PrivateProcess):
     """One broker on a directory of its own. With `accounts` (name to password) its clients must log in by SASL/PLAIN."""
 
+    log_name = "broker.log"
+
     def __init__(self, directory: Path, accounts: Mapping[str, str] | None = None, **settings: object) -> None:
-        self.directory = directory.absolute()
+        super().__init__("the broker", directory)
         self.accounts = dict(accounts or {})
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.port, self._controller_port = find_free_port(), find_free_port()
         self.java_options: Sequence[str] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._asking: AdminClient | None = None
 
     @property
     def servers(self) -> str:
@@ -59,15 +56,6 @@ class PrivateBroker:
     @property
     def data_dir(self) -> Path:
         return self.directory / "data"
-
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "broker.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id while it runs."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def url(self, topic: str = "") -> str:
         """The broker's address in the form that the `headrace` command takes."""
@@ -84,58 +72,6 @@ class PrivateBroker:
             found |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
         return {**found, **{name.replace("_", "."): value for name, value in more.items()}}
 
-    def start(self) -> Self:
-        """Start the broker, on the data it had if it ran before, and return once it serves clients."""
-        if self.pid is not None:
-            return self
-        self._forget()
-        self._prepare_directory()
-        options = _archive_options() if self.java_options is None else self.java_options
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*JAVA, *_QUIET, *options, "-cp", _class_path(), "kafka.Kafka", str(self._write_settings())],
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._reaper = spawn_reaper(self._process.pid)
-        try:
-            self._await_ready()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Shut the broker down in order."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise TransientError("the broker did not stop and was killed", place=str(self.log_file)) from None
-        self._forget()
-
-    def kill(self) -> None:
-        """End the broker as a crash would: SIGKILL, no shutdown."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
-
-    def restart(self) -> Self:
-        """Stop in order and start again, on the same port and data."""
-        self.stop()
-        return self.start()
-
-    def remove(self) -> None:
-        """Kill the broker and delete its directory."""
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
     def create_topic(self, name: str | None = None, partitions: int = 1, *, compact: bool = False, **settings: object) -> str:
         """A new topic (of a random name unless one is given); returns when it can be written to."""
         topic = name or f"topic_{secrets.token_hex(4)}"
@@ -144,13 +80,13 @@ class PrivateBroker:
             config.setdefault("cleanup.policy", "compact")
         admin = self.admin()  # (kept: what a client promised goes with it)
         admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)])[topic].result(
-            START_TIMEOUT_S
+            REPLY_TIMEOUT_S
         )
         return topic
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin()
-        admin.delete_topics([name])[name].result(START_TIMEOUT_S)
+        admin.delete_topics([name])[name].result(REPLY_TIMEOUT_S)
 
     def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Send records (what confluent-kafka's `produce` takes: `key`, `value`, `headers`, `partition`…); returns when all are taken in."""
@@ -163,21 +99,15 @@ class PrivateBroker:
                     break
                 except BufferError:
                     producer.poll(0.1)
-        left = producer.flush(START_TIMEOUT_S)
+        left = producer.flush(REPLY_TIMEOUT_S)
         if left or failures:
             raise TransientError(f"{left or len(failures)} records were not taken in: {failures[:1]}", place=f"{self.servers}/{topic}")
 
     def admin(self) -> AdminClient:
         return AdminClient(self.client_settings())
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
-
-    def _prepare_directory(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+    def _prepare(self) -> None:
+        self._asking = None
         if not self.data_dir.exists():
             making = self.directory / "data.making"
             shutil.rmtree(making, ignore_errors=True)
@@ -201,33 +131,21 @@ class PrivateBroker:
             settings["listener.name.clients.plain.sasl.jaas.config"] = login
         return _write(self.directory / "server.properties", {**settings, **self.settings})
 
-    def _await_ready(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        admin = AdminClient(self.client_settings(reconnect_backoff_ms=20, reconnect_backoff_max_ms=60))
-        while True:
-            if self._process.poll() is not None:
-                message = f"the broker ended with code {self._process.returncode} while starting; its log ends with:\n{self._log_tail()}"
-                raise DefiniteError(message, place=str(self.log_file))
-            try:
-                if admin.list_topics(timeout=0.5).brokers:
-                    return
-            except KafkaException as error:
-                if time.monotonic() > deadline:
-                    message = f"the broker serves nobody after {START_TIMEOUT_S:.0f} s; its log ends with:\n{self._log_tail()}"
-                    raise TransientError(message, place=str(self.log_file)) from error
-            time.sleep(POLL_S)
+    def _command(self) -> list[str]:
+        options = _archive_options() if self.java_options is None else self.java_options
+        return [*JAVA, *_QUIET, *options, "-cp", _class_path(), "kafka.Kafka", str(self._write_settings())]
 
-    def _log_tail(self, lines: int = 15) -> str:
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:]) if self.log_file.exists() else "(no log)"
+    def _answers(self) -> bool:
+        if self._asking is None:
+            self._asking = AdminClient(self.client_settings(reconnect_backoff_ms=20, reconnect_backoff_max_ms=60))
+        try:
+            return bool(self._asking.list_topics(timeout=0.5).brokers)
+        except KafkaException as error:
+            self._refusal = str(error)
+            return False
 
-    def _forget(self) -> None:
-        if self._reaper is not None:
-            self._reaper.kill()
-            self._reaper.wait()
-            if self._reaper.stdin is not None:
-                self._reaper.stdin.close()
-        self._process = self._reaper = None
+    def _complete(self) -> None:
+        self._asking = None
 
 
 def _common_settings(data_dir: Path, controller_port: int) -> dict[str, object]:

@@ -10,88 +10,42 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from headrace.demo.server import PrivateServer, find_free_port, spawn_reaper
-from headrace.errors import DefiniteError, TransientError
+from headrace.demo.private_process import PrivateProcess, find_free_port
+from headrace.demo.server import PrivateServer
+from headrace.errors import DefiniteError
 from testkit.debezium_jars import worker_class_path
 from testkit.postgres import PrivatePostgres
 
 Settings = Mapping[str, str]
 
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
-POLL_S = 0.1
 QUICK = ("-Xmx768m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """What makes Java start soon; what runs for minutes is better off without."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
-class Worker:
-    """One Kafka Connect worker. Not safe to use from several threads at once."""
+class Worker(PrivateProcess):
+    """One Kafka Connect worker. It starts with all connectors it was ever given, each from where it had got to. Killed, it sends again
+    what it sent since its offsets were last written."""
+
+    log_name = "connect.log"
+    start_timeout_s = 120.0
+    poll_s = 0.1
 
     def __init__(self, directory: Path, servers: str, *, mariadb: bool = False, java_options: Sequence[str] = QUICK) -> None:
-        self.directory = directory.absolute()
+        super().__init__("Kafka Connect", directory)
         self._java_options = java_options
         self.servers = servers
         self.port = find_free_port()
         self._mariadb = mariadb
         self._connectors: dict[str, Settings] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "connect.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id while it runs."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
-
-    def start(self) -> Self:
-        """Start the worker with all connectors it was ever given, each from where it had got to; return once all of them run."""
-        if self.pid is not None:
-            return self
-        self._forget()
-        (self.directory / "plugins").mkdir(parents=True, exist_ok=True)
-        command = ["java", *self._java_options, f"-Dlog4j2.configurationFile={self._log_settings()}"]
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *command,
-                    "-cp",
-                    worker_class_path(mariadb=self._mariadb),
-                    "org.apache.kafka.connect.cli.ConnectStandalone",
-                    str(self._worker_settings()),
-                ],
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._reaper = spawn_reaper(self._process.pid)
-        try:
-            self._await(lambda: self._ask("GET", "/connectors") is not None, "take requests")
-            for name, settings in self._connectors.items():
-                self._ask("PUT", f"/connectors/{name}/config", {**settings, "name": name})
-            for name in self._connectors:
-                self.await_running(name)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def add(self, name: str, settings: Settings) -> None:
         """A further connector; returns once its task runs."""
@@ -148,33 +102,6 @@ class Worker:
     def _offsets(self) -> Path:
         return self.directory / "offsets.dat"
 
-    def stop(self) -> None:
-        """End the worker in order: offsets are written."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise TransientError(
-                    f"Kafka Connect did not stop within {STOP_TIMEOUT_S:.0f} s and was killed", place=str(self.log_file)
-                ) from None
-        self._forget()
-
-    def kill(self) -> None:
-        """SIGKILL: what was sent since the offsets were last written will be sent again."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
-
-    def remove(self) -> None:
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.remove()
 
@@ -222,30 +149,25 @@ class Worker:
             return None
         return json.loads(text) if text else {}
 
-    def _await(self, holds: Any, what: str) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not holds():
-            if self._process.poll() is not None:
-                raise DefiniteError(
-                    f"Kafka Connect ended with code {self._process.returncode}:\n{self._log_tail()}", place=str(self.log_file)
-                )
-            if time.monotonic() > deadline:
-                raise TransientError(
-                    f"Kafka Connect did not {what} in {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}", place=str(self.log_file)
-                )
-            time.sleep(POLL_S)
+    def _prepare(self) -> None:
+        (self.directory / "plugins").mkdir(exist_ok=True)
 
-    def _log_tail(self, size: int = 4000) -> str:
-        return self.log_file.read_text(errors="replace")[-size:]
+    def _command(self) -> list[str]:
+        java = ["java", *self._java_options, f"-Dlog4j2.configurationFile={self._log_settings()}"]
+        program = "org.apache.kafka.connect.cli.ConnectStandalone"
+        return [*java, "-cp", worker_class_path(mariadb=self._mariadb), program, str(self._worker_settings())]
 
-    def _forget(self) -> None:
-        if self._reaper is not None:
-            self._reaper.kill()
-            self._reaper.wait()
-            if self._reaper.stdin is not None:
-                self._reaper.stdin.close()
-        self._process = self._reaper = None
+    def _answers(self) -> bool:
+        return self._ask("GET", "/connectors") is not None
+
+    def _complete(self) -> None:
+        for name, settings in self._connectors.items():
+            self._ask("PUT", f"/connectors/{name}/config", {**settings, "name": name})
+        for name in self._connectors:
+            self.await_running(name)
+
+    def _log_tail(self, lines: int = 60) -> str:
+        return super()._log_tail(lines)
 
 
 def json_converters(*, schemas: bool) -> dict[str, str]:

@@ -17,17 +17,14 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from headrace.demo.server import find_free_port, spawn_reaper
-from headrace.errors import DefiniteError, TransientError
+from headrace.demo.private_process import PrivateProcess, find_free_port
+from headrace.errors import DefiniteError
 
 PROGRAMS = Path("/usr/lib/postgresql")
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
-POLL_S = 0.05
 _OPTIONS = {
     "listen_addresses": "127.0.0.1",
     "wal_level": "logical",
@@ -48,51 +45,19 @@ def find_postgres() -> Path:
     return found[-1].parent
 
 
-class PrivatePostgres:
-    """One PostgreSQL server with one database."""
+class PrivatePostgres(PrivateProcess):
+    """One PostgreSQL server with one database. It stops at once, but in order; killed, its children end when they notice."""
 
+    stop_signal = signal.SIGINT
     database = "shop"
     user = "headrace"
 
     def __init__(self) -> None:
+        super().__init__("PostgreSQL", Path(tempfile.mkdtemp(prefix="headrace-postgres-")))
         self.programs = find_postgres()
         self.password = secrets.token_hex(12)
         self.port = find_free_port()
         self._account = _account()
-        self.directory = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> Self:
-        """Start the server, on the data it had if it ran before."""
-        new = not (self.directory / "data").exists()
-        if new:
-            self._initialise()
-        options = [argument for name, value in {**_OPTIONS, "port": str(self.port)}.items() for argument in ("-c", f"{name}={value}")]
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self.programs / "postgres"), "-D", str(self.directory / "data"), *options],
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._account,
-            )
-        self._reaper = spawn_reaper(self._process.pid)
-        try:
-            self._await_ready()
-        except BaseException:
-            self.kill()
-            raise
-        if new:
-            with self.connect("postgres") as connection:
-                connection.execute(f"CREATE DATABASE {self.database}")
-        return self
-
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "server.log"
 
     def connect(self, database: str = "") -> psycopg.Connection[Any]:
         """A new connection in autocommit."""
@@ -102,39 +67,42 @@ class PrivatePostgres:
 
     def drop_slots(self) -> None:
         """Replication slots hold the log back for ever: they go as soon as nobody reads from them."""
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + self.stop_timeout_s
         with self.connect() as connection:
             while connection.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone() and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+                time.sleep(self.poll_s)
             connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
-
-    def stop(self) -> None:
-        """Shut the server down at once, but in order."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise TransientError(f"PostgreSQL did not stop in {STOP_TIMEOUT_S:.0f} s", place=str(self.log_file)) from None
-        self._forget()
-
-    def kill(self) -> None:
-        """SIGKILL to the server's main process; its children end when they notice."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
 
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.remove()
+
+    def _prepare(self) -> None:
+        if not (self.directory / "data").exists():
+            self._initialise()
+
+    def _command(self) -> list[str]:
+        options = [argument for name, value in {**_OPTIONS, "port": str(self.port)}.items() for argument in ("-c", f"{name}={value}")]
+        return [str(self.programs / "postgres"), "-D", str(self.directory / "data"), *options]
+
+    def _popen_options(self) -> dict[str, Any]:
+        return self._account
+
+    def _answers(self) -> bool:
+        try:
+            self.connect("postgres").close()
+        except psycopg.OperationalError as error:
+            self._refusal = str(error)
+            return False
+        return True
+
+    def _complete(self) -> None:
+        with self.connect("postgres") as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database]).fetchone():
+                connection.execute(f"CREATE DATABASE {self.database}")
 
     def _initialise(self) -> None:
         secret = self.directory / "secret"
@@ -156,31 +124,6 @@ class PrivatePostgres:
         if done.returncode:
             raise DefiniteError(f"initdb failed with code {done.returncode}:\n{done.stderr.decode(errors='replace')[-2000:]}")
         making.rename(self.directory / "data")
-
-    def _await_ready(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            if self._process.poll() is not None:
-                raise DefiniteError(
-                    f"PostgreSQL ended with code {self._process.returncode}:\n{self.log_file.read_text(errors='replace')[-2000:]}"
-                )
-            try:
-                self.connect("postgres").close()
-            except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
-                    raise TransientError(f"PostgreSQL takes no connection after {START_TIMEOUT_S:.0f} s ({error})") from error
-                time.sleep(POLL_S)
-            else:
-                return
-
-    def _forget(self) -> None:
-        if self._reaper is not None:
-            self._reaper.kill()
-            self._reaper.wait()
-            if self._reaper.stdin is not None:
-                self._reaper.stdin.close()
-        self._process = self._reaper = None
 
 
 def _account() -> dict[str, Any]:

@@ -1,39 +1,28 @@
 """Private database servers: a process, a data directory and a port that belong to us and to nobody else.
 
-A `PrivateServer` never reads the machine's own configuration, listens on 127.0.0.1 only, guards its root account with a random password
-and is ended by its process id alone. It dies with the process that started it, also when that one is killed. The data directory
-outlives the process, so `kill` followed by `start` is a crash and a recovery.
+A `PrivateServer` never reads the machine's own configuration, listens on 127.0.0.1 only and guards its root account with a random password;
+the rest is `PrivateProcess`'s.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError, TransientError
+from headrace.demo.private_process import PrivateProcess, find_free_port
+from headrace.errors import DefiniteError
 
 Setting = str | int | bool | None
 """A server setting; `True` and `False` become ON and OFF, `None` leaves the setting to the server's default."""
-
-START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 60.0
-POLL_S = 0.03
-# Below the range the kernel hands to outgoing connections: a stopped server's port is not taken (or self-connected) by its own clients.
-PORT_RANGE = (12000, 32000)
 
 COMMON_SETTINGS: Mapping[str, Setting] = {
     "bind_address": "127.0.0.1",
@@ -66,18 +55,16 @@ class Program:
     settings: Mapping[str, Setting]
 
 
-class PrivateServer:
+class PrivateServer(PrivateProcess):
     """One server process on a directory of its own. Not safe to use from several threads at once."""
 
     def __init__(self, program: Program, directory: Path, settings: Mapping[str, Setting] | None = None) -> None:
+        super().__init__(program.flavour, directory)
         self.program = program
-        self.directory = directory.absolute()
         self.settings: dict[str, Setting] = {**COMMON_SETTINGS, **program.settings, **(settings or {})}
         self.port = find_free_port()
         self.user = "root"
         self.password = secrets.token_hex(12)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
 
     @property
     def flavour(self) -> str:
@@ -92,69 +79,6 @@ class PrivateServer:
         """Where the binary log files lie; they are called `binlog.NNNNNN`."""
         return self.directory / "binlog"
 
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "server.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id while it runs."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
-
-    def start(self) -> Self:
-        """Start the server, on the data it had if it ran before, and return once it takes connections."""
-        if self.pid is not None:
-            return self
-        self._forget()
-        self._prepare_directory()
-        options = self._write_options()
-        self._process = subprocess.Popen(
-            [*self.program.command, f"--defaults-file={options}", *as_current_user()],
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # A Ctrl-C in our terminal is ours to handle; the server must not stop before us.
-            start_new_session=True,
-        )
-        self._reaper = spawn_reaper(self._process.pid)
-        try:
-            self._await_ready()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Shut the server down in order."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise TransientError(
-                    f"{self.flavour} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed", place=str(self.log_file)
-                ) from None
-        self._forget()
-
-    def kill(self) -> None:
-        """End the server as a crash would: SIGKILL, no shutdown."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
-
-    def restart(self) -> Self:
-        """Stop in order and start again, on the same port and data."""
-        self.stop()
-        return self.start()
-
-    def remove(self) -> None:
-        """Kill the server and delete its directory."""
-        self.kill()
-        shutil.rmtree(self.directory)
-
     def root_connection(self, database: str | None = None, **options: Any) -> Connection[Any]:
         """A new connection, of the all-powerful account and in autocommit unless `options` say otherwise."""
         defaults = {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password, "database": database}
@@ -164,16 +88,9 @@ class PrivateServer:
         """The server's address in the form the `headrace` command takes."""
         return f"mysql://{user or self.user}:{self.password if password is None else password}@127.0.0.1:{self.port}/{database}"
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
-
-    def _prepare_directory(self) -> None:
+    def _prepare(self) -> None:
         if self.data_dir.exists():
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         for part in (self.binlog_dir, self.directory / "tmp"):
             part.mkdir(exist_ok=True)
@@ -203,39 +120,16 @@ class PrivateServer:
         _write_private(options, render_options({**paths, **self.settings}))
         return options
 
-    def _await_ready(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            if self._process.poll() is not None:
-                raise DefiniteError(
-                    f"{self.flavour} ended with code {self._process.returncode} while starting; its log ends with:\n{self._log_tail()}",
-                    place=str(self.log_file),
-                    hint="correct the settings the log complains about",
-                )
-            try:
-                self.root_connection().close()
-            except pymysql.err.OperationalError as error:
-                if time.monotonic() > deadline:
-                    message = f"{self.flavour} takes no connection after {START_TIMEOUT_S:.0f} s ({error}); its log ends with:"
-                    raise TransientError(f"{message}\n{self._log_tail()}", place=str(self.log_file)) from error
-                time.sleep(POLL_S)
-            else:
-                return
+    def _command(self) -> list[str]:
+        return [*self.program.command, f"--defaults-file={self._write_options()}", *as_current_user()]
 
-    def _log_tail(self, lines: int = 15) -> str:
-        if not self.log_file.exists():
-            return "(no log)"
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
-
-    def _forget(self) -> None:
-        """Let go of processes that ended; the reaper goes with its server."""
-        if self._reaper is not None:
-            self._reaper.kill()
-            self._reaper.wait()
-            if self._reaper.stdin is not None:
-                self._reaper.stdin.close()
-        self._process = self._reaper = None
+    def _answers(self) -> bool:
+        try:
+            self.root_connection().close()
+        except pymysql.err.OperationalError as error:
+            self._refusal = str(error)
+            return False
+        return True
 
 
 def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
@@ -261,20 +155,6 @@ def find_mariadb() -> Program:
         initialise=initialise,
         settings={"binlog_format": "ROW", "gtid_strict_mode": True, "innodb_log_file_size": "48M"},
     )
-
-
-def find_free_port() -> int:
-    """A TCP port of 127.0.0.1 on which nothing listens now."""
-    chooser = random.SystemRandom()
-    for _ in range(200):
-        port = chooser.randrange(*PORT_RANGE)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise TransientError("no free port found", place=f"127.0.0.1:{PORT_RANGE[0]}-{PORT_RANGE[1]}")
 
 
 def render_options(settings: Mapping[str, Setting]) -> str:
@@ -327,12 +207,3 @@ def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
-    """A process that kills `pid` when we are gone: its standard input ends when our end of the pipe closes.
-
-    The kernel's parent-death signal is not used: it fires when the starting *thread* ends, and a test may restart a server from a thread.
-    """
-    script = 'read -r _; kill -KILL "$1"'
-    return subprocess.Popen(["/bin/sh", "-c", script, "headrace-reaper", str(pid)], stdin=subprocess.PIPE, start_new_session=True)

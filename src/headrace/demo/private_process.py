@@ -1,0 +1,181 @@
+"""A server process of our own: on a directory and ports of 127.0.0.1 that belong to nobody else, ended by its process id alone.
+
+It dies with the process that started it, also when that one is killed. Its directory outlives it: `kill` followed by `start` is a crash
+and a recovery. What a server is, how it is run and when it serves is for its class to say (`_prepare`, `_command`, `_answers`).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from headrace.errors import DefiniteError, TransientError
+
+# Below the range the kernel hands to outgoing connections: a stopped server's port is not taken (or self-connected) by its own clients.
+PORT_RANGE = (12000, 32000)
+
+
+class PrivateProcess:
+    """One server process on a directory of its own. Not safe to use from several threads at once."""
+
+    log_name: ClassVar[str] = "server.log"
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    start_timeout_s: ClassVar[float] = 90.0
+    stop_timeout_s: ClassVar[float] = 60.0
+    poll_s: ClassVar[float] = 0.03
+
+    def __init__(self, title: str, directory: Path) -> None:
+        self.title = title
+        """What messages call it: the broker."""
+        self.directory = directory.absolute()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._refusal = ""
+        """Why it did not answer when it was last asked, where that is told."""
+
+    @property
+    def log_file(self) -> Path:
+        """What the process writes to its standard output and error."""
+        return self.directory / self.log_name
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> Self:
+        """Start the server, on the data it had if it ran before, and return once it serves clients."""
+        if self.pid is not None:
+            return self
+        self._forget()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._prepare()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C in our terminal is ours to handle; the server must not stop before us.
+                start_new_session=True,
+                **self._popen_options(),
+            )
+        self._reaper = _spawn_reaper(self._process.pid)
+        try:
+            self._await(self._answers, "serve anybody")
+            self._complete()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut the server down in order."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(self.stop_signal)
+            try:
+                self._process.wait(self.stop_timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                message = f"{self.title} did not stop within {self.stop_timeout_s:.0f} s and was killed"
+                raise TransientError(message, place=str(self.log_file)) from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End the server as a crash would: SIGKILL, no shutdown."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
+    def restart(self) -> Self:
+        """Stop in order and start again, on the same ports and data."""
+        self.stop()
+        return self.start()
+
+    def remove(self) -> None:
+        """Kill the server and delete its directory."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _prepare(self) -> None:
+        """What the directory must hold before the process starts; also before a later start."""
+
+    def _command(self) -> Sequence[str]:
+        """The argument vector."""
+        raise NotImplementedError
+
+    def _popen_options(self) -> dict[str, Any]:
+        """What the process is started with besides: another user, an environment."""
+        return {}
+
+    def _answers(self) -> bool:
+        """Whether it serves clients now; if not, `_refusal` may say why."""
+        raise NotImplementedError
+
+    def _complete(self) -> None:
+        """What is done once it serves."""
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        """Until something holds of the running server; with the log's end if it ends before, or takes too long."""
+        assert self._process is not None
+        deadline = time.monotonic() + self.start_timeout_s
+        while not holds():
+            if self._process.poll() is not None:
+                message = f"{self.title} ended with code {self._process.returncode}; its log ends with:\n{self._log_tail()}"
+                raise DefiniteError(message, place=str(self.log_file), hint="correct what the log complains about")
+            if time.monotonic() > deadline:
+                why = f" ({self._refusal})" if self._refusal else ""
+                message = f"{self.title} did not {what} within {self.start_timeout_s:.0f} s{why}; its log ends with:\n{self._log_tail()}"
+                raise TransientError(message, place=str(self.log_file))
+            time.sleep(self.poll_s)
+
+    def _log_tail(self, lines: int = 15) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:]) if self.log_file.exists() else "(no log)"
+
+    def _forget(self) -> None:
+        """Let go of processes that ended; the reaper goes with its server."""
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            if self._reaper.stdin is not None:
+                self._reaper.stdin.close()
+        self._process = self._reaper = None
+
+
+def find_free_port() -> int:
+    """A TCP port of 127.0.0.1 on which nothing listens now."""
+    chooser = random.SystemRandom()
+    for _ in range(200):
+        port = chooser.randrange(*PORT_RANGE)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise TransientError("no free port found", place=f"127.0.0.1:{PORT_RANGE[0]}-{PORT_RANGE[1]}")
+
+
+def _spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
+    """A process that kills `pid` when we are gone: its standard input ends when our end of the pipe closes.
+
+    The kernel's parent-death signal is not used: it fires when the starting *thread* ends, and a test may restart a server from a thread.
+    """
+    script = 'read -r _; kill -KILL "$1"'
+    return subprocess.Popen(["/bin/sh", "-c", script, "headrace-reaper", str(pid)], stdin=subprocess.PIPE, start_new_session=True)
