@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 
 NATIVE: Final = frozenset(
-    [
+    {
         "ascii",
         "bigint",
         "blob",
@@ -35,7 +35,7 @@ NATIVE: Final = frozenset(
         "tinyint",
         "uuid",
         "varint",
-    ]
+    }
 )
 COLLECTIONS: Final = frozenset({"list", "set", "map"})
 _TOKEN: Final = re.compile(r'\s*("(?:[^"]|"")+"|\w+|[<>,.])')
