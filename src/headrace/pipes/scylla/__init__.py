@@ -1,0 +1,1 @@
+"""Pipes from ScyllaDB's CDC log."""

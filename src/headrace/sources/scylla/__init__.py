@@ -1,0 +1,1 @@
+"""ScyllaDB's CDC log: written, read, and turned back into statements."""

@@ -1,0 +1,62 @@
+"""What may be chosen about reading ScyllaDB's CDC log. Picklable; every choice is a setting of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+LEAST_WINDOW_S: Final = 0.5
+
+
+class OnExpired(StrEnum):
+    """What becomes of a pipe that was away for longer than log rows live: some may be gone that it never read."""
+
+    HALT = "halt"
+    SKIP = "skip"
+    """Goes on with what is there, and says in the log what may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScyllaChoices:
+    """How log tables are read."""
+
+    confidence: float = 30.0
+    """Seconds for which a moment must be over before the log is read up to it: what comes later than that is not seen. Covers the clocks of
+    servers and of clients that set timestamps, and writes that are slow to arrive."""
+    window: float = 0.0
+    """Seconds of the log that a batch covers at the least, once the pipe has caught up; 0: a tenth of `confidence`."""
+    batch_rows: int = 200_000
+    """About how many log rows a window of a table is to have while the pipe catches up: windows grow while they hold less, and shrink."""
+    queries_per_second: float = 1000.0
+    """With many streams, windows are at least so long that not more queries are sent than this."""
+    streams_per_query: int = 8
+    """Streams that one query asks for; those of one token range are asked for together."""
+    concurrency: int = 16
+    """Queries that each task has under way at once."""
+    page_rows: int = 5000
+    """Rows that a server sends at once."""
+    expired: OnExpired = OnExpired.HALT
+    log_ttl: int = 0
+    """Seconds for which log rows live, where the server does not tell (`cdc = {'ttl': …}` of the table); 0: as the server tells."""
+    generations: str = "system_distributed"
+    """The keyspace of cdc_generation_timestamps and cdc_streams_descriptions_v2 (keyspaces with vnodes)."""
+    tablets: str = "system"
+    """The keyspace of cdc_timestamps and cdc_streams (keyspaces with tablets)."""
+
+    def check(self) -> None:
+        """Raise `DefiniteError` for numbers that make no sense."""
+        for name in ("batch_rows", "streams_per_query", "concurrency", "page_rows", "queries_per_second"):
+            if not getattr(self, name):
+                raise DefiniteError(f"{name} must be at least 1", place=f"[scylla] {name}", hint="leave it out to have the default")
+
+    @property
+    def confidence_us(self) -> int:
+        return int(self.confidence * 1e6)
+
+    @property
+    def window_us(self) -> int:
+        """The least length of a window once the pipe has caught up."""
+        return int((self.window or max(self.confidence / 10, LEAST_WINDOW_S)) * 1e6)

@@ -1,0 +1,67 @@
+"""How far log tables were read: for each base table, the generation of streams that is being read and the time up to which it was.
+
+Invariant: all of a table's log with a `cdc$time` up to `time` is in the sink, whichever generation it lies in: a generation is read to its
+end before the next one begins. Times only rise from batch to batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from headrace.model.schema import TableName
+from headrace.sources.base import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in one table's log."""
+
+    generation: int
+    """When the generation began to operate, milliseconds since 1970: that is its name."""
+    time: int
+    """Microseconds since 1970; rows of this very microsecond were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place in the logs of all of a pipe's tables."""
+
+    places: Mapping[TableName, Place] = field(default_factory=dict)
+    gtid: str = ""
+
+    @classmethod
+    def from_json(cls, raw: Offset) -> LogPosition:
+        return cls({parse_name(name): Place(int(generation), int(time)) for name, (generation, time) in raw.items()})
+
+    def to_json(self) -> Offset:
+        return {str(name): [place.generation, place.time] for name, place in sorted(self.places.items())}
+
+    @property
+    def version(self) -> int:
+        """Rises with the position. (No row's version: cells have their write times.)"""
+        return sum(place.time // 1000 for place in self.places.values())
+
+    @property
+    def reached(self) -> int:
+        """The time up to which every table was read; 0 if there is no table."""
+        return min((place.time for place in self.places.values()), default=0)
+
+    def covers(self, tables: Mapping[TableName, int]) -> bool:
+        """Whether each of these tables was read up to its time."""
+        return all(name in self.places and self.places[name].time >= time for name, time in tables.items())
+
+    def __str__(self) -> str:
+        return f"{moment(self.reached)} in {len(self.places)} tables" if self.places else "the beginning"
+
+
+def parse_name(text: str) -> TableName:
+    """A table from `keyspace.table`; neither part has a dot."""
+    keyspace, _, table = text.partition(".")
+    return TableName(keyspace, table)
+
+
+def moment(micros: int) -> str:
+    """A time for people, in UTC."""
+    return datetime.fromtimestamp(micros // 1000 / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,86 @@
+"""Which stretch of a table's log is read next: pure arithmetic of times.
+
+A window lies in one generation of streams and ends at a moment that has been over for the confidence time. Microseconds are not cut, so a
+window holds all rows of a `cdc$time` or none. Windows grow fourfold while they hold little and shrink to what holds enough: so an old
+generation without a change costs a few windows, whatever its age.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.sources.scylla.position import Place
+
+FIRST_US: Final = 60_000_000
+"""The length of the first window while a pipe catches up."""
+_GROWTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows of a generation with `after < cdc$time <= until`, in microseconds."""
+
+    generation: int
+    after: int
+    until: int
+
+    @property
+    def length(self) -> int:
+        return self.until - self.after
+
+
+def start_us(generation: int) -> int:
+    """The first microsecond of a generation."""
+    return generation * 1000
+
+
+def generation_at(generations: Sequence[int], time: int) -> int | None:
+    """The generation that operated at a microsecond; None if that was before the first. `generations` rise."""
+    found = bisect.bisect_right(generations, time // 1000)
+    return generations[found - 1] if found else None
+
+
+def following(generations: Sequence[int], generation: int) -> int | None:
+    """The generation after one; None if it is the last."""
+    found = bisect.bisect_right(generations, generation)
+    return generations[found] if found < len(generations) else None
+
+
+def onward(place: Place, generations: Sequence[int]) -> Place:
+    """The place where reading goes on: in the next generation (as often as need be) if a generation was read to its end."""
+    while (after := following(generations, place.generation)) is not None and place.time >= start_us(after) - 1:
+        place = Place(after, place.time)
+    return place
+
+
+def next_window(place: Place, generations: Sequence[int], horizon: int, size: int, least: int) -> Window | None:
+    """The window to read from a place on, `size` long at the most; None if nothing is due.
+
+    Nothing after `horizon` is read. A window that is shorter than `least` waits, unless its generation ends with it.
+    """
+    place = onward(place, generations)
+    after = following(generations, place.generation)
+    end = start_us(after) - 1 if after is not None else None
+    until = min(horizon, place.time + max(size, least))
+    if end is not None and until >= end:
+        until = end
+    elif until - place.time < least:
+        return None
+    return Window(place.generation, place.time, until) if until > place.time else None
+
+
+def covered(start: Place, end: Place) -> Window:
+    """The window that leads from one place to another: all of it lies in the latter's generation."""
+    return Window(end.generation, max(start.time, start_us(end.generation) - 1), end.time)
+
+
+def adapted(size: int, window: Window, rows: int, wanted_rows: int, least: int) -> int:
+    """How long the next window may be, given how many rows the last one had."""
+    fit = window.length * wanted_rows // max(rows, 1)
+    if fit < size:
+        return max(fit, least)
+    # A window that was cut short by the clock says nothing about how much more a longer one would bear.
+    return min(fit, size * _GROWTH) if window.length >= size else size

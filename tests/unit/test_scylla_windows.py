@@ -1,0 +1,106 @@
+"""Windows tile the log: nothing is left out or read before its time, generations follow each other, and cold starts are short."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.model.schema import TableName
+from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.windows import FIRST_US, Window, adapted, covered, following, generation_at, next_window, onward, start_us
+
+S = 1_000_000
+YEAR = 365 * 86400 * S
+
+
+def test_a_window_ends_at_the_horizon_and_waits_until_it_is_long_enough() -> None:
+    place = Place(1000, 10 * S)
+    assert next_window(place, [1000], 12 * S, FIRST_US, 3 * S) is None
+    assert next_window(place, [1000], 13 * S, FIRST_US, 3 * S) == Window(1000, 10 * S, 13 * S)
+    assert next_window(place, [1000], 500 * S, FIRST_US, 3 * S) == Window(1000, 10 * S, 70 * S)
+    assert next_window(place, [1000], 5 * S, FIRST_US, 3 * S) is None
+
+
+def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
+    generations = [1000, 20_000, 90_000]
+    window = next_window(Place(1000, 19 * S), generations, 100 * S, FIRST_US, 3 * S)
+    # Shorter than the least, but nothing will be added to it.
+    assert window == Window(1000, 19 * S, 20 * S - 1)
+    there = Place(1000, window.until)
+    assert onward(there, generations) == Place(20_000, 20 * S - 1)
+    assert next_window(there, generations, 100 * S, FIRST_US, 3 * S) == Window(20_000, 20 * S - 1, 80 * S - 1)
+    # The end of a generation has to be over for the confidence time too.
+    assert next_window(Place(1000, 19 * S), generations, 20 * S - 2, FIRST_US, 3 * S) is None
+    assert (generation_at(generations, 20 * S - 1), generation_at(generations, 20 * S), generation_at(generations, S - 1)) == (
+        1000,
+        20_000,
+        None,
+    )
+    assert (following(generations, 20_000), following(generations, 90_000)) == (90_000, None)
+
+
+def test_what_was_planned_is_found_again_from_its_two_ends() -> None:
+    generations = [1000, 20_000]
+    start = Place(1000, 20 * S - 1)
+    window = next_window(start, generations, 100 * S, FIRST_US, S)
+    assert window is not None
+    assert covered(start, Place(window.generation, window.until)) == window
+    # A generation that was skipped because its rows are gone is not read in the next one's streams.
+    assert covered(Place(1000, 2 * S), Place(20_000, 30 * S)) == Window(20_000, 20 * S - 1, 30 * S)
+
+
+def test_a_cold_start_over_a_year_without_a_change_takes_a_few_windows() -> None:
+    place, size, windows = Place(1000, S), FIRST_US, 0
+    while (window := next_window(place, [1000], YEAR, size, 3 * S)) is not None:
+        windows += 1
+        size = adapted(size, window, 0, 200_000, 3 * S)
+        place = Place(window.generation, window.until)
+    assert windows <= 12
+    assert YEAR - place.time < 3 * S
+
+
+def test_windows_shrink_to_what_holds_enough_and_grow_again() -> None:
+    size = 3600 * S
+    crowded = adapted(size, Window(0, 0, size), 2_000_000, 200_000, 3 * S)
+    assert crowded == 360 * S
+    assert adapted(crowded, Window(0, 0, crowded), 200_000, 200_000, 3 * S) == crowded
+    assert adapted(crowded, Window(0, 0, crowded), 10, 200_000, 3 * S) == 4 * crowded
+    assert adapted(crowded, Window(0, 0, crowded), 150_000, 200_000, 3 * S) == crowded * 4 // 3
+    assert adapted(crowded, Window(0, 0, 5 * S), 10, 200_000, 3 * S) == crowded, "it was the clock that cut it short"
+    assert adapted(10 * S, Window(0, 0, 10 * S), 10**9, 200_000, 3 * S) == 3 * S
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True).map(sorted),
+    st.lists(st.integers(0, 8000), min_size=1, max_size=30).map(sorted),
+    st.integers(1, 3000),
+    st.integers(1, 400),
+)
+def test_windows_tile_everything_once(generations: list[int], clock: list[int], size_ms: int, least_ms: int) -> None:
+    place = Place(generations[0], start_us(generations[0]) - 1)
+    begun, seen = place.time, []
+    for now in clock:
+        # A generation is known before it operates.
+        while (window := next_window(place, generations, now * 1000, size_ms * 1000, least_ms * 1000)) is not None:
+            assert window.after == place.time
+            assert window.until <= now * 1000
+            assert generation_at(generations, window.after + 1) == generation_at(generations, window.until) == window.generation
+            assert covered(place, Place(window.generation, window.until)) == window
+            seen.append(window)
+            place = Place(window.generation, window.until)
+        ends = {start_us(other) - 1 for other in generations}
+        assert now * 1000 - place.time < least_ms * 1000 or not any(place.time < end <= now * 1000 for end in ends)
+    assert sum(window.length for window in seen) == place.time - begun
+
+
+def test_a_position_survives_spark_and_only_rises() -> None:
+    one, other = TableName("shop", "orders"), TableName("shop", "Items")
+    position = LogPosition({one: Place(1000, 5 * S), other: Place(2000, 3 * S)})
+    assert LogPosition.from_json(position.to_json()) == position
+    assert position.reached == 3 * S
+    assert position.covers({one: 5 * S, other: 3 * S})
+    assert not position.covers({other: 3 * S + 1})
+    assert not position.covers({TableName("shop", "new"): 0})
+    later = LogPosition({**position.places, other: Place(2000, 4 * S)})
+    assert later.version > position.version
+    assert "1970-01-01 00:00:03.000Z" in str(position)
