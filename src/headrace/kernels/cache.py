@@ -33,6 +33,7 @@ KERNEL_MODULES: Final = {
         "resultset",
         "charset_kernels",
     ),
+    "headrace.kafka": ("message_kernels",),
     "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
     "headrace.sinks.kafka": ("json_kernels",),
 }

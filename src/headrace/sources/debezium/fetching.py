@@ -6,18 +6,17 @@ error was fetched whole: every record of it that the topic holds, in order.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
+from headrace.kafka.librdkafka import BatchConsumer
+from headrace.kafka.message_columns import Columns, Gathering
 from headrace.sources.debezium.records import Records
 
 AWAY: Final = "Kafka is away"
@@ -25,19 +24,21 @@ AWAY: Final = "Kafka is away"
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
 """How much of a partition is read at once."""
 _MESSAGES: Final = 5000
+"""Taken at once."""
+_UNKNOWN_BYTES: Final = 256 << 10
+"""As how large records count until some were seen: what is taken at once must fit into memory."""
 _POLL_S, _QUIET_S = 0.1, 30.0
 _SETTINGS: Final = {
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",
     # Records that are gone are an error, never a jump.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     # What is fetched ahead is in vain where the next range is of another partition: little, and asked for again at once.
-    "queued.max.messages.kbytes": 8 << 10,
-    "fetch.queue.backoff.ms": 5,
-    "log_level": 0,
+    "queued.max.messages.kbytes": str(8 << 10),
+    "fetch.queue.backoff.ms": "5",
+    "log_level": "0",
 }
-_CONTEXT: Final = frozenset(f"__debezium.context.{name}" for name in ("connectorLogicalName", "taskId", "connectorName", "runId"))
 _DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
 _GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
@@ -78,10 +79,14 @@ class _Fetcher:
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
         self._heard: KafkaError | None = None
-        settings = {**_SETTINGS, "group.id": "headrace-fetching", **address.client_settings(), "error_cb": self._hear}
-        self._consumer = Consumer(settings)
+        settings = {**_SETTINGS, "group.id": "headrace-fetching", **address.client_settings()}
+        try:
+            self._consumer = BatchConsumer(settings, self._hear, _MESSAGES)
+        except KafkaException as error:
+            raise reading_error(error.args[0], str(address)) from error
         self._at: tuple[str, int, int] | None = None
         """The next record that the consumer will give."""
+        self._usual_bytes = _UNKNOWN_BYTES
 
     def close(self) -> None:
         self._consumer.close()
@@ -91,44 +96,48 @@ class _Fetcher:
             self._turn_to(wanted)
         # Whoever stops in the middle leaves the consumer somewhere.
         self._at = None
-        waiting: list[Message] = []
-        size = 0
-        for messages in self._messages(wanted):
-            waiting += messages
-            size += sum(map(len, messages))
-            if len(waiting) >= BLOCK_ROWS or size >= BLOCK_BYTES:
-                yield _records(wanted, waiting)
-                waiting, size = [], 0
-        if waiting:
-            yield _records(wanted, waiting)
+        gathering = Gathering(min(BLOCK_ROWS, wanted.end - wanted.start))
+        for _ in self._gathered(wanted, gathering):
+            yield _records(wanted, gathering.columns())
 
     def _turn_to(self, wanted: OffsetRange) -> None:
         try:
-            self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+            self._consumer.turn_to(wanted.topic, wanted.partition, wanted.start)
         except KafkaException as error:
             raise self._failure(error.args[0], wanted) from error
 
-    def _messages(self, wanted: OffsetRange) -> Iterator[list[Message]]:
-        """Until the range is whole; topics may have holes, where records were compacted away or transactions given up."""
+    def _gathered(self, wanted: OffsetRange, gathering: Gathering) -> Iterator[None]:
+        """Stops when enough is gathered, and when the range is whole; topics may have holes, where records were compacted away or
+        transactions given up."""
         place, heard, is_past = wanted.start, time.monotonic(), False
         while place < wanted.end:
             # No more than are wanted: what a consumer has given it does not give again.
-            taken = self._consumer.consume(min(_MESSAGES, wanted.end - place), _POLL_S)
-            good = [message for message in taken if message.error() is None]
-            for message in taken:
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    place = max(place, int(message.offset() or 0))
-                elif error is not None:
-                    raise self._failure(error, wanted)
-            if good:
-                last, heard = int(good[-1].offset() or 0), time.monotonic()
-                place, is_past = max(place, last + 1), last >= wanted.end
-                yield good if not is_past else [message for message in good if int(message.offset() or 0) < wanted.end]
+            most = min(wanted.end - place, BLOCK_ROWS - gathering.rows, max(BLOCK_BYTES // self._usual_bytes, 1))
+            before = gathering.bytes
+            with self._consumer.taken(most, _POLL_S) as messages:
+                seen = gathering.add(messages, wanted.end)
+                if seen.has_errors:
+                    place = self._see_to(self._consumer.errors(messages), wanted, place)
+            if seen.last is not None:
+                place, heard, is_past = max(place, seen.last + 1), time.monotonic(), seen.last >= wanted.end
             elif time.monotonic() - heard > _QUIET_S:
                 # A login that is refused looks like a broker that is away, except in what the client heard meanwhile.
                 raise self._failure(self._heard or KafkaError(KafkaError._TIMED_OUT), wanted)
+            if seen.records:
+                self._usual_bytes = max((gathering.bytes - before) // seen.records, 1)
+            if gathering.rows >= BLOCK_ROWS or gathering.bytes >= BLOCK_BYTES:
+                yield
         self._at = None if is_past else (wanted.topic, wanted.partition, wanted.end)
+        if gathering.rows:
+            yield
+
+    def _see_to(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
+        """Where the partition ends, if that is what was told."""
+        for error, offset in errors:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise self._failure(error, wanted)
+            place = max(place, offset)
+        return place
 
     def _hear(self, error: KafkaError) -> None:
         self._heard = error
@@ -157,6 +166,10 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
             place=place,
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
+    if error.code() == KafkaError._INVALID_ARG:
+        return DefiniteError(
+            f"Kafka's client does not take its settings: {error.str()}", place=place, hint="check the properties in the source's address"
+        )
     return TransientError(f"{AWAY}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
 
 
@@ -164,30 +177,5 @@ _fetchers: dict[KafkaAddress, _Fetcher] = {}
 """A worker's process reads range after range."""
 
 
-def _records(wanted: OffsetRange, messages: list[Message]) -> Records:
-    """Messages as columns. The loops here are all of Python that runs for each record: the client gives them one by one."""
-    stamps = np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages))
-    headers = [_telling(message.headers()) for message in messages]
-    return Records(
-        wanted.topic,
-        wanted.partition,
-        pa.array([message.offset() for message in messages], pa.int64()),
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
-        pa.array(stamps * 1000),
-        _header_lists(headers) if any(headers) else None,
-    )
-
-
-def _telling(headers: Any) -> Any:
-    """Without what Debezium says of itself with every record: it would cost more than all the rest."""
-    return [pair for pair in headers if pair[0] not in _CONTEXT] if headers else None
-
-
-def _header_lists(headers: Sequence[Any]) -> pa.ListArray:
-    bounds = np.zeros(len(headers) + 1, np.int32)
-    np.cumsum([len(one) if one else 0 for one in headers], out=bounds[1:])
-    flat = list(itertools.chain.from_iterable(filter(None, headers)))
-    names, values = pa.array([name for name, _ in flat], pa.string()), pa.array([value for _, value in flat], pa.binary())
-    missing = pa.array([not one for one in headers])
-    return pa.ListArray.from_arrays(pa.array(bounds), pa.StructArray.from_arrays([names, values], ["key", "value"]), mask=missing)
+def _records(wanted: OffsetRange, found: Columns) -> Records:
+    return Records(wanted.topic, wanted.partition, found.offset, found.key, found.value, found.timestamp, found.headers)
