@@ -7,10 +7,17 @@ values are settled by these bytes, as the servers do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from headrace.cql.log import OPERATION, TIME, Operation
 from headrace.cql.tables import CqlTable
+from headrace.cql.timeuuid import bulk_micros
+
+_IMAGES: Final = (Operation.PREIMAGE, Operation.POSTIMAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,34 @@ class LogBlock:
 
     An expiry counts from that moment. It is far from `cdc$time` only where the writer chose the timestamp.
     """
+
+    @property
+    def subject(self) -> str:
+        return str(self.table.name)
+
+    @property
+    def changes(self) -> int:
+        """Rows that change something; images do not."""
+        return int(np.isin(self.operations, _IMAGES, invert=True).sum())
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes)
+
+    @property
+    def newest(self) -> int:
+        """The newest `cdc$time`, in microseconds; 0 if there is no row."""
+        return int(self.times.max(initial=0))
+
+    @property
+    def operations(self) -> NDArray[np.int8]:
+        """What each row is, as numbers."""
+        return fixed_bytes(self.rows.column(OPERATION), 1).view(np.int8)[:, 0]
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """The microseconds of each row's `cdc$time`."""
+        return bulk_micros(fixed_bytes(self.rows.column(TIME), 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +83,32 @@ class RowBlock:
     asked for and not found are in `gone`."""
     gone: pa.RecordBatch | None = None
     """Keys of rows that were asked for and are not there; the key's columns as in `rows`."""
+
+    @property
+    def subject(self) -> str:
+        return str(self.table.name)
+
+    @property
+    def changes(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes)
+
+    @property
+    def newest(self) -> int:
+        """Rows are no changes: what is newest is told by the log."""
+        return 0
+
+
+def fixed_bytes(column: pa.BinaryArray, width: int) -> NDArray[np.uint8]:
+    """The values of a column all of whose values have `width` bytes, as rows of a matrix; `ValueError` if one has not."""
+    start, count = column.offset, len(column)
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[start : start + count + 1] if count else np.zeros(1, np.int32)
+    if column.null_count or (np.diff(offsets) != width).any():
+        raise ValueError(f"not all values have {width} bytes")
+    if not count:
+        return np.empty((0, width), np.uint8)
+    data = np.frombuffer(column.buffers()[2], np.uint8)
+    return data[offsets[0] : offsets[-1]].reshape(count, width)

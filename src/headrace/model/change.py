@@ -54,3 +54,16 @@ class ChangeBlock:
         """How many changes the images make up: a before image belongs to the update after it."""
         before = pc.sum(pc.equal(self.op, pa.scalar(Op.BEFORE, pa.uint8()))).as_py() or 0
         return self.rows - int(before)
+
+    @property
+    def subject(self) -> str:
+        return str(self.schema.name)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.images.nbytes)
+
+    @property
+    def newest(self) -> int:
+        """When the newest change was committed; 0 if there is none."""
+        return int(pc.max(self.commit_ts).as_py() or 0)

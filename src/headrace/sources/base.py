@@ -8,16 +8,35 @@ through Spark; bulk data never does. Planning the same range again gives works t
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Protocol
-
-from headrace.model.change import ChangeBlock
+from typing import Any, Protocol, TypeVar
 
 Offset = dict[str, Any]
 Work = dict[str, Any]
 """What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end; `ordered` is all of the batch, for tables whose
 blocks must come in order, and which share of those tables is this task's), "chunk" or "consistent" (read and write a part of a snapshot;
-with `once`, not a second time without the driver's knowing), "mark" (nothing but `until`), or "statement" (passed on to the driver, with
-`query` and `offset`)."""
+with `once`, not a second time without the driver's knowing), "mark" (nothing but `until`), "statement" (passed on to the driver, with
+`query` and `offset`), or "log" (windows of log tables; see `sources.scylla.works`)."""
+
+
+class Block(Protocol):
+    """What a source reads and a sink writes: rows of one table, in whatever form the two share."""
+
+    @property
+    def subject(self) -> str:
+        """The table, for people."""
+
+    @property
+    def changes(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def newest(self) -> int:
+        """When the newest change was made, microseconds since 1970; 0 if nobody knows."""
+
+
+B_co = TypeVar("B_co", bound=Block, covariant=True)
 
 
 class Planner(Protocol):
@@ -43,8 +62,8 @@ class Source(Protocol):
     def planner(self) -> Planner: ...
 
 
-class Reader(Protocol):
+class Reader(Protocol[B_co]):
     """The reading side; belongs to a task. Picklable."""
 
-    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
+    def read(self, work: Work) -> Generator[B_co, None, Work | None]:
         """The work's blocks; what it returns at the end, if anything, is for the driver (a snapshot: its position)."""

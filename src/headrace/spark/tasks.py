@@ -9,15 +9,13 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from headrace.errors import TransientError
-from headrace.model.change import ChangeBlock
-from headrace.sinks.base import Outlet, Writer
-from headrace.sources.base import Reader, Work
+from headrace.sources.base import Block, Reader, Work
 from headrace.spark.faults import carried
 from headrace.spark.logs import mark_log
 
@@ -39,6 +37,20 @@ Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
 
 
+class AnyWriter(Protocol):
+    """Writes blocks of the reader's kind."""
+
+    def write(self, block: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AnyOutlet(Protocol):
+    """What tasks carry of a sink (`sinks.base.Outlet`), whatever kind its blocks are of. Picklable."""
+
+    def writer(self) -> AnyWriter: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One line of what a task did: changes written to a table, or a statement passed on to the driver."""
@@ -55,8 +67,8 @@ class Report:
 class Task:
     """Picklable."""
 
-    reader: Reader
-    sink: Outlet
+    reader: Reader[Block]
+    sink: AnyOutlet
     retry: Retry
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,12 +91,12 @@ class Task:
         finally:
             writer.close()
 
-    def _copy(self, work: Work, writer: Writer) -> list[Report]:
+    def _copy(self, work: Work, writer: AnyWriter) -> list[Report]:
         # What cannot be written ends the reading too: a snapshot's transaction would keep its tables from being altered.
         with closing(self.reader.read(work)) as blocks:
             return self._copy_blocks(work, writer, blocks)
 
-    def _copy_blocks(self, work: Work, writer: Writer, blocks: Generator[ChangeBlock, None, Work | None]) -> list[Report]:
+    def _copy_blocks(self, work: Work, writer: AnyWriter, blocks: Generator[Block, None, Work | None]) -> list[Report]:
         changes: dict[str, list[int]] = {}
         while True:
             try:
@@ -93,10 +105,10 @@ class Task:
                 found = end.value
                 break
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
-            totals = changes.setdefault(str(block.schema.name), [0, 0, 0])
+            totals = changes.setdefault(block.subject, [0, 0, 0])
             totals[0] += block.changes
-            totals[1] += block.images.nbytes
-            totals[2] = max(totals[2], _newest(block))
+            totals[1] += block.nbytes
+            totals[2] = max(totals[2], block.newest)
         written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
         return [_done(work, found), *written]
 
@@ -109,10 +121,6 @@ def _is_restarted() -> bool:
 
 def _done(work: Work, found: Work | None = None) -> Report:
     return Report("done", "", 0, 0, 0, json.dumps(work.get("until") if found is None else found))
-
-
-def _newest(block: ChangeBlock) -> int:
-    return int(pc.max(block.commit_ts).as_py() or 0)
 
 
 def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:
