@@ -356,6 +356,14 @@ def serve(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def scylla_log_schema(arguments: argparse.Namespace) -> int:
+    """Print the definitions of log tables."""
+    from headrace.pipes.scylla.commands import log_schema
+
+    print(log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra))
+    return OK
+
+
 def demo(arguments: argparse.Namespace) -> int:
     """A live database, replicated and verified."""
     from headrace.demo.run import run_demo
@@ -455,6 +463,7 @@ _VERBS = {
     "settings": settings,
     "serve": serve,
     "demo": demo,
+    "scylla log-schema": scylla_log_schema,
 }
 
 

@@ -134,7 +134,20 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
     command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
     command.add_argument("--seconds", type=float, default=20.0, help="how long the workload runs (%(default)s)")
     command.add_argument("--directory", default="", help="where to put the demo's files (a temporary folder, removed at the end)")
+    _add_scylla(verbs, run)
     return parser
+
+
+def _add_scylla(verbs: argparse._SubParsersAction[argparse.ArgumentParser], run: Mapping[str, Verb]) -> None:
+    text = "tools for ScyllaDB's CDC log"
+    commands = verbs.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
+    kinds = commands.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    text = "print the CREATE TABLE of a table's log table"
+    command = kinds.add_parser("log-schema", help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=run["scylla log-schema"])
+    command.add_argument("source", help="a file of CREATE statements, - for standard input, or scylla://user:password@host:port/keyspace")
+    command.add_argument("--table", dest="tables", action="append", default=[], metavar="KS.T", help="which table (those with CDC, or all)")
+    command.add_argument("--cassandra", action="store_true", help="in the words of Apache Cassandra, for a log that Headrace writes")
 
 
 def _command(

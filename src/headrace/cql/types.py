@@ -40,6 +40,13 @@ NATIVE: Final = frozenset(
 COLLECTIONS: Final = frozenset({"list", "set", "map"})
 _TOKEN: Final = re.compile(r'\s*("(?:[^"]|"")+"|\w+|[<>,.])')
 _PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
+_RESERVED: Final = re.compile(
+    r"add|allow|alter|and|apply|asc|authorize|batch|begin|by|columnfamily|create|default|delete|desc|describe|drop|entries|execute"
+    r"|from|full|grant|if|in|index|infinity|insert|into|is|keyspace|limit|mbean|mbeans|modify|nan|norecursive|not|null|of|on|or"
+    r"|order|password|primary|rename|replace|revoke|schema|scylla_counter_shard_list|scylla_timeuuid_list_index|select|set|table|to"
+    r"|token|truncate|unlogged|unset|update|use|using|view|where|with"
+)
+"""Words that no name may be without quotes, in Apache Cassandra or ScyllaDB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,8 @@ class CqlType:
 
 
 def quoted(name: str) -> str:
-    """A name as CQL takes it: in double quotes where it is not plain."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    """A name as CQL takes it: in double quotes where it is not plain, or a word of CQL's own."""
+    return name if _PLAIN.fullmatch(name) and not _RESERVED.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def parse_type(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:

@@ -1,0 +1,226 @@
+"""CQL text to tokens, and a cursor over them.
+
+Comments are gone, names are as the server stores them (lower case unless quoted), strings are without their quotes. Nothing is skipped that
+is not understood: a character that begins no token is an error with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+
+class Kind(StrEnum):
+    """What a token is."""
+
+    NAME = "name"
+    QUOTED = "quoted name"
+    STRING = "string"
+    INTEGER = "integer"
+    FLOAT = "number"
+    BLOB = "blob"
+    UUID = "uuid"
+    DURATION = "duration"
+    BIND = "bind marker"
+    SIGN = "sign"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str
+    """Names: as stored. Strings: what they say. Others: as written."""
+    start: int
+    """Where it begins in the statement's text."""
+    end: int
+
+
+_UNITS: Final = r"(?:mo|ms|us|µs|ns|y|w|d|h|m|s)"
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)
+    | (?P<uuid>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?!\w))
+    | (?P<blob>0x[0-9a-f]*(?!\w))
+    | (?P<duration>(?:\d+"""
+    + _UNITS
+    + r""")+(?!\w))
+    | (?P<float>\d+\.\d*(?:e[+-]?\d+)?(?!\w)|\d+e[+-]?\d+(?!\w))
+    | (?P<integer>\d+(?!\w))
+    | (?P<iso>P(?:\d+W|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}|(?:\d+[YMD])*(?:T(?:\d+[HMS])+)?)(?<!P)(?!\w))
+    | (?P<name>[a-z]\w*)
+    | "(?P<quoted>(?:[^"]|"")+)"
+    | '(?P<string>(?:[^']|'')*)'
+    | \$\$(?P<dollar>.*?)\$\$
+    | (?P<bind>\?)
+    | (?P<sign><=|>=|!=|\+=|-=|[-+*/=<>(),.;:{}\[\]%])
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_PLAIN: Final = {
+    "uuid": Kind.UUID,
+    "blob": Kind.BLOB,
+    "duration": Kind.DURATION,
+    "iso": Kind.DURATION,
+    "float": Kind.FLOAT,
+    "integer": Kind.INTEGER,
+    "dollar": Kind.STRING,
+    "bind": Kind.BIND,
+    "sign": Kind.SIGN,
+}
+
+
+def tokens(text: str) -> list[Token]:
+    """All tokens of a text; the last one is its end."""
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _unreadable(text, at)
+        if match.lastgroup != "space":
+            found.append(_token(match))
+        at = match.end()
+    found.append(Token(Kind.END, "", len(text), len(text)))
+    return found
+
+
+def _token(match: re.Match[str]) -> Token:
+    group = match.lastgroup or ""
+    said = match[group]
+    if group == "name":
+        kind, said = Kind.NAME, said.lower()
+    elif group == "quoted":
+        kind, said = Kind.QUOTED, said.replace('""', '"')
+    elif group == "string":
+        kind, said = Kind.STRING, said.replace("''", "'")
+    else:
+        kind = _PLAIN[group]
+    return Token(kind, said, match.start(), match.end())
+
+
+def _unreadable(text: str, at: int) -> DefiniteError:
+    return DefiniteError(
+        "cannot read this CQL", place=f"character {at}: {shortened(text[at:])}", hint="check the statement's quotes and signs"
+    )
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """A text in one line, its beginning only."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+class Cursor:
+    """Reads tokens from the first to the last."""
+
+    def __init__(self, text: str, found: list[Token] | None = None) -> None:
+        self.text = text
+        self._tokens = tokens(text) if found is None else found
+        self._at = 0
+
+    @property
+    def peek(self) -> Token:
+        return self._tokens[self._at]
+
+    def ahead(self, count: int) -> Token:
+        """The token that comes after so many others."""
+        return self._tokens[min(self._at + count, len(self._tokens) - 1)]
+
+    def take(self) -> Token:
+        token = self._tokens[self._at]
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def is_word(self, *words: str) -> bool:
+        """Whether the next tokens are these words, in this order."""
+        return all(self.ahead(i).kind is Kind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
+
+    def is_sign(self, sign: str) -> bool:
+        return self.peek.kind is Kind.SIGN and self.peek.text == sign
+
+    def skip_word(self, *words: str) -> bool:
+        """Take the words if they come next, all of them."""
+        if not self.is_word(*words):
+            return False
+        for _ in words:
+            self.take()
+        return True
+
+    def skip_sign(self, sign: str) -> bool:
+        if not self.is_sign(sign):
+            return False
+        self.take()
+        return True
+
+    def word(self, *words: str) -> None:
+        """The words must come next."""
+        for word in words:
+            if not self.skip_word(word):
+                raise self.unexpected(word.upper())
+
+    def sign(self, sign: str) -> None:
+        if not self.skip_sign(sign):
+            raise self.unexpected(sign)
+
+    def name(self) -> str:
+        """A name, quoted or not."""
+        if self.peek.kind not in (Kind.NAME, Kind.QUOTED):
+            raise self.unexpected("a name")
+        return self.take().text
+
+    def names(self) -> list[str]:
+        """Names with commas between them, in brackets."""
+        self.sign("(")
+        found = [self.name()]
+        while self.skip_sign(","):
+            found.append(self.name())
+        self.sign(")")
+        return found
+
+    @property
+    def at_end(self) -> bool:
+        return self.peek.kind is Kind.END
+
+    def end(self) -> None:
+        """Nothing but a semicolon may come."""
+        self.skip_sign(";")
+        if not self.at_end:
+            raise self.unexpected("the statement's end")
+
+    def unexpected(self, wanted: str) -> DefiniteError:
+        here = shortened(self.text[self.peek.start :]) or "the end"
+        return DefiniteError(
+            f"cannot read this CQL: {wanted} is expected at {here!r}", place=f"statement {shortened(self.text)}", hint="check its spelling"
+        )
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a script, at its semicolons; those of a BATCH stay together."""
+    found: list[str] = []
+    begin: int | None = None
+    in_batch = False
+    last = 0
+    for token, after in _pairs(tokens(text)):
+        if token.kind is Kind.END:
+            break
+        if begin is None:
+            begin, in_batch = token.start, token.text == "begin" and token.kind is Kind.NAME
+        if token.text == "apply" and after.text == "batch" and token.kind is Kind.NAME:
+            in_batch = False
+        last = token.end
+        if token.kind is Kind.SIGN and token.text == ";" and not in_batch:
+            found.append(text[begin : token.start])
+            begin = None
+    if begin is not None:
+        found.append(text[begin:last])
+    return [one for one in found if one.strip()]
+
+
+def _pairs(found: list[Token]) -> Iterable[tuple[Token, Token]]:
+    return zip(found, found[1:] + found[-1:], strict=True)
