@@ -69,7 +69,12 @@ class RowBlock:
 
     table: CqlTable
     rows: pa.RecordBatch
-    """The base table's columns by their names, each `binary`. A row of static columns alone has null clustering columns."""
+    """The base table's columns by their names, each `binary`. Static columns have rows of their own, with null clustering columns, and are
+    null in all others (in a table without clustering columns nothing is static).
+
+    A list (not frozen) holds exactly the elements that were written up to `as_of`, in their order, so the log's elements after `as_of` are
+    beside them; null is an empty list as of then. Of all else, cells after `as_of` may be among them: they have the log's timestamps. A row
+    whose regular columns are all null is there by its marker alone; of all other rows' markers nothing is known."""
     times: pa.RecordBatch
     """For each column that is not of the key, by its name, `list<int64>`: the write times of its cells in microseconds, one for an atomic
     column, one for each element (in the order of the value; a user type: one per field) for others. Null: the server does not tell; then
@@ -80,9 +85,10 @@ class RowBlock:
     """Microseconds since 1970. Every write with a timestamp up to this is in the rows; what was written later may be or not."""
     again: bool = False
     """Whether the rows were read again because the log named what a snapshot cannot know (a list's keys, a row's marker): then the rows
-    asked for and not found are in `gone`."""
+    asked for and not found are in `gone`. (Of static columns nothing is gone: they are null.)"""
     gone: pa.RecordBatch | None = None
-    """Keys of rows that were asked for and are not there; the key's columns as in `rows`."""
+    """Keys of rows that were asked for and are not there: as of `as_of`, none of their regular cells and no marker lives. The key's columns
+    as in `rows`; clustering columns are never null here."""
 
     @property
     def subject(self) -> str:

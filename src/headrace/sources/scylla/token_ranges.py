@@ -1,0 +1,96 @@
+"""A table in parts by its partitions' tokens.
+
+Every partition has one token, so every row lies in exactly one part however the ring is cut; where the cuts are matters only for how evenly
+and how near to its replicas a part is read. What is read already is kept as ranges, not as numbers of parts: the rest may be cut anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+_RING: Final = 1 << 64
+CHUNK_BYTES: Final = 64 << 20
+_MOST_CHUNKS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TokenRange:
+    """Tokens above `start` and up to `end`. No partition has the least token of all, so `WHOLE` is every partition."""
+
+    start: int
+    end: int
+
+    @property
+    def share(self) -> float:
+        """Of the whole ring; tokens are spread evenly, so about the same share of the partitions."""
+        return (self.end - self.start) / _RING
+
+    def to_json(self) -> list[int]:
+        return [self.start, self.end]
+
+    @classmethod
+    def from_json(cls, raw: Sequence[int]) -> TokenRange:
+        return cls(raw[0], raw[1])
+
+
+WHOLE: Final = TokenRange(LEAST, GREATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What a cluster says of how a table is spread."""
+
+    tokens: tuple[int, ...]
+    """Where the nodes' own ranges end."""
+    bytes: int = 0
+    """About how large the table is; 0 if nobody knows."""
+    partitions: int = 0
+
+
+def left_over(done: Iterable[TokenRange], of: TokenRange = WHOLE) -> list[TokenRange]:
+    """What of a range is in none of those that are done, in order."""
+    found, start = [], of.start
+    for one in sorted(done):
+        if one.start > start:
+            found.append(TokenRange(start, min(one.start, of.end)))
+        start = max(start, one.end)
+        if start >= of.end:
+            break
+    if start < of.end:
+        found.append(TokenRange(start, of.end))
+    return found
+
+
+def covered(done: Iterable[TokenRange]) -> float:
+    """Which share of the ring the ranges are, overlaps counted once."""
+    return 1.0 - sum(one.share for one in left_over(done))
+
+
+def cut(ranges: Iterable[TokenRange], ring: Ring, least: int, chunk_bytes: int = CHUNK_BYTES) -> list[TokenRange]:
+    """The ranges in parts of about `chunk_bytes`, at least so many of the whole ring; where that can be, cut where nodes' ranges end."""
+    count = min(max(least, -(-ring.bytes // chunk_bytes), 1), _MOST_CHUNKS)
+    widest = -(-_RING // count)
+    return [part for one in ranges for part in _parts(one, ring.tokens, widest)]
+
+
+def _parts(whole: TokenRange, tokens: Iterable[int], widest: int) -> Iterator[TokenRange]:
+    bounds = sorted({whole.start, *(token for token in tokens if whole.start < token < whole.end), whole.end})
+    start = whole.start
+    for before, after in pairwise(bounds):
+        if after - start <= widest:
+            # Small neighbours are read together: a table with little in it is not asked for once for each node's every range.
+            continue
+        if before > start:
+            yield TokenRange(start, before)
+            start = before
+        pieces = -(-(after - start) // widest)
+        for i in range(1, pieces):
+            end = before + (after - before) * i // pieces
+            yield TokenRange(start, end)
+            start = end
+    if start < whole.end:
+        yield TokenRange(start, whole.end)
