@@ -34,6 +34,7 @@ KERNEL_MODULES: Final = {
         "charset_kernels",
     ),
     "headrace.kafka": ("message_kernels",),
+    "headrace.cql": ("splitting", "scalars", "digits"),
     "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
     "headrace.sinks.kafka": ("json_kernels",),
 }
