@@ -12,8 +12,10 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlencode
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,6 +24,7 @@ from headrace.demo.private_process import PrivateProcess, find_free_port
 from headrace.demo.server import run_to_end
 from headrace.errors import TransientError
 from testkit.cache import cache_dir, hold_lock
+from testkit.certificates import Authority, Pair
 from testkit.maven_fetch import fetch_broker, java_program
 
 REPLY_TIMEOUT_S = 60.0
@@ -35,14 +38,49 @@ silent.addHandler(logging.NullHandler())
 silent.propagate = False
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerTls:
+    """What a broker and its clients show each other, all signed by one authority: both must."""
+
+    authority: Authority
+    broker: Pair
+    client: Pair
+
+    @classmethod
+    def made(cls, directory: Path) -> Self:
+        authority = Authority(directory, "authority")
+        return cls(authority, authority.issue("broker", hosts=("127.0.0.1",)), authority.issue("client"))
+
+    def client_properties(self) -> dict[str, str]:
+        """By librdkafka's names."""
+        own = {"ssl.certificate.location": str(self.client.cert), "ssl.key.location": str(self.client.key)}
+        return {"ssl.ca.location": str(self.authority.cert), **own}
+
+    def broker_properties(self, directory: Path) -> dict[str, object]:
+        """For the listener of clients; Kafka reads a key and its certificates from one file."""
+        store = directory / "broker.pem"
+        store.write_bytes(self.broker.key.read_bytes() + self.broker.cert.read_bytes())
+        stores: dict[str, object] = {
+            "keystore.type": "PEM",
+            "keystore.location": store,
+            "truststore.type": "PEM",
+            "truststore.location": self.authority.cert,
+            "client.auth": "required",
+        }
+        return {f"listener.name.clients.ssl.{name}": value for name, value in stores.items()}
+
+
 class PrivateBroker(PrivateProcess):
-    """One broker on a directory of its own. With `accounts` (name to password) its clients must log in by SASL/PLAIN."""
+    """One broker on a directory of its own. With `accounts` (name to password) its clients must log in by SASL/PLAIN; with `tls` they
+    must show a certificate."""
 
     log_name = "broker.log"
 
-    def __init__(self, directory: Path, accounts: Mapping[str, str] | None = None, **settings: object) -> None:
+    def __init__(
+        self, directory: Path, accounts: Mapping[str, str] | None = None, tls: BrokerTls | None = None, **settings: object
+    ) -> None:
         super().__init__("the broker", directory)
-        self.accounts = dict(accounts or {})
+        self.accounts, self.tls = dict(accounts or {}), tls
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.port, self._controller_port = find_free_port(), find_free_port()
         self.java_options: Sequence[str] | None = None
@@ -59,17 +97,16 @@ class PrivateBroker(PrivateProcess):
 
     def url(self, topic: str = "") -> str:
         """The broker's address in the form that the `headrace` command takes."""
-        if not self.accounts:
-            return f"kafka://{self.servers}/{topic}"
-        user, password = next(iter(self.accounts.items()))
-        return f"kafka://{user}:{password}@{self.servers}/{topic}?security.protocol=SASL_PLAINTEXT"
+        user = "".join(f"{user}:{password}@" for user, password in list(self.accounts.items())[:1])
+        return f"kafka://{user}{self.servers}/{topic}" + (f"?{urlencode(self._security())}" if self._security() else "")
 
     def client_settings(self, **more: Any) -> dict[str, Any]:
         """Settings of a client of confluent-kafka's; `more` with underscores for dots."""
         found: dict[str, Any] = {"bootstrap.servers": self.servers, "logger": silent}
+        found |= self._security()
         if self.accounts:
             user, password = next(iter(self.accounts.items()))
-            found |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
+            found |= {"sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
         return {**found, **{name.replace("_", "."): value for name, value in more.items()}}
 
     def create_topic(self, name: str | None = None, partitions: int = 1, *, compact: bool = False, **settings: object) -> str:
@@ -106,6 +143,14 @@ class PrivateBroker(PrivateProcess):
     def admin(self) -> AdminClient:
         return AdminClient(self.client_settings())
 
+    @property
+    def _protocol(self) -> str:
+        return ("SASL_" if self.accounts else "") + ("SSL" if self.tls is not None else "PLAINTEXT")
+
+    def _security(self) -> dict[str, str]:
+        plain = {} if self._protocol == "PLAINTEXT" else {"security.protocol": self._protocol}
+        return {**plain, **(self.tls.client_properties() if self.tls is not None else {})}
+
     def _prepare(self) -> None:
         self._asking = None
         if not self.data_dir.exists():
@@ -115,14 +160,15 @@ class PrivateBroker(PrivateProcess):
             making.rename(self.data_dir)
 
     def _write_settings(self) -> Path:
-        clients = "SASL_PLAINTEXT" if self.accounts else "PLAINTEXT"
         settings: dict[str, object] = {
             **_common_settings(self.data_dir, self._controller_port),
             "listeners": f"CLIENTS://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": f"CLIENTS://127.0.0.1:{self.port}",
             "inter.broker.listener.name": "CLIENTS",
-            "listener.security.protocol.map": f"CLIENTS:{clients},CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": f"CLIENTS:{self._protocol},CONTROLLER:PLAINTEXT",
         }
+        if self.tls is not None:
+            settings |= self.tls.broker_properties(self.directory)
         if self.accounts:
             inner = secrets.token_hex(8)
             users = " ".join(f'user_{name}="{password}"' for name, password in {**self.accounts, "broker": inner}.items())

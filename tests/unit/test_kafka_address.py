@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,42 @@ def test_secret_properties_leave_the_address_and_come_back(monkeypatch: pytest.M
     assert whole["ssl.key.password"] == "a&b"
     assert without_secrets("kafka://h:1/t?ssl.key.password=x") == ("kafka://h:1/t", "ssl.key.password=x")
     assert without_secrets("kafka://h:1/t") == ("kafka://h:1/t", "")
+
+
+def test_certificates_in_the_words_of_javas_client(tmp_path: Path) -> None:
+    for name, text in (
+        ("ca", "authority"),
+        ("cert", "ours"),
+        ("key", "-----BEGIN PRIVATE KEY-----"),
+        ("old", "-----BEGIN RSA PRIVATE KEY"),
+    ):
+        (tmp_path / name).write_text(text)
+    own = f"ssl.certificate.location={tmp_path}/cert&ssl.key.location={tmp_path}/"
+    same = "security.protocol=SSL&ssl.key.password=secret&ssl.endpoint.identification.algorithm=none"
+    address = parse_kafka_url(f"kafka://h:1/?{same}&ssl.ca.location={tmp_path}/ca&{own}key")
+    assert address.spark_options() == {
+        "kafka.bootstrap.servers": "h:1",
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.ssl.key.password": "secret",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "authority",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": "ours",
+        "kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----",
+    }
+    for query, place in (
+        (f"{own}old", "ssl.key.location"),
+        ("ssl.ca.location=/nowhere", "ssl.ca.location"),
+        ("enable.ssl.certificate.verification=false", "enable.ssl.certificate.verification"),
+    ):
+        with pytest.raises(DefiniteError) as caught:
+            parse_kafka_url(f"kafka://h:1/?{query}").spark_options()
+        assert caught.value.place == place
+        assert caught.value.hint
+
+
+def test_an_account_among_the_properties() -> None:
+    address = parse_kafka_url("kafka://h:1/?security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=me&sasl.password=own")
+    assert address.spark_options()["kafka.sasl.mechanism"] == "PLAIN"
+    assert address.spark_options()["kafka.sasl.jaas.config"].endswith('PlainLoginModule required username="me" password="own";')

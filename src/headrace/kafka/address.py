@@ -12,13 +12,14 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from headrace.errors import DefiniteError
+from headrace.kafka.java_properties import java_properties
 
 PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
 SECRETS_VARIABLE: Final = "HEADRACE_KAFKA_SECRETS"
 """Properties that are secret, written as in an address after its question mark: where a command line puts those of an address."""
 SCHEME: Final = "kafka://"
 _FORM: Final = "write kafka://host:port,host:port/topic?property=value"
-_SECRETS: Final = ("password", "secret", "jaas", "token")
+_SECRETS: Final = ("password", "secret", "jaas", "token", "key.pem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class KafkaAddress:
     user: str = ""
     password: str = field(default="", repr=False)
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Properties of Kafka's clients, by the names that librdkafka and Java's client share."""
+    """Properties of Kafka's clients, by librdkafka's names."""
 
     def __str__(self) -> str:
         user = f"{self.user}@" if self.user else ""
@@ -48,15 +49,15 @@ class KafkaAddress:
 
     def spark_options(self) -> dict[str, str]:
         """What Spark's Kafka source is told."""
-        found = {f"kafka.{name}": value for name, value in self.properties}
-        found["kafka.bootstrap.servers"] = self.servers
-        if self.user:
-            found.setdefault("kafka.security.protocol", "SASL_SSL")
-            mechanism = found.setdefault("kafka.sasl.mechanism", "PLAIN")
-            scram = mechanism.startswith("SCRAM")
+        given = self.client_settings()
+        found = java_properties(given)
+        user = given.get("sasl.username", "")
+        if user and "sasl.jaas.config" not in found:
+            scram = found.get("sasl.mechanism", "").startswith("SCRAM")
             module = "org.apache.kafka.common.security." + ("scram.ScramLoginModule" if scram else "plain.PlainLoginModule")
-            found["kafka.sasl.jaas.config"] = f'{module} required username="{_escape(self.user)}" password="{_escape(self.password)}";'
-        return found
+            password = _escape(given.get("sasl.password", ""))
+            found["sasl.jaas.config"] = f'{module} required username="{_escape(user)}" password="{password}";'
+        return {f"kafka.{name}": value for name, value in found.items()}
 
 
 def parse_kafka_url(url: str) -> KafkaAddress:

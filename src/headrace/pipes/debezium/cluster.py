@@ -6,6 +6,7 @@ Asked through librdkafka, before and beside Spark's own consumers. Invariant: no
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.sources.debezium.fetching import is_denied, reading_error
 
 _TIMEOUT_S: Final = 10.0
+_TRY_S: Final = 2.0
 _HEARING_S: Final = 0.2
 
 
@@ -63,15 +65,18 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
     """What topics there are. A login that is refused looks like a broker that is away, except in what the client hears meanwhile."""
-    try:
-        return consumer.list_topics(timeout=_TIMEOUT_S)
-    except KafkaException:
-        consumer.poll(_HEARING_S)
-        refused = [error for error in heard if is_denied(error)]
-        # Once may be chance: a broker that goes down cuts logins off, too.
-        if len(refused) > 1:
-            raise KafkaException(refused[-1]) from None
-        raise
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return consumer.list_topics(timeout=_TRY_S)
+        except KafkaException:
+            consumer.poll(_HEARING_S)
+            refused = [error for error in heard if is_denied(error)]
+            # Once may be chance: a broker that goes down cuts logins off, too.
+            if len(refused) > 1:
+                raise KafkaException(refused[-1]) from None
+            if time.monotonic() > deadline:
+                raise
 
 
 def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, str], ...]:

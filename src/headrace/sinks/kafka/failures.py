@@ -10,6 +10,10 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 
 _ALLOW: Final = "allow it for this user (Write, Describe and Create on topics; IdempotentWrite on brokers before 3.0)"
 _SIGN_IN: Final = "see the user, the password and the security properties of the address"
+_TRUST: Final = (
+    "name the authority that signed the brokers' certificates in the address (?ssl.ca.location=FILE), and check security.protocol; brokers "
+    "that ask for a certificate need ssl.certificate.location and ssl.key.location, too"
+)
 _DEFINITE: Final[dict[int, str]] = {
     KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic (and message.max.bytes with kafka.properties)",
     KafkaError.INVALID_MSG_SIZE: "raise max.message.bytes of the topic (and message.max.bytes with kafka.properties)",
@@ -28,8 +32,8 @@ _DEFINITE: Final[dict[int, str]] = {
     KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "choose another with kafka.compression",
     KafkaError._AUTHENTICATION: _SIGN_IN,
     KafkaError.SASL_AUTHENTICATION_FAILED: _SIGN_IN,
-    KafkaError._SSL: _SIGN_IN,
-    KafkaError._INVALID_ARG: "see kafka.properties",
+    KafkaError._SSL: _TRUST,
+    KafkaError._INVALID_ARG: "see kafka.properties, and the properties in the address",
 }
 
 

@@ -160,6 +160,19 @@ def is_denied(error: KafkaError) -> bool:
 
 def reading_error(error: KafkaError, place: str) -> HeadraceError:
     """What librdkafka fails of when it reads, as an error of ours."""
+    if error.code() == KafkaError._INVALID_ARG:
+        return DefiniteError(
+            f"the properties in the address of the Kafka cluster cannot be used: {error.str()}",
+            place=place,
+            hint="correct what follows its question mark: properties by librdkafka's names",
+        )
+    if error.code() == KafkaError._SSL:
+        return DefiniteError(
+            f"there is no secure connection to Kafka: {error.str()}",
+            place=place,
+            hint="name the authority that signed the brokers' certificates in the source's address (?ssl.ca.location=FILE), and check "
+            "security.protocol; brokers that ask for a certificate need ssl.certificate.location and ssl.key.location, too",
+        )
     if is_denied(error):
         return DefiniteError(
             f"Kafka does not let us in: {error.str()}",
