@@ -22,6 +22,8 @@ class Place:
     """When the generation began to operate, milliseconds since 1970: that is its name."""
     time: int
     """Microseconds since 1970; rows of this very microsecond were read."""
+    since: int = -1
+    """Where the window began that ended here: rows from before it were read earlier, or were not there any more. -1: nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,10 @@ class LogPosition:
 
     @classmethod
     def from_json(cls, raw: Offset) -> LogPosition:
-        return cls({parse_name(name): Place(int(generation), int(time)) for name, (generation, time) in raw.items()})
+        return cls({parse_name(name): Place(*map(int, place)) for name, place in raw.items()})
 
     def to_json(self) -> Offset:
-        return {str(name): [place.generation, place.time] for name, place in sorted(self.places.items())}
+        return {str(name): [place.generation, place.time, place.since] for name, place in sorted(self.places.items())}
 
     @property
     def version(self) -> int:

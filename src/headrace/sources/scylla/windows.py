@@ -31,6 +31,11 @@ class Window:
     def length(self) -> int:
         return self.until - self.after
 
+    @property
+    def end(self) -> Place:
+        """Where one is when it was read."""
+        return Place(self.generation, self.until, self.after)
+
 
 def start_us(generation: int) -> int:
     """The first microsecond of a generation."""
@@ -52,7 +57,7 @@ def following(generations: Sequence[int], generation: int) -> int | None:
 def onward(place: Place, generations: Sequence[int]) -> Place:
     """The place where reading goes on: in the next generation (as often as need be) if a generation was read to its end."""
     while (after := following(generations, place.generation)) is not None and place.time >= start_us(after) - 1:
-        place = Place(after, place.time)
+        place = Place(after, place.time, place.since)
     return place
 
 
@@ -72,9 +77,9 @@ def next_window(place: Place, generations: Sequence[int], horizon: int, size: in
     return Window(place.generation, place.time, until) if until > place.time else None
 
 
-def covered(start: Place, end: Place) -> Window:
-    """The window that leads from one place to another: all of it lies in the latter's generation."""
-    return Window(end.generation, max(start.time, start_us(end.generation) - 1), end.time)
+def window_to(place: Place) -> Window:
+    """The window that ended at a place."""
+    return Window(place.generation, place.since, place.time)
 
 
 def adapted(size: int, window: Window, rows: int, wanted_rows: int, least: int) -> int:

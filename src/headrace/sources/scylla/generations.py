@@ -1,0 +1,97 @@
+"""Which streams a table's log has, and since when: the port, and what is made of it.
+
+A generation is named by the moment from which on it operates; it is known to clients before that moment. Its streams never change. Tables
+of keyspaces with vnodes share the cluster's generations; a table with tablets has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sources.scylla.position import Place, moment
+from headrace.sources.scylla.windows import following, generation_at, start_us
+
+Groups = tuple[tuple[bytes, ...], ...]
+"""Stream ids by token range: what lies on the same servers stands together."""
+_MARGIN_S: Final = 60
+START_FORMS: Final = "write now, oldest, or a moment such as 2026-05-01T12:00:00Z"
+
+
+class StreamCatalog(Protocol):
+    """What a cluster says of streams."""
+
+    def now(self) -> int:
+        """The servers' time, microseconds since 1970."""
+
+    def generations(self, table: TableName) -> Sequence[int]:
+        """Milliseconds since 1970, rising; as known to the servers not longer ago than half of the confidence time."""
+
+    def streams(self, table: TableName, generation: int) -> Groups:
+        """A generation's streams. Raises if it is not there."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a pipe begins with a table's log."""
+
+    place: Place
+    ttl: int
+    """Seconds for which the log's rows live; 0: for ever."""
+    promised: int
+    """Microseconds since 1970: nothing that was written from then on may go unread."""
+
+
+def floor_us(ttl: int, now: int) -> int:
+    """Before this microsecond rows of a log are gone, or about to be."""
+    return now - max(ttl - min(_MARGIN_S, ttl // 10), 0) * 1_000_000 if ttl else 0
+
+
+def start_at(generations: Sequence[int], time: int) -> Place:
+    """The place from which on everything after `time` is read."""
+    found = generation_at(generations, time)
+    if found is None:
+        return Place(generations[0], start_us(generations[0]) - 1)
+    return Place(found, time)
+
+
+def oldest(generations: Sequence[int], ttl: int, now: int) -> Place:
+    """The place of the oldest row that can be there."""
+    return start_at(generations, max(floor_us(ttl, now), 0))
+
+
+def expired(generations: Sequence[int], since: int, floor: int) -> list[str]:
+    """The generations, or parts of them, between two moments of which nothing can be there any more, for people."""
+    found = []
+    for one in generations:
+        after = following(generations, one)
+        first, last = max(start_us(one), since), min(start_us(after) if after is not None else floor, floor)
+        if first < last:
+            found.append(f"generation {moment(start_us(one))}: {moment(first)} to {moment(last)}")
+    return found
+
+
+def lost_log(table: TableName, since: int, floor: int, ttl: int) -> DefiniteError:
+    """Rows may be gone that nobody read."""
+    return DefiniteError(
+        f"the log of {table} was read up to {moment(since)}, and keeps its rows for {ttl} s: those before {moment(floor)} are gone unread",
+        place=f"table {table}",
+        hint="start over with a new --state and empty targets, so that the table is copied again; or go on without them: "
+        "--set scylla.expired=skip. A longer life of the log helps next time: ALTER TABLE … WITH cdc = {'enabled': true, 'ttl': …}",
+    )
+
+
+def shares(groups: Groups, share: int, of: int, at_once: int) -> list[tuple[bytes, ...]]:
+    """One task's part of the streams, as the lists that its queries ask for; every stream is in exactly one share."""
+    return [group[first : first + at_once] for group in groups[share::of] for first in range(0, len(group), at_once)]
+
+
+def grouped(streams: Sequence[bytes], at_once: int) -> Groups:
+    """Streams of which no ranges are known, by their order: a stream's id begins with its token."""
+    ordered = sorted(streams)
+    return tuple(tuple(ordered[first : first + at_once]) for first in range(0, len(ordered), at_once))

@@ -1,0 +1,210 @@
+"""Batches over the logs of many tables: due windows only, each stream in one task, generations drained, expired rows skipped or refused."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sources.base import Offset
+from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
+from headrace.sources.scylla.generations import Groups, Start, expired, floor_us, grouped, oldest, shares, start_at
+from headrace.sources.scylla.pace import tell, told
+from headrace.sources.scylla.planner import LogPlanner
+from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.windows import start_us
+
+S, DAY = 1_000_000, 86_400
+ORDERS, ITEMS = TableName("shop", "orders"), TableName("shop", "items")
+CHOICES = ScyllaChoices(confidence=30, window=3, batch_rows=1000)
+
+
+@dataclass
+class Cluster:
+    """What a cluster would say, at a moment of the test's choice."""
+
+    time: int
+    known: dict[TableName, list[int]]
+    groups: Groups = ((b"a", b"b", b"c"), (b"d",), (b"e", b"f"))
+    asked: list[tuple[TableName, int]] = field(default_factory=list)
+
+    def now(self) -> int:
+        return self.time
+
+    def generations(self, table: TableName) -> list[int]:
+        return self.known[table]
+
+    def streams(self, table: TableName, generation: int) -> Groups:
+        self.asked.append((table, generation))
+        assert generation in self.known[table]
+        return self.groups
+
+    def close(self) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        self.time += int(seconds * S)
+
+
+def planner(
+    cluster: Cluster, starts: dict[TableName, Start] | None = None, choices: ScyllaChoices = CHOICES, pace: Path | None = None
+) -> LogPlanner:
+    if starts is None:
+        starts = {name: Start(oldest(known, 0, cluster.time), 0, 0) for name, known in cluster.known.items()}
+    return LogPlanner(cluster, starts, choices, 2, pace, cluster.sleep)
+
+
+def times(offset: Offset) -> dict[TableName, tuple[int, int]]:
+    return {name: (place.since, place.time) for name, place in LogPosition.from_json(offset).places.items()}
+
+
+def test_a_batch_holds_a_window_of_each_table_that_is_due() -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [900_000], ITEMS: [100_000]})
+    plan = planner(cluster)
+    first = plan.plan(plan.initial())
+    assert times(first) == {ORDERS: (900 * S - 1, 960 * S - 1), ITEMS: (100 * S - 1, 160 * S - 1)}
+    second = plan.plan(first)
+    assert times(second)[ORDERS] == (960 * S - 1, 970 * S), "not beyond the confidence time"
+    cluster.time += S
+    third = plan.plan(second)
+    assert times(third)[ORDERS] == (960 * S - 1, 970 * S), "a window of three seconds is not full yet"
+    assert times(third)[ITEMS] == (220 * S - 1, 280 * S - 1)
+    [one, other] = plan.works(second, third)
+    assert one["windows"] == other["windows"] == [["shop", "items", 100_000, 220 * S - 1, 280 * S - 1]]
+    assert [(work["share"], work["of"]) for work in (one, other)] == [(0, 2), (1, 2)]
+    # A planner that is started anew plans the same batch from its two ends.
+    assert planner(cluster).works(second, third) == [one, other]
+
+
+def test_nothing_due_gives_the_same_place_again() -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [960_000]})
+    plan = planner(cluster)
+    reached = plan.plan(plan.initial())
+    assert times(reached) == {ORDERS: (960 * S - 1, 970 * S)}
+    assert plan.plan(reached) == reached
+    assert plan.works(reached, reached) == [{"kind": "log", "windows": [], "share": 0, "of": 1}]
+
+
+def test_a_generation_is_drained_before_the_next_one() -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [900_000]})
+    plan = planner(cluster)
+    reached = plan.plan(plan.plan(plan.initial()))
+    assert times(reached)[ORDERS][1] == 970 * S
+    # Announced before it operates, as servers do; the old one's end is read when it is over for the confidence time.
+    cluster.known[ORDERS] = [900_000, 1_010_000]
+    cluster.time = 1020 * S
+    reached = plan.plan(reached)
+    assert times(reached)[ORDERS] == (970 * S, 990 * S)
+    cluster.time = 1041 * S
+    places = []
+    for _ in range(2):
+        reached = plan.plan(reached)
+        places.append(LogPosition.from_json(reached).places[ORDERS])
+    assert places[0] == Place(900_000, 1010 * S - 1, 990 * S)
+    cluster.time = 1060 * S
+    assert LogPosition.from_json(plan.plan(reached)).places[ORDERS] == Place(1_010_000, 1030 * S, 1010 * S - 1)
+    assert cluster.asked == [(ORDERS, 900_000), (ORDERS, 1_010_000)], "a generation's streams are asked for once"
+
+
+def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None:
+    year = 365 * DAY
+    groups = tuple(tuple(bytes([vnode, shard]) for shard in range(8)) for vnode in range(200))
+    cluster = Cluster(year * S, {ORDERS: [1000]}, groups)
+    plan = planner(cluster, pace=tmp_path / "pace.json")
+    reached, queries, batches = plan.initial(), 0, 0
+    while (end := plan.plan(reached)) != reached and times(end)[ORDERS][1] < (year - 40) * S:
+        works = plan.works(reached, end)
+        queries += sum(len(shares(groups, work["share"], work["of"], CHOICES.streams_per_query)) for work in works)
+        batches, reached = batches + 1, end
+        tell(tmp_path / "pace.json", LogPosition.from_json(end), {ORDERS: 0})
+    assert batches <= 13
+    assert queries == batches * 200 < 3000, "windows of 30 s would have taken 1600 streams times a million windows"
+
+
+def test_windows_follow_what_they_hold(tmp_path: Path) -> None:
+    pace = tmp_path / "pace.json"
+    cluster = Cluster(100_000 * S, {ORDERS: [1000]})
+    plan = planner(cluster, pace=pace)
+    lengths, reached = [], plan.initial()
+    for rows in (0, 500, 4000, 1000):
+        reached = plan.plan(reached)
+        since, until = times(reached)[ORDERS]
+        lengths.append((until - since) // S)
+        tell(pace, LogPosition.from_json(reached), {ORDERS: rows})
+    reached = plan.plan(reached)
+    lengths.append((times(reached)[ORDERS][1] - times(reached)[ORDERS][0]) // S)
+    assert lengths == [60, 240, 480, 120, 120]
+    pace.write_text("{")
+    assert told(pace) == {}
+    assert plan.plan(reached) != reached, "a damaged file changes nothing"
+
+
+def test_many_streams_make_windows_longer() -> None:
+    groups = tuple((vnode.to_bytes(2, "big"),) for vnode in range(5000))
+    cluster = Cluster(1000 * S, {ORDERS: [960_000]}, groups)
+    plan = planner(cluster, choices=replace(CHOICES, queries_per_second=400))
+    assert plan.plan(plan.initial()) == plan.initial(), "5000 queries at 400 a second take 12.5 s"
+    cluster.time = 1003 * S
+    assert times(plan.plan(plan.initial()))[ORDERS] == (960 * S - 1, 973 * S)
+
+
+def test_rows_that_expired_before_the_pipe_began_are_skipped_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    generations = [start * 1000 for start in (10 * DAY, 17 * DAY, 19 * DAY)]
+    now = 20 * DAY * S
+    assert oldest(generations, DAY, now) == Place(19 * DAY * 1000, floor_us(DAY, now))
+    assert [line.split(":")[0] for line in expired(generations, 0, floor_us(DAY, now))] == [
+        "generation 1970-01-11 00",
+        "generation 1970-01-18 00",
+        "generation 1970-01-20 00",
+    ]
+    # Begun long ago, and never read: what is gone was not promised.
+    cluster = Cluster(now, {ORDERS: generations})
+    start = Start(start_at(generations, 12 * DAY * S), DAY, now)
+    plan = planner(cluster, {ORDERS: start})
+    with caplog.at_level(logging.WARNING):
+        reached = plan.plan(plan.initial())
+    since, until = times(reached)[ORDERS]
+    assert since == floor_us(DAY, now) == now - (DAY - 60) * S
+    assert until == since + 60 * S
+    assert [record.getMessage().partition("skipped ")[2].partition(":")[0] for record in caplog.records] == [
+        "generation 1970-01-11 00",
+        "generation 1970-01-18 00",
+        "generation 1970-01-20 00",
+    ]
+    [work, _] = plan.works(plan.initial(), reached)
+    assert work["windows"] == [["shop", "orders", 19 * DAY * 1000, since, until]], "nothing is asked for that is gone"
+
+
+def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None:
+    cluster = Cluster(20 * DAY * S, {ORDERS: [1000]})
+    start = Start(Place(1000, 3 * DAY * S), DAY, 3 * DAY * S)
+    reached = LogPosition({ORDERS: Place(1000, 18 * DAY * S, 17 * DAY * S)}).to_json()
+    with pytest.raises(DefiniteError, match=r"read up to 1970-01-19 00:00:00.000Z.*keeps its rows for 86400 s") as raised:
+        planner(cluster, {ORDERS: start}).plan(reached)
+    assert "scylla.expired=skip" in raised.value.hint
+    going = planner(cluster, {ORDERS: start}, replace(CHOICES, expired=OnExpired.SKIP)).plan(reached)
+    assert times(going)[ORDERS][0] == floor_us(DAY, cluster.time)
+
+
+def test_tables_come_and_go_between_runs() -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [900_000], ITEMS: [900_000]})
+    both = planner(cluster)
+    only = planner(cluster, {ORDERS: both.starts[ORDERS]})
+    reached = only.plan(only.initial())
+    added = both.plan(reached)
+    assert times(added)[ITEMS] == (900 * S - 1, 960 * S - 1)
+    assert set(times(only.plan(added))) == {ORDERS}
+
+
+def test_every_stream_is_in_one_share() -> None:
+    streams = [bytes([number]) for number in range(23)]
+    groups = grouped(streams, 4)
+    for of in (1, 2, 3, 7):
+        found = [stream for share in range(of) for query in shares(groups, share, of, 3) for stream in query]
+        assert sorted(found) == streams
+        assert all(len(query) <= 3 for share in range(of) for query in shares(groups, share, of, 3))
+    assert start_at([1000, 5000], 0) == Place(1000, start_us(1000) - 1)
