@@ -1,4 +1,4 @@
-"""Real parts that come as jars: a Kafka broker, a schema registry, Debezium for MariaDB; and Spark's Kafka connector.
+"""Real parts that come as jars: a Kafka broker, a schema registry, Debezium for MariaDB, Cassandra; and Spark's Kafka connector.
 
 Nothing is run that is not pinned: `testkit/maven.txt` names every file with its SHA-256. `python -m testkit.maven_fetch` fills the cache;
 with `--pin` it resolves the heads of the list anew with Maven and writes the list (needs `mvn`; the fetch itself needs nothing).
@@ -41,6 +41,11 @@ def fetch_connect_worker() -> Path:
     return fetch("connect-worker", pins("connect-worker"))
 
 
+def fetch_cassandra() -> Path:
+    """The folder of Apache Cassandra."""
+    return fetch("cassandra", pins("cassandra"))
+
+
 def fetch_registry() -> Path:
     """The folder in which the schema registry's archive is unpacked."""
     wanted = pins("schema-registry")
@@ -68,6 +73,7 @@ PARTS: Mapping[str, Callable[[], Path]] = {
     "the schema registry": fetch_registry,
     "Debezium for MariaDB": fetch_debezium_mariadb,
     "Kafka Connect": fetch_connect_worker,
+    "Cassandra": fetch_cassandra,
 }
 
 

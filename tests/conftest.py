@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from headrace.cql.session import CqlSession, connect
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker
+from testkit.cassandra import PrivateCassandra
 from testkit.debezium import Worker
-from testkit.maven_fetch import fetch_broker, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
+from testkit.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.schema_registry import PrivateRegistry
 from testkit.servers import FLAVOURS, build, find_program
 from testkit.spreading import Spreading, longest_first
@@ -228,3 +230,47 @@ def debezium_mariadb_jars(pytestconfig: pytest.Config) -> Path:
     """The folder of Debezium's engine with the MariaDB connector."""
     _require("Debezium for MariaDB", pytestconfig, fetch_debezium_mariadb)
     return fetch_debezium_mariadb()
+
+
+@pytest.fixture(scope="session")
+def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCassandra]:
+    """The session's Cassandra. Do not stop it; `keyspace` is a keyspace of one's own."""
+    _require("Cassandra", pytestconfig, fetch_cassandra)
+    shared = PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server")
+    try:
+        yield shared.start()
+    finally:
+        shared.remove()
+
+
+@pytest.fixture(scope="session")
+def cql(cassandra: PrivateCassandra) -> Iterator[CqlSession]:
+    """The session's connection to the session's Cassandra."""
+    with connect(cassandra.address()) as session:
+        yield session
+
+
+@pytest.fixture
+def keyspace(cql: CqlSession) -> Iterator[str]:
+    """The name of a new, empty keyspace on `cassandra`."""
+    name = f"test_{secrets.token_hex(4)}"
+    cql.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    yield name
+    cql.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+@pytest.fixture
+def fresh_cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., PrivateCassandra]]:
+    """Starts nodes that belong to this test alone: `fresh_cassandra(accounts=True)`. A start is some five seconds of a core."""
+    servers: list[PrivateCassandra] = []
+
+    def start(**settings: Any) -> PrivateCassandra:
+        _require("Cassandra", pytestconfig, fetch_cassandra)
+        servers.append(PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server", **settings))
+        return servers[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in servers:
+            one.remove()

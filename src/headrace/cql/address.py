@@ -1,0 +1,159 @@
+"""Where a ScyllaDB or Cassandra cluster is, who we are there, and how we speak to it.
+
+`scylla://user:password@host,host:9042/keyspace?dc=DC&tls=…&consistency=quorum` is a source; `cql://…`, the same with another word, is where
+a log is replayed. An address never shows its password: not in `repr`, not in a log, not in an error.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from headrace.cql.tls import Tls, TlsMode, tls_settings
+from headrace.errors import DefiniteError
+
+PORT: Final = 9042
+PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADRACE_SINK_PASSWORD"}
+"""By the word an address begins with: where its password may be instead."""
+CONSISTENCIES: Final = ("one", "two", "three", "quorum", "all", "local_one", "local_quorum", "each_quorum")
+CONNECT_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 60.0
+_LONGEST_TIMEOUT_S: Final = 31_536_000.0
+_FORM: Final = "write scylla://user:password@host,host:9042/keyspace"
+_SETTINGS: Final = ("dc", "tls", "ca", "cert", "key", "consistency", "connect-timeout", "read-timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class CqlAddress:
+    """Some hosts of a cluster (the others are found through them), an account, a keyspace if one is meant."""
+
+    hosts: tuple[tuple[str, int], ...]
+    keyspace: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+    dc: str = ""
+    """The datacenter whose nodes are asked; that of the first host that answers if none is given."""
+    tls: Tls = field(default_factory=lambda: Tls(TlsMode.DISABLED))
+    consistency: str = "quorum"
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
+    scheme: str = "scylla"
+
+    def __str__(self) -> str:
+        user = f"{self.user}@" if self.user else ""
+        return f"{self.scheme}://{user}{self.servers}/{self.keyspace}"
+
+    @property
+    def servers(self) -> str:
+        """host:port, separated by commas."""
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+
+    @property
+    def shows_password(self) -> bool:
+        """Whether the password travels in the clear to another machine."""
+        return bool(self.user) and self.tls.mode is TlsMode.DISABLED and not all(_is_loopback(host) for host, _ in self.hosts)
+
+
+def is_cql(url: str) -> bool:
+    """Whether an address is one of these."""
+    return url.startswith(tuple(f"{scheme}://" for scheme in PASSWORD_VARIABLES))
+
+
+def password_variable(url: str) -> str:
+    """The environment variable that may hold the address's password."""
+    return PASSWORD_VARIABLES[url.partition("://")[0]]
+
+
+def parse_cql_url(url: str) -> CqlAddress:
+    """`scylla://user:password@host,host:9042/keyspace?setting=value`; the password may come from the environment instead."""
+    if not is_cql(url):
+        raise _unreadable()
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    where, _, keyspace = place.partition("/")
+    account, at, servers = where.rpartition("@")
+    user, colon, password = account.partition(":")
+    if (at and not user) or "/" in keyspace.strip("/"):
+        raise _unreadable()
+    secret = (unquote(password) if colon else os.environ.get(password_variable(url), "")) if user else ""
+    settings = _settings(query)
+    consistency = settings.get("consistency", "quorum").lower().replace("-", "_")
+    if consistency not in CONSISTENCIES:
+        raise DefiniteError("consistency in the server's address is none of CQL's levels", hint="write one of " + ", ".join(CONSISTENCIES))
+    return CqlAddress(
+        _hosts(servers),
+        unquote(keyspace.strip("/")),
+        unquote(user),
+        secret,
+        settings.get("dc", ""),
+        tls_settings(*(settings.get(name, "") for name in ("tls", "ca", "cert", "key"))),
+        consistency,
+        _seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S),
+        _seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S),
+        scheme,
+    )
+
+
+def _hosts(servers: str) -> tuple[tuple[str, int], ...]:
+    """`host,host:port`: a host without a port has that of the last one."""
+    named = [_host(server) for server in servers.split(",") if server]
+    if not named:
+        raise _unreadable()
+    common = named[-1][1] or PORT
+    return tuple((host, port or common) for host, port in named)
+
+
+def _host(server: str) -> tuple[str, int]:
+    if server.startswith("["):
+        host, bracket, port = server[1:].partition("]")
+        port = port.removeprefix(":")
+        if not bracket or ":" not in host:
+            raise _unreadable()
+    else:
+        host, _, port = server.partition(":")
+    if not host or (port and not (port.isdigit() and 0 < int(port) < 65536)):
+        raise _unreadable()
+    return unquote(host), int(port or 0)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """The settings after the question mark; a value is never repeated in an error, it may be a secret in the wrong place."""
+    known = "known settings: " + ", ".join(_SETTINGS)
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name not in _SETTINGS:
+            raise DefiniteError(f"the server's address has an unknown setting {name!r}", hint=known)
+        if name in found:
+            raise DefiniteError(f"the server's address has the setting {name!r} twice", hint="give it once")
+        if not value:
+            raise DefiniteError(f"the server's address gives {name!r} no value", hint=f"write {name}=VALUE, or leave it out")
+        found[name] = value
+    if text and not found:
+        raise DefiniteError("the settings in the server's address cannot be read", hint=f"write ?name=value&name=value; {known}")
+    return found
+
+
+def _seconds(name: str, text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
+        raise DefiniteError(f"{name} in the server's address is not a number of seconds", hint=f"write {name}=10 or {name}=0.5")
+    return seconds
+
+
+def _unreadable() -> DefiniteError:
+    return DefiniteError("the address of the CQL server cannot be read", hint=_FORM)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,136 @@
+"""Sessions with a CQL cluster, by the driver that ScyllaDB makes (Cassandra's too), and its errors in our words.
+
+A session asks the nodes of one datacenter, the owner of a row first where it can tell; it is safe to use from several threads and finds its
+way back to nodes that were away. Protocol version 4 is what ScyllaDB speaks, and what our raw values are in. Every wait has an end.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cassandra import ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.query import PreparedStatement, SimpleStatement
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.failures import server_errors
+from headrace.cql.raw import RawHandler, whole_page
+from headrace.errors import DefiniteError
+
+log = logging.getLogger("headrace")
+
+PROTOCOL: Final = 4
+RAW: Final = "raw"
+"""The execution profile whose rows stay bytes."""
+
+
+class CqlSession:
+    """A session, and the cluster it belongs to."""
+
+    def __init__(self, address: CqlAddress, driver: Session) -> None:
+        self.address = address
+        self.driver = driver
+        """The driver's own session, for what is not offered here."""
+        self._prepared: dict[str, PreparedStatement] = {}
+        self._preparing = threading.Lock()
+
+    def execute(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
+        """All rows of a statement, as named tuples of Python's values; for what is small."""
+        with server_errors(self.address, about=_short(query)):
+            return list(self.driver.execute(SimpleStatement(query), parameters))
+
+    def prepare(self, query: str) -> PreparedStatement:
+        """A statement that the cluster knows already; prepared once."""
+        with self._preparing:
+            if query not in self._prepared:
+                with server_errors(self.address, about=_short(query)):
+                    self._prepared[query] = self.driver.prepare(query)
+            return self._prepared[query]
+
+    @property
+    def datacenters(self) -> tuple[str, ...]:
+        """The names of the cluster's datacenters."""
+        return _datacenters(self.driver.cluster)
+
+    def close(self) -> None:
+        self.driver.cluster.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def connect(address: CqlAddress) -> CqlSession:
+    """A session with the cluster; raises our errors only. A keyspace in the address is not entered: statements name theirs."""
+    cluster = _cluster(address)
+    try:
+        driver = _open(cluster, address)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    driver.client_protocol_handler = RawHandler
+    return CqlSession(address, driver)
+
+
+def _open(cluster: Cluster, address: CqlAddress) -> Session:
+    with server_errors(address):
+        try:
+            return cluster.connect()
+        except NoHostAvailable:
+            # The driver knows the nodes by now, and that none of them is in the datacenter that was asked for.
+            there = _datacenters(cluster)
+            if address.dc and there and address.dc not in there:
+                hint = "write dc= with one of " + ", ".join(there)
+                raise DefiniteError(f"the cluster has no datacenter {address.dc!r}", place=str(address), hint=hint) from None
+            raise
+
+
+def shared_session(address: CqlAddress) -> CqlSession:
+    """This process's own session with the cluster, connected once."""
+    return _shared(address, os.getpid())
+
+
+@functools.cache
+def _shared(address: CqlAddress, _process: int) -> CqlSession:
+    return connect(address)
+
+
+def _cluster(address: CqlAddress) -> Cluster:
+    if address.shows_password:
+        log.warning("the password of %s travels unencrypted: write tls=verify-identity if the cluster can encrypt", address)
+    level = ConsistencyLevel.name_to_value[address.consistency.upper()]
+    routing = TokenAwarePolicy(DCAwareRoundRobinPolicy(address.dc))
+    common = {"load_balancing_policy": routing, "consistency_level": level, "request_timeout": address.read_timeout_s}
+    account = PlainTextAuthProvider(address.user, address.password) if address.user else None
+    return Cluster(
+        contact_points=list(address.hosts),
+        port=address.hosts[-1][1],
+        protocol_version=PROTOCOL,
+        auth_provider=account,
+        ssl_context=address.tls.context(),
+        connect_timeout=address.connect_timeout_s,
+        control_connection_timeout=address.connect_timeout_s,
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: ExecutionProfile(**common),
+            RAW: ExecutionProfile(**common, row_factory=whole_page),
+        },
+    )
+
+
+def _datacenters(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}))
+
+
+def _short(query: str) -> str:
+    text = " ".join(query.split())
+    return text if len(text) <= 120 else text[:117] + "..."

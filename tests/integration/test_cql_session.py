@@ -1,0 +1,82 @@
+"""Sessions with a real Cassandra: accounts, encryption, errors in our words; the private server itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace.cql.address import CqlAddress, parse_cql_url
+from headrace.cql.session import CqlSession, connect
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from testkit.cassandra import PrivateCassandra
+from testkit.certificates import Authority
+
+
+def _failure(address: CqlAddress) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught, connect(address):
+        pass
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_a_session_answers_and_says_what_is_refused(cql: CqlSession, keyspace: str, cassandra: PrivateCassandra) -> None:
+    cql.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v text)")
+    statement = cql.prepare(f"INSERT INTO {keyspace}.t (k, v) VALUES (?, ?)")
+    assert cql.prepare(f"INSERT INTO {keyspace}.t (k, v) VALUES (?, ?)") is statement
+    cql.driver.execute(statement, (1, "one"))
+    assert [tuple(row) for row in cql.execute(f"SELECT k, v FROM {keyspace}.t WHERE k = %s", (1,))] == [(1, "one")]
+    assert cql.datacenters == ("datacenter1",)
+
+    with pytest.raises(DefiniteError, match=r"(?s)no_such_table.*remedy") as caught:
+        cql.execute(f"SELECT * FROM {keyspace}.no_such_table")
+    assert f"SELECT * FROM {keyspace}.no_such_table" in caught.value.place
+    with pytest.raises(DefiniteError, match="the server refuses"):
+        cql.execute("SELECTED")
+
+    assert isinstance(_failure(cassandra.address(dc="nowhere")), DefiniteError)
+    assert _failure(cassandra.address(dc="nowhere")).hint.endswith("one of datacenter1")
+    # Nobody there; and somebody who encrypts not.
+    away = _failure(parse_cql_url("scylla://127.0.0.1:1/?connect-timeout=2"))
+    assert isinstance(away, TransientError)
+    assert "tls=" in away.hint
+    _failure(cassandra.address(tls="required", connect_timeout=2))
+
+
+def test_what_is_acknowledged_outlives_a_kill_and_accounts_and_tls_are_checked(
+    fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path
+) -> None:
+    trusted, stranger = Authority(tmp_path, "trusted"), Authority(tmp_path, "stranger")
+    server = fresh_cassandra(accounts=True, tls=trusted.issue("server", hosts=("127.0.0.1",), valid=timedelta(days=1)))
+    good = server.address(ca=trusted.cert)
+    with connect(pickle.loads(pickle.dumps(good))) as session:
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE k.t (k int PRIMARY KEY, v int)")
+        session.execute("CREATE ROLE reader WITH PASSWORD = 'secret' AND LOGIN = true")
+        for key in range(20):
+            session.execute("INSERT INTO k.t (k, v) VALUES (%s, 0)", (key,))
+        server.kill()
+
+        with pytest.raises(TransientError):
+            session.execute("SELECT * FROM k.t")
+        server.start()
+
+    with connect(server.address(tls="required")) as session:
+        assert {row.k for row in session.execute("SELECT k FROM k.t")} == set(range(20))
+
+    assert "certificate" in _failure(server.address(ca=stranger.cert)).message
+    plain = _failure(server.address(connect_timeout=2))
+    assert isinstance(plain, TransientError)
+    assert "tls=verify-identity" in plain.hint
+    wrong = _failure(server.address(tls="required", user="reader", password="secretive"))
+    assert isinstance(wrong, DefiniteError)
+    assert "HEADRACE_SOURCE_PASSWORD" in wrong.hint
+    nobody = parse_cql_url(f"scylla://{server.host}/?tls=required")
+    assert "demands an account" in _failure(nobody).message
+    reader = server.address(tls="verify-ca", ca=trusted.cert, user="reader", password="secret")
+    with connect(reader) as session, pytest.raises(DefiniteError, match=r"may not do this.*SELECT"):
+        session.execute("SELECT * FROM k.t")
