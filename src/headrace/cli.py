@@ -331,10 +331,10 @@ def sql(arguments: argparse.Namespace) -> int:
 
 def settings(arguments: argparse.Namespace) -> int:
     """Print every setting of the target tables, with what it can be and what it means."""
-    from headrace.pipes.settings_page import markdown, setting_rows
+    from headrace.pipes.settings_page import PAGES, TABLES_PAGE, markdown, setting_rows
 
     if arguments.markdown:
-        print(markdown() + "\n" + markdown(kafka=True), end="")
+        print("\n".join(map(markdown, (TABLES_PAGE, *sorted(set(PAGES.values()))))), end="")
         return OK
     table = Table("section", "setting", "values", "default", "meaning")
     for row in setting_rows():

@@ -18,7 +18,7 @@ from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.remembered import chosen_for, stored_settings, take_settings, warn_of_unmatched
 from headrace.pipes.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
 from headrace.pipes.settings_names import ELSEWHERE
-from headrace.pipes.settings_page import BEGIN, END, markdown
+from headrace.pipes.settings_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
 from headrace.pipes.settings_text import to_toml
 from headrace.pipes.state import PipeState, StateDirectory, TableState
 from headrace.sinks.clickhouse.choices import CHANGEABLE, Deletes, EngineChoice, MissingColumns, SinkChoices, TableChoices
@@ -28,7 +28,6 @@ from headrace.sources.debezium.choices import Versions
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
 DOCS = Path(__file__).parents[2] / "docs" / "clickhouse.md"
-KAFKA_DOCS = DOCS.with_name("kafka.md")
 
 FILE = """\
 # what we like
@@ -185,11 +184,11 @@ def test_what_may_change_is_a_setting() -> None:
     assert set(fields_of(KafkaChoices)) >= TOPICS_CHANGEABLE
 
 
-@pytest.mark.parametrize("page", [DOCS, KAFKA_DOCS])
-def test_the_pages_of_settings_are_true(page: Path) -> None:
-    text = page.read_text()
+@pytest.mark.parametrize("page", [TABLES_PAGE, *sorted(set(PAGES.values()))])
+def test_the_pages_of_settings_are_true(page: str) -> None:
+    text = DOCS.with_name(f"{page}.md").read_text()
     there = text[text.index(BEGIN) : text.index(END) + len(END) + 1]
-    assert there == markdown(kafka=page == KAFKA_DOCS), "settings have changed: run scripts/write-settings-page"
+    assert there == markdown(page), "settings have changed: run scripts/write-settings-page"
 
 
 def test_sections_about_kafka() -> None:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.errors import TransientError
-from headrace.pipes.targets import Targets
 from headrace.retry import retrying
-from headrace.sinks.base import Progress
+from headrace.sinks.base import Books, Progress
 
 log = logging.getLogger("headrace")
 
@@ -36,10 +35,17 @@ class Place(Protocol):
     def gtid(self) -> str: ...
 
 
+class Told(Protocol):
+    """Where progress is told; may be another place from one time to the next."""
+
+    @property
+    def books(self) -> Books: ...
+
+
 class Reporter:
     """Tells one pipe's progress; safe for threads."""
 
-    def __init__(self, targets: Targets, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(self, targets: Told, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]]) -> None:
         self._targets, self._pipe, self._source, self._incomplete = targets, pipe, source, incomplete
         self._lock = threading.Lock()
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)

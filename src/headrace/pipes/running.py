@@ -18,7 +18,7 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying, waits
-from headrace.sinks.base import Sink
+from headrace.sinks.base import Books, Sink
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.session import java_pid, start_session, warm_workers
 
@@ -29,8 +29,7 @@ _PRELOAD = ("headrace.sources.mysql.source",)
 class RunnablePipe(ABC):
     """One replication, from its checks to its end."""
 
-    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        self._targets = Targets(sink, LocalBooks(settings.state))
+    def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
         self._stop = threading.Event()
         self.on_begun: Callable[[], None] = lambda: None
@@ -53,10 +52,20 @@ class RunnablePipe(ABC):
     @abstractmethod
     def _run(self, directory: StateDirectory) -> None: ...
 
+    @property
+    @abstractmethod
+    def _books(self) -> Books:
+        """What is told of pipes."""
+
+    @property
+    @abstractmethod
+    def _written_by(self) -> object:
+        """What tasks carry of the sink: its module is at hand in workers."""
+
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Tell the sink and whoever waits for it that the pipe begins."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
-        retrying(lambda: register(self._targets.books, entry))
+        retrying(lambda: register(self._books, entry))
         self._view.note(message)
         self.on_begun()
 
@@ -65,7 +74,7 @@ class RunnablePipe(ABC):
         self, directory: StateDirectory, modules: tuple[str, ...] = _PRELOAD, more: Mapping[str, str] | None = None
     ) -> Iterator[Any]:
         """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
-        preload = (*modules, type(self._targets.sink).__module__)
+        preload = (*modules, type(self._written_by).__module__)
         session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload, more=more)
         try:
             directory.note_helper(java_pid(session))
@@ -77,7 +86,23 @@ class RunnablePipe(ABC):
             directory.clear_scratch()
 
 
-class FollowingPipe(RunnablePipe):
+class ChangePipe(RunnablePipe):
+    """A pipe of change blocks."""
+
+    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        super().__init__(sink_name, settings, view)
+        self._targets = Targets(sink, LocalBooks(settings.state))
+
+    @property
+    def _books(self) -> Books:
+        return self._targets.books
+
+    @property
+    def _written_by(self) -> Sink:
+        return self._targets.sink
+
+
+class FollowingPipe(ChangePipe):
     """A pipe whose log holds the statements that change its tables."""
 
     def _resume(self, directory: StateDirectory) -> None:

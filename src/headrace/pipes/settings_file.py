@@ -23,11 +23,12 @@ from headrace.pipes.settings_names import ELSEWHERE
 from headrace.sinks.clickhouse.choices import Fields, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.scylla.choices import ScyllaChoices
 
 Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
-SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM = "sink", "tables", "schema_changes", "kafka", "debezium"
-PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices}
+SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM, SCYLLA = "sink", "tables", "schema_changes", "kafka", "debezium", "scylla"
+PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, *PLAIN_SECTIONS)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
@@ -56,6 +57,10 @@ class Chosen:
     @property
     def debezium(self) -> DebeziumChoices:
         return DebeziumChoices(**self._of(DEBEZIUM))
+
+    @property
+    def scylla(self) -> ScyllaChoices:
+        return ScyllaChoices(**self._of(SCYLLA))
 
     @property
     def schema_changes(self) -> SchemaPolicy:

@@ -9,11 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
 from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
-from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, SCHEMA_CHANGES
+from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, SCHEMA_CHANGES, SCYLLA
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.choices import FIXED
 
+TABLES_PAGE: Final = "clickhouse"
+PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla"}
+"""The pages of sections that are not about target tables."""
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"
 
@@ -48,9 +51,9 @@ def _table_rows() -> Iterator[Row]:
     yield Row(SCHEMA_CHANGES, EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
 
 
-def markdown(*, kafka: bool = False) -> str:
-    """The settings of target tables, or those about Kafka, as tables for a document, between the marks that a test looks for."""
-    rows = [row for row in setting_rows() if (row.section in PLAIN_SECTIONS) is kafka]
+def markdown(page: str = TABLES_PAGE) -> str:
+    """The settings that a page of the documents is about, as tables, between the marks that a test looks for."""
+    rows = [row for row in setting_rows() if PAGES.get(row.section, TABLES_PAGE) == page]
     sections = dict.fromkeys(row.section for row in rows)
     parts = [_table(section, (row for row in rows if row.section == section)) for section in sections]
     return "\n\n".join([BEGIN, *parts, END]) + "\n"

@@ -30,6 +30,8 @@ from headrace.spark.faults import decode
 from headrace.spark.source import FORMAT, address_format
 from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
 
+Over = Callable[[Job], list[Report]]
+"""Runs a task over the works of a batch."""
 STOP_PATIENCE_S = 30.0
 COMMIT_PATIENCE_S = 10.0
 
@@ -119,15 +121,25 @@ class BatchStream:
                 raise
 
 
-class ChangeStream(BatchStream):
-    """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there."""
+class AddressStream(BatchStream):
+    """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there.
+
+    `run` gets what runs a task over a batch, and the batch's number; it may run several tasks, as long as any of them may be run again.
+    """
+
+    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
+        session.dataSource.register(address_format(source))
+        addresses = session.readStream.format(FORMAT).load()
+        super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
+
+
+class ChangeStream(AddressStream):
+    """The same where every batch is one task, and the driver acts on its reports."""
 
     def __init__(
         self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> None:
-        session.dataSource.register(address_format(source))
-        addresses = session.readStream.format(FORMAT).load()
-        super().__init__(session, addresses, checkpoint, lambda batch, _: on_batch(run_task(batch, task())))
+        super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
 
 
 def run_works(

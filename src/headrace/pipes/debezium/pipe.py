@@ -29,7 +29,7 @@ from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import settings_of, take_settings
 from headrace.pipes.reporting import Reporter
-from headrace.pipes.running import RunnablePipe
+from headrace.pipes.running import ChangePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets
@@ -71,7 +71,7 @@ _PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.sources.debeziu
 Run = Callable[[RecordTask], list[Report]]
 
 
-class DebeziumPipe(RunnablePipe):
+class DebeziumPipe(ChangePipe):
     """One replication of topics."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """Pages of log rows to blocks of whole batches.
 
-A batch of ScyllaDB's is the rows of one stream with one `cdc$time`; its last row says `cdc$end_of_batch`. Pages cut batches anywhere, so the
-rows after the last end wait for the next page. A batch whose end does not come makes its stream *broken* from there on: nothing of it is
-passed on, and the reader asks for the stream again. Whole columns at a time; rows of a broken stream alone are looked at one stream a time.
+A batch of ScyllaDB's is the rows of one stream with one `cdc$time`; its last row says `cdc$end_of_batch`. Pages cut batches anywhere, so
+the rows after the last end wait for the next page. A batch whose end does not come makes its stream *broken* from there on: nothing more of
+it is passed on, and the reader asks for it again. All this is done for whole columns; only broken streams are looked at one by one.
 """
 
 from __future__ import annotations
