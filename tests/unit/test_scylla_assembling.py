@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -51,7 +52,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[bytes, bytes, int]]:
 
 def assembled(rows: list[Row], cuts: list[int]) -> tuple[list[pa.RecordBatch], Assembler]:
     assembler, given_on, bounds = Assembler("here"), [], [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         given_on.append(assembler.feed(page(rows[first:last])))
     rest = assembler.finish()
     return [*given_on, *([] if rest is None else [rest])], assembler
