@@ -104,10 +104,8 @@ class ServerCatalog:
         return sorted(row[0] for row in rows or ())
 
     def _tablet_generations(self, table: TableName) -> list[int]:
-        rows = self._if_there(
-            f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.choices.tablets)}.cdc_timestamps WHERE keyspace_name = %s AND table_name = %s",
-            (table.database, table.table),
-        )
+        asked = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.choices.tablets)}.cdc_timestamps"
+        rows = self._if_there(f"{asked} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
         if self._with_tablets is None:
             self._with_tablets = rows is not None
         return sorted(row[0] for row in rows or ())
