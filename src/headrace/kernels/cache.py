@@ -37,6 +37,7 @@ KERNEL_MODULES: Final = {
     "headrace.cql": ("splitting", "scalars", "digits"),
     "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
     "headrace.sinks.kafka": ("json_kernels",),
+    "headrace.sinks.clickhouse.cells": ("cell_kernels", "order_kernels"),
 }
 """By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""
 

@@ -46,9 +46,14 @@ _ENGINES: Final = {
 
 def place_of(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
     """Target database and table of a source table."""
-    chosen = choices.of(schema.name)
+    return place_of_name(schema.name, target, choices)
+
+
+def place_of_name(name: TableName, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
+    """Target database and table of the source table of that name."""
+    chosen = choices.of(name)
     before, _, table = chosen.target.rpartition(".")
-    return before or chosen.database or target.database or schema.name.database, table or schema.name.table
+    return before or chosen.database or target.database or name.database, table or name.table
 
 
 def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:

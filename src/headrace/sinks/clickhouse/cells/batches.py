@@ -1,0 +1,145 @@
+"""What is written of a block: a batch for the table of rows, one for the table of partitions.
+
+Invariant: encoding is a pure function of the block; everything written is a `max`, so a batch that is written again, in part or in any
+order among others, leaves the same data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.cql.arrow import Cells, Damage
+from headrace.cql.tables import CqlColumn, Role
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.ordering import Array, order_keys
+from headrace.sinks.clickhouse.cells.settling import typed_array
+from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
+from headrace.sinks.clickhouse.cells.types import is_exact, is_plain, key_sql, shown_type, value_sql
+from headrace.sinks.clickhouse.names import quote_name, quote_text
+
+__all__ = ["Batch", "Columns", "insert_sql", "key_arrays", "key_sql"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows for one of the two tables, column by column."""
+
+    columns: dict[str, Array]
+    """By the stored name. Columns of the key that SQL makes of their bytes are bytes here."""
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def record_batch(self) -> pa.RecordBatch:
+        return pa.record_batch(list(self.columns.values()), names=list(self.columns))
+
+
+class Columns:
+    """The columns of some of a block's rows, as cells."""
+
+    def __init__(self, rows: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[Any]], subject: str) -> None:
+        self._rows, self._chosen, self._subject = rows, chosen, subject
+        self._all = len(chosen) == rows.num_rows
+        self._known: dict[str, Cells] = {}
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __call__(self, name: str) -> Cells:
+        """A column; a definite error if the block has none of that name."""
+        found = self._known.get(name)
+        if found is None:
+            place = self._rows.schema.get_field_index(name)
+            if place < 0:
+                raise DefiniteError(
+                    f"column {name} is not among what was read",
+                    place=f"table {self._subject}",
+                    hint="if the table was altered just now, start again to read its definition anew; else report this",
+                )
+            cells = Cells.of(self._rows.column(place))
+            found = self._known[name] = cells if self._all else cells.take(self._chosen)
+        return found
+
+    def is_null(self, name: str) -> bool:
+        """Whether the column is null in all rows of the block."""
+        place = self._rows.schema.get_field_index(name)
+        return place >= 0 and bool(self._rows.column(place).null_count == self._rows.num_rows)
+
+    def array(self, name: str) -> Array:
+        """A column's bytes."""
+        column = self._rows.column(self._rows.schema.get_field_index(name))
+        return column if self._all else self(name).binary()
+
+
+def key_arrays(storage: Storage, read: Columns, *roles: Role) -> dict[str, Array]:
+    """The columns of the key, and what is sorted by."""
+    made: dict[str, Array] = {}
+    clustered = Role.CLUSTERING in roles and storage.is_clustered
+    parts, joined = order_keys(storage.table.clustering, read) if clustered else ([], None)
+    orders = dict(zip((column.name for column in storage.table.clustering), parts, strict=False))
+    for column in storage.table.columns:
+        if column.role not in roles:
+            continue
+        _check_key(storage, column, read)
+        made[f"key:{column.name}"] = read.array(column.name) if is_plain(column.type) else _typed(column, read)
+        if not is_exact(column.type):
+            made[sort_name(column)] = orders[column.name] if column.name in orders else read.array(column.name)
+    if joined is not None:
+        made[ORDER] = joined
+    return made
+
+
+def _typed(column: CqlColumn, read: Columns) -> Array:
+    try:
+        return typed_array(column.type, read(column.name), nullable=False)
+    except Damage as damage:
+        raise in_column(damage, column.name) from None
+
+
+def _check_key(storage: Storage, column: CqlColumn, read: Columns) -> None:
+    least = 0 if column.type.name in ("text", "ascii", "blob") else 1
+    wrong = np.flatnonzero(read(column.name).sizes < least)
+    if len(wrong):
+        missing = "null" if read(column.name).sizes[wrong[0]] < 0 else "empty"
+        raise DefiniteError(
+            f"column {column.name} of the key is {missing}, and ClickHouse cannot sort by that",
+            place=f"table {storage.table.name}",
+            hint="delete that row at the source, or leave the table out",
+        )
+
+
+def in_column(damage: Damage, name: str) -> DefiniteError:
+    """What a damaged value of a block means."""
+    return DefiniteError(
+        f"a value of column {name} cannot be read: {damage.reason}",
+        place=f"row {damage.row} of the block",
+        hint="if the table or its type was altered just now, start again to read its definition anew; else report this",
+    )
+
+
+def insert_sql(storage: Storage, table: str, batch: Batch, types: dict[str, str]) -> str:
+    """The INSERT that an Arrow stream of the batch follows; `types` are the table's columns."""
+    kinds = {f"key:{column.name}": column.type for column in storage.table.columns}
+    sent, chosen = [], []
+    for name in batch.columns:
+        kind = kinds.get(name)
+        if kind is not None and is_plain(kind):
+            sent.append(f"{quote_name(name)} String")
+            chosen.append(f"{value_sql(kind, quote_name(name))} AS {quote_name(name)}")
+        else:
+            sent.append(f"{quote_name(name)} {shown_type(kind) if kind is not None else _plain_type(types[name])}")
+            chosen.append(quote_name(name))
+    names = ", ".join(map(quote_name, batch.columns))
+    return f"INSERT INTO {table} ({names}) SELECT {', '.join(chosen)} FROM input({quote_text(', '.join(sent))}) FORMAT ArrowStream\n"
+
+
+def _plain_type(stored: str) -> str:
+    """What a merging column takes."""
+    if not stored.startswith("SimpleAggregateFunction("):
+        return stored
+    return stored.partition(", ")[2][:-1]

@@ -1,0 +1,194 @@
+"""Log rows to batches of cells, without a line of Python per row.
+
+A log row is a write of cells (operations 1 and 2; without clustering columns in a table that has some, of the static ones), or a tombstone
+of a row, a partition or a range, which is two rows. Images are passed over. An operation that is not known halts before anything is
+written. All cells of a log row have its time; a tombstone of all of a collection counts one microsecond less (that is also right for a
+DELETE of the column, which the log shows one microsecond late).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.cql.arrow import Cells, Damage, split_collections
+from headrace.cql.blocks import LogBlock, fixed_bytes
+from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
+from headrace.cql.tables import Role
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
+from headrace.sinks.clickhouse.cells.ordering import Array, order_keys, range_keys
+from headrace.sinks.clickhouse.cells.packing import (
+    Marks,
+    Numbers,
+    Stamps,
+    atomic,
+    elements,
+    fields,
+    markers,
+    no_elements,
+    split,
+    tombstones,
+)
+from headrace.sinks.clickhouse.cells.settling import map_array
+from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage
+
+_WRITES: Final = (Operation.UPDATE, Operation.INSERT)
+_ROW_DELETES: Final = (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE)
+_PARTITION_DELETES: Final = (Operation.PARTITION_DELETE, Operation.SERVICE_PARTITION_DELETE)
+_STARTS: Final = (Operation.RANGE_START_INCLUSIVE, Operation.RANGE_START_EXCLUSIVE)
+_ENDS: Final = (Operation.RANGE_END_INCLUSIVE, Operation.RANGE_END_EXCLUSIVE)
+_KNOWN: Final = tuple(int(operation) for operation in Operation)
+_MICROS: Final = 1_000_000
+_CLOSE_S: Final = 5
+"""A log row that was written so near to its own time is taken to be written at it."""
+
+
+class LogEncoder:
+    """Encodes the log of one table; built once for each definition of it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._table = storage, storage.table
+
+    def encode(self, block: LogBlock) -> tuple[Batch | None, Batch | None]:
+        """What goes to the table of rows, and to that of partitions."""
+        operations = self._operations(block)
+        stamps = _stamps(block)
+        is_write = np.isin(operations, _WRITES)
+        if not self._storage.is_clustered:
+            gone = np.isin(operations, (*_ROW_DELETES, *_PARTITION_DELETES))
+            self._refuse(block, np.isin(operations, (*_STARTS, *_ENDS)), "is of a range, and the table has no clustering columns")
+            return self._rows(block, np.flatnonzero(is_write | gone), operations, stamps, gone), None
+        first = Cells.of(block.rows.column(self._table.clustering[0].name))
+        is_static = is_write & (first.sizes < 0)
+        gone = np.isin(operations, _ROW_DELETES)
+        rows = self._rows(block, np.flatnonzero(is_write & ~is_static | gone), operations, stamps, gone)
+        return rows, self._partitions(block, np.flatnonzero(is_static), operations, stamps)
+
+    def _operations(self, block: LogBlock) -> npt.NDArray[np.int8]:
+        operations = block.operations
+        self._refuse(block, np.isin(operations, _KNOWN, invert=True), "is not known")
+        return operations
+
+    def _refuse(self, block: LogBlock, wrong: npt.NDArray[np.bool_], why: str) -> None:
+        places = np.flatnonzero(wrong)
+        if len(places):
+            row = int(places[0])
+            raise DefiniteError(
+                f"operation {int(block.operations[row])} {why}; nothing of its block is written",
+                place=row_place(block, row),
+                hint="use a newer Headrace, which knows it; or leave the table out",
+            )
+
+    def _rows(
+        self, block: LogBlock, chosen: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: Stamps, gone: npt.NDArray[np.bool_]
+    ) -> Batch | None:
+        if not len(chosen):
+            return None
+        read = Columns(block.rows, chosen, block.subject)
+        own = stamps.take(chosen)
+        made = key_arrays(self._storage, read, Role.PARTITION, Role.CLUSTERING)
+        made[MARKER] = markers((operations[chosen] == Operation.INSERT).astype(np.uint8), own)
+        made[ROW_DELETED] = tombstones(own.times, gone[chosen].astype(np.uint8))
+        for kept in self._storage.regular:
+            made |= written(kept, read, own)
+        return Batch(made)
+
+    def _partitions(self, block: LogBlock, statics: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: Stamps) -> Batch | None:
+        """Static cells, partitions and ranges that were deleted, one after the other."""
+        starts = np.flatnonzero(np.isin(operations, _STARTS))
+        self._check_pairs(block, starts, operations)
+        gone = np.flatnonzero(np.isin(operations, _PARTITION_DELETES))
+        chosen = np.concatenate([statics, gone, starts])
+        if not len(chosen):
+            return None
+        read, own = Columns(block.rows, chosen, block.subject), stamps.take(chosen)
+        made = key_arrays(self._storage, read, Role.PARTITION)
+        is_gone = np.zeros(len(chosen), np.uint8)
+        is_gone[len(statics) : len(statics) + len(gone)] = 1
+        made[PART_DELETED] = tombstones(own.times, is_gone)
+        made[RANGES] = self._ranges(block, starts, operations, own.times, len(chosen))
+        for kept in self._storage.static:
+            made |= written(kept, read, own)
+        return Batch(made)
+
+    def _check_pairs(self, block: LogBlock, starts: npt.NDArray[np.intp], operations: npt.NDArray[np.int8]) -> None:
+        """A range's end is the row after its start, of the same moment of the same stream."""
+        is_start, is_end = np.isin(operations, _STARTS), np.isin(operations, _ENDS)
+        follows = np.zeros(len(operations), bool)
+        if len(operations) > 1:
+            times = fixed_bytes(block.rows.column(TIME), 16)
+            same = (times[1:] == times[:-1]).all(axis=1)
+            streams = block.rows.column(STREAM)
+            same &= pc.equal(streams.slice(1), streams.slice(0, len(streams) - 1)).to_numpy(zero_copy_only=False)
+            follows[1:] = is_start[:-1] & same
+        del starts
+        self._refuse(block, is_end & ~follows, "ends a range that does not begin in the row before it")
+        self._refuse(block, is_start & ~np.append(is_end[1:] & follows[1:], False), "begins a range that does not end in the row after it")
+
+    def _ranges(self, block: LogBlock, starts: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], times: Numbers, rows: int) -> Array:
+        before = rows - len(starts)
+        firsts, seconds = (order_keys(self._table.clustering, Columns(block.rows, at, block.subject))[1] for at in (starts, starts + 1))
+        after_first = pa.array(operations[starts] == Operation.RANGE_START_EXCLUSIVE)
+        after_second = pa.array(operations[starts + 1] == Operation.RANGE_END_INCLUSIVE)
+        offsets = np.concatenate([np.zeros(before, np.int32), np.arange(len(starts) + 1, dtype=np.int32)])
+        there = tombstones(times[before:].copy(), np.ones(len(starts), np.uint8))
+        return map_array(offsets, range_keys(firsts, after_first, seconds, after_second), there)
+
+
+def written(kept: Kept, read: Columns, stamps: Stamps) -> dict[str, Array]:
+    """What the log says of a column."""
+    name = kept.column.name
+    try:
+        if kept.form is Form.ATOMIC:
+            return {kept.cell: atomic(kept.kind, read(name), _flags(read, deleted(name)), stamps)}
+        covered = tombstones(stamps.times - 1, _flags(read, deleted(name)))
+        unkept = read.is_null(deleted_elements(name))
+        gone = no_elements(len(read)) if unkept else split_collections(read(deleted_elements(name)))
+        if kept.form is Form.FIELDS:
+            made = fields(kept, read(name), gone, stamps)
+            return {kept.all: covered, **{kept.field(index): array for index, array in enumerate(made)}}
+        there = split(kept, read(name))
+        return {kept.cell: elements(kept, there, stamps.spread(there.offsets), gone, stamps.times), kept.all: covered}
+    except Damage as damage:
+        raise in_column(damage, name) from None
+
+
+def _flags(read: Columns, name: str) -> Marks:
+    """Where a column of booleans is true."""
+    if read.is_null(name):
+        return np.zeros(len(read), np.uint8)
+    cells = read(name)
+    there = cells.sizes == 1
+    marks = np.zeros(len(cells), np.uint8)
+    marks[there] = cells.data[cells.starts[there]] != 0
+    return marks
+
+
+def _stamps(block: LogBlock) -> Stamps:
+    """When the cells of each log row were written and expire."""
+    times = block.times
+    rows = len(times)
+    ttls, expiries = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    column = block.rows.column(TTL)
+    if column.null_count < rows:
+        there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        ttls[there] = fixed_bytes(column.drop_null(), 8).copy().view(">i8")[:, 0]
+        seconds = times // _MICROS
+        known = block.written.is_valid().to_numpy(zero_copy_only=False)
+        clock = block.written.fill_null(0).to_numpy()
+        seconds = np.where(known & (np.abs(clock - seconds) > _CLOSE_S), clock, seconds)
+        expiring = ttls > 0
+        expiries[expiring] = np.maximum(seconds[expiring] + ttls[expiring], 1)
+    return Stamps(times, expiries, ttls)
+
+
+def row_place(block: LogBlock, row: int) -> str:
+    """Where a log row is."""
+    stream, moment = block.rows.column(STREAM)[row].as_py(), block.rows.column(TIME)[row].as_py()
+    return f"log of {block.subject}, stream 0x{stream.hex()}, cdc$time {UUID(bytes=moment)}"

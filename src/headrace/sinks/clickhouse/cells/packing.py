@@ -1,0 +1,156 @@
+"""Columns of cells, as Arrow arrays: values and deletions with their times, packed by compiled loops."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.cql.arrow import Cells, Damage, Elements, split_collections, split_tuples
+from headrace.cql.types import CqlType
+from headrace.sinks.clickhouse.cells.cell_kernels import (
+    DELETED,
+    EXPIRING,
+    HEAD,
+    LONG_HEAD,
+    mark_fields,
+    pack_cells,
+    pack_elements,
+    pack_tombstones,
+)
+from headrace.sinks.clickhouse.cells.ordering import Array, binary_array
+from headrace.sinks.clickhouse.cells.settling import map_array, struct_array, typed_array
+from headrace.sinks.clickhouse.cells.storage import Form, Kept
+from headrace.sinks.clickhouse.cells.types import WIDTHS, is_plain
+
+Numbers = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.uint8]
+
+
+class Stamps(NamedTuple):
+    """When cells were written, and when they expire: by row, or by element."""
+
+    times: Numbers
+    """Microseconds."""
+    expiries: Numbers
+    """Seconds; 0: it does not expire."""
+    ttls: Numbers
+
+    def take(self, rows: npt.NDArray[Any]) -> Stamps:
+        return Stamps(*(np.ascontiguousarray(part[rows]) for part in self))
+
+    def spread(self, bounds: Numbers) -> Stamps:
+        """Those of rows, for the elements of each row."""
+        counts = np.diff(bounds)
+        return Stamps(*(np.repeat(part, counts) for part in self))
+
+
+def no_cells(rows: int) -> Cells:
+    """Nothing, for each row."""
+    return Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
+
+
+def no_elements(rows: int) -> Elements:
+    nothing = np.empty(0, np.int64)
+    return Elements(np.zeros(rows + 1, np.int64), (Cells(np.empty(0, np.uint8), nothing, nothing),))
+
+
+def atomic(kind: CqlType, cells: Cells, deleted: Marks, stamps: Stamps) -> Array:
+    """A column of single cells."""
+    check_width(kind, cells)
+    out = np.empty(int(np.maximum(cells.sizes, 0).sum()) + len(cells) * LONG_HEAD, np.uint8)
+    offsets = np.empty(len(cells) + 1, np.int32)
+    pack_cells(*cells, deleted, *stamps, out, offsets)
+    made = binary_array(out, offsets)
+    return made if is_plain(kind) else _beside(made, kind)
+
+
+def elements(kept: Kept, there: Elements, stamps: Stamps, gone: Elements, gone_times: Numbers) -> Array:
+    """A column of elements by their keys; `stamps` are by element, `gone_times` by row."""
+    keys, values = there.parts[0], there.parts[1] if len(there.parts) > 1 else None
+    by_time = kept.key_kind.name == "timeuuid"
+    for cells in (keys, gone.parts[0]):
+        check_width(kept.key_kind, cells)
+        _check_present(cells)
+    if values is not None and kept.element_kind is not None:
+        check_width(kept.element_kind, values)
+        _check_present(values)
+    count = len(keys) + len(gone.parts[0])
+    held = 0 if values is None else int(values.sizes.sum())
+    packed = np.empty(int(keys.sizes.sum() + gone.parts[0].sizes.sum()) + 8, np.uint8)
+    out = np.empty(held + count * LONG_HEAD + 8, np.uint8)
+    rows = np.empty(len(there.offsets), np.int32)
+    key_offsets, cell_offsets = np.empty(count + 1, np.int32), np.empty(count + 1, np.int32)
+    nothing = np.empty(0, np.int64)
+    starts, sizes = (nothing, nothing) if values is None else (values.starts, values.sizes)
+    pack_elements(
+        there.offsets, *keys, starts, sizes, *stamps, gone.offsets, *gone.parts[0], gone_times, by_time,
+        rows, packed, key_offsets, out, cell_offsets,
+    )  # fmt: skip
+    names, cells_made = binary_array(packed, key_offsets), binary_array(out, cell_offsets)
+    parts = [typed_array(kept.key_kind, Cells.of(names))] if not is_plain(kept.key_kind) else []
+    if kept.element_kind is not None and not is_plain(kept.element_kind):
+        parts.append(typed_array(kept.element_kind, _values_of(cells_made)))
+    return map_array(rows, names, struct_array([cells_made, *parts]) if parts else cells_made)
+
+
+def fields(kept: Kept, cells: Cells, gone: Elements, stamps: Stamps) -> list[Array]:
+    """A column for each field of a user type."""
+    count, rows = len(kept.kind.args), len(cells)
+    marks = np.zeros(count * rows, np.uint8)
+    mark_fields(*gone.parts[0], gone.offsets, count, marks)
+    parts = split_tuples(cells, count)
+    return [atomic(kind, parts[index], marks[index * rows : (index + 1) * rows], stamps) for index, kind in enumerate(kept.kind.args)]
+
+
+def split(kept: Kept, cells: Cells) -> Elements:
+    """A frozen collection of the log, taken apart: a list is a map there."""
+    return split_collections(cells, 1 if kept.form is Form.SET else 2)
+
+
+def tombstones(times: Numbers, there: Marks) -> Array:
+    """Tombstones that cover cells."""
+    out, offsets = np.empty(int(np.count_nonzero(there)) * HEAD + 8, np.uint8), np.empty(len(times) + 1, np.int32)
+    pack_tombstones(times, there, out, offsets)
+    return binary_array(out, offsets)
+
+
+def markers(there: Marks, stamps: Stamps) -> Array:
+    """Row markers: cells that hold nothing."""
+    rows = len(there)
+    sizes = there.astype(np.int64) - 1
+    cells = Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), sizes)
+    return atomic(CqlType("blob"), cells, np.zeros(rows, np.uint8), stamps)
+
+
+def check_width(kind: CqlType, cells: Cells) -> None:
+    """Raises `Damage` at a value that has not the size that all of its type have."""
+    width = WIDTHS.get(kind.name)
+    if width is None:
+        return
+    wrong = np.flatnonzero((cells.sizes > 0) & (cells.sizes != width))
+    if len(wrong):
+        raise Damage(int(wrong[0]), f"it has {int(cells.sizes[wrong[0]])} bytes instead of {width}")
+
+
+def _check_present(cells: Cells) -> None:
+    missing = np.flatnonzero(cells.sizes < 0)
+    if len(missing):
+        raise Damage(int(missing[0]), "an element is null")
+
+
+def _beside(cells: Array, kind: CqlType) -> Array:
+    """Cells with the values that they hold."""
+    return struct_array([cells, typed_array(kind, _values_of(cells))])
+
+
+def _values_of(cells: Array) -> Cells:
+    """The serialised values in packed cells."""
+    packed = Cells.of(cells)
+    ranks = np.full(len(packed), DELETED, np.uint8)
+    some = packed.sizes > 0
+    ranks[some] = packed.data[packed.starts[some] + HEAD - 1]
+    heads = np.where(ranks == EXPIRING, LONG_HEAD, HEAD)
+    sizes = np.where(ranks == DELETED, -1, packed.sizes - heads)
+    return Cells(packed.data, np.where(some, packed.starts + heads, 0), sizes)

@@ -1,0 +1,46 @@
+"""ClickHouse as a place for ScyllaDB's cells: the tables of cells, the views, and who writes them.
+
+Idempotent and order-free: every cell is merged by its own timestamp as its server would, so blocks may come in any order, any number of
+times, cut anyhow, beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.cql.tables import CqlTable
+from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, places_of, prepare_tables
+from headrace.sinks.clickhouse.cells.writer import CellWriter
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+
+@dataclass(frozen=True, slots=True)
+class CellSink:
+    """Where cells go. Picklable."""
+
+    sink: ClickHouseSink
+
+    @classmethod
+    def from_url(cls, url: str) -> CellSink:
+        return cls(ClickHouseSink.from_url(url))
+
+    def prepare(self, tables: Iterable[CqlTable]) -> None:
+        """Make what is missing, check what is there; raise `DefiniteError` before anything is made if something else has its name."""
+        prepare_tables(self._scope, tables)
+
+    def alter(self, old: CqlTable, new: CqlTable) -> None:
+        """Make the tables and the view follow an alteration of a base table. Repeatable."""
+        alter_tables(self._scope, old, new)
+
+    def places(self, table: CqlTable) -> Places:
+        """Where a base table's tables and view are."""
+        return places_of(table, self._scope)
+
+    def writer(self) -> CellWriter:
+        return CellWriter(self._scope)
+
+    @property
+    def _scope(self) -> LayoutScope:
+        return self.sink.scope

@@ -1,0 +1,205 @@
+"""The tables and the view of a base table: made, recognised, altered.
+
+Invariant: whatever was done of a preparation or an alteration before a crash, doing it again completes it. The comment of the table of rows
+holds the base table's definition that the tables were last completed for; by it they are known again. Nothing that is not ours is touched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.cql.tables import CqlTable, Role
+from headrace.cql.types import CqlType
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, Storage, columns_sql
+from headrace.sinks.clickhouse.cells.view import view_sql
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.creation import place_of_name
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.names import check_name_lengths, quote_name, quote_text
+
+_OURS: Final = "Headrace, cells of "
+_MADE: Final = "Headrace, made of cells of "
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a base table's tables and view are."""
+
+    database: str
+    table: str
+
+    @property
+    def view(self) -> str:
+        return self._quoted("")
+
+    @property
+    def cells(self) -> str:
+        return self._quoted(CELLS_SUFFIX)
+
+    @property
+    def partitions(self) -> str:
+        return self._quoted(PARTITIONS_SUFFIX)
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.table, self.table + CELLS_SUFFIX, self.table + PARTITIONS_SUFFIX
+
+    def _quoted(self, suffix: str) -> str:
+        return f"{quote_name(self.database)}.{quote_name(self.table + suffix)}"
+
+
+def places_of(table: CqlTable, scope: LayoutScope) -> Places:
+    return Places(*place_of_name(table.name, scope.target, scope.choices))
+
+
+def prepare_tables(scope: LayoutScope, tables: Iterable[CqlTable]) -> None:
+    """Check all tables, then make what is missing; tables that were made for another definition follow it."""
+    _check_one_host(scope)
+    wanted = [(table, places_of(table, scope)) for table in tables]
+    _check_apart(wanted)
+    connection = connect(scope.target)
+    known: list[CqlTable | None] = []
+    for table, places in wanted:
+        check_name_lengths(places.database, places.table + PARTITIONS_SUFFIX)
+        with translated(scope.target, f"looking at table {places.database}.{places.table}"):
+            known.append(_recognise(connection, table, places))
+    for (table, places), before in zip(wanted, known, strict=True):
+        with translated(scope.target, f"making the tables of {table.name}"):
+            for statement in _preparing(table, places, before):
+                connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+
+
+def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
+    """Make the tables and the view follow an alteration of their base table."""
+    places = places_of(new, scope)
+    connection = connect(scope.target)
+    with translated(scope.target, f"altering the tables of {new.name}"):
+        before = _recognise(connection, new, places) or old
+        for statement in _preparing(new, places, before):
+            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+
+
+def _preparing(table: CqlTable, places: Places, before: CqlTable | None) -> Iterator[str]:
+    """What makes the tables, whatever of them is there."""
+    storage = Storage(table)
+    yield f"CREATE DATABASE IF NOT EXISTS {quote_name(places.database)}"
+    for name, columns, roles in _tables(storage, places):
+        key = ", ".join(map(quote_name, storage.sort_key(*roles)))
+        comment = f" COMMENT {quote_text(_comment(table))}"
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns_sql(columns)}) ENGINE = AggregatingMergeTree ORDER BY ({key}) "
+            f"SETTINGS allow_suspicious_indices = 1{comment}"
+        )
+    if before is not None and before != table:
+        yield from _altering(Storage(before), storage, places)
+    yield (
+        f"CREATE OR REPLACE VIEW {places.view} AS {view_sql(storage, places.cells, places.partitions)} "
+        f"COMMENT {quote_text(_MADE + str(table.name))}"
+    )
+    if before is not None and before != table:
+        yield from _dropping(Storage(before), storage, places)
+        yield f"ALTER TABLE {places.cells} MODIFY COMMENT {quote_text(_comment(table))}"
+
+
+def _tables(storage: Storage, places: Places) -> Iterator[tuple[str, list[tuple[str, str]], tuple[Role, ...]]]:
+    yield places.cells, storage.row_columns(), (Role.PARTITION, Role.CLUSTERING)
+    if storage.is_clustered:
+        yield places.partitions, storage.partition_columns(), (Role.PARTITION,)
+
+
+def _altering(old: Storage, new: Storage, places: Places) -> Iterator[str]:
+    """New columns, and columns whose types grew. One of the same name and another type is another column: what it held is gone."""
+    if old.sort_key(Role.PARTITION, Role.CLUSTERING) != new.sort_key(Role.PARTITION, Role.CLUSTERING):
+        raise DefiniteError(
+            f"the primary key of {new.table.name} is another one than that of the table that was replicated",
+            place=f"table {new.table.name}",
+            hint=f"it is another table: drop {places.cells}, {places.partitions} and the view {places.view}, and replicate it anew",
+        )
+    for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
+        was = dict(before)
+        for column, kind in columns:
+            if column not in was or was[column] == kind:
+                yield f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quote_name(column)} {kind}"
+            elif _grew(column, old.table, new.table):
+                yield f"ALTER TABLE {name} MODIFY COLUMN {quote_name(column)} {kind}"
+            else:
+                yield f"ALTER TABLE {name} DROP COLUMN IF EXISTS {quote_name(column)}"
+                yield f"ALTER TABLE {name} ADD COLUMN {quote_name(column)} {kind}"
+
+
+def _dropping(old: Storage, new: Storage, places: Places) -> Iterator[str]:
+    """Columns that are no more; after the view that read them."""
+    for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
+        kept = {column for column, _ in columns}
+        for column, _ in before:
+            if column not in kept:
+                yield f"ALTER TABLE {name} DROP COLUMN IF EXISTS {quote_name(column)}"
+
+
+def _grew(stored: str, old: CqlTable, new: CqlTable) -> bool:
+    """Whether a stored column is of the same CQL column, in which a user type got fields or other names for them."""
+    name = stored.rpartition(":")[2] if not stored.startswith("field:") else stored.split(":", 2)[2]
+    one = next((column for column in old.columns if column.name == name), None)
+    other = next((column for column in new.columns if column.name == name), None)
+    return one is not None and other is not None and one.role is other.role and type_grew(one.type, other.type)
+
+
+def type_grew(old: CqlType, new: CqlType) -> bool:
+    """Whether a type is another one with more fields, or other names for them, in its user types."""
+    if (old.name, old.frozen, old.size, old.udt) != (new.name, new.frozen, new.size, new.udt) or len(old.args) > len(new.args):
+        return False
+    if old.name != "udt" and len(old.args) != len(new.args):
+        return False
+    return all(one == other or type_grew(one, other) for one, other in zip(old.args, new.args, strict=False))
+
+
+def _recognise(connection: Connection, table: CqlTable, places: Places) -> CqlTable | None:
+    """The definition that the tables were made for; None if there are none. A definite error if something else has their names."""
+    names = ", ".join(map(quote_text, places.names))
+    found = connection.client.query(
+        f"SELECT name, engine, comment FROM system.tables WHERE database = {quote_text(places.database)} AND name IN ({names})"
+    ).result_rows
+    comments = {str(name): (str(engine), str(comment)) for name, engine, comment in found}
+    before: CqlTable | None = None
+    for name, (engine, comment) in comments.items():
+        ours = _MADE if name == places.table else _OURS
+        if not comment.startswith(f"{ours}{table.name}"):
+            raise DefiniteError(
+                f"{places.database}.{name} is there already ({engine}) and was not made for {table.name}",
+                place=f"table {table.name}",
+                hint="drop or rename it, or give another target database in the sink's URL",
+            )
+        if name == places.table + CELLS_SUFFIX:
+            before = CqlTable.from_json(json.loads(comment[len(f"{ours}{table.name}: ") :]))
+    return before
+
+
+def _comment(table: CqlTable) -> str:
+    return f"{_OURS}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
+
+
+def _check_apart(wanted: list[tuple[CqlTable, Places]]) -> None:
+    taken: dict[tuple[str, str], CqlTable] = {}
+    for table, places in wanted:
+        for name in places.names:
+            other = taken.setdefault((places.database, name), table)
+            if other is not table:
+                raise DefiniteError(
+                    f"{other.name} and {table.name} would both be written to {places.database}.{name}",
+                    place=f"table {table.name}",
+                    hint="leave the database out of the sink's URL (each keyspace then gets its own), or choose with --tables",
+                )
+
+
+def _check_one_host(scope: LayoutScope) -> None:
+    if scope.target.others or scope.choices.cluster:
+        raise DefiniteError(
+            "tables of cells are made on one server, not on a cluster's",
+            place=str(scope.target),
+            hint="give one host; a database with the engine Replicated makes its tables replicated by itself",
+        )

@@ -1,0 +1,89 @@
+"""Writes blocks of a CQL log, and of the base tables' rows, as cells.
+
+Invariant: when `write` returns, the block is stored and visible. When it raises, any part of it may be: writing it again is right, for
+everything is merged by `max`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.batches import Batch, insert_sql
+from headrace.sinks.clickhouse.cells.from_log import LogEncoder
+from headrace.sinks.clickhouse.cells.storage import Storage
+from headrace.sinks.clickhouse.cells.tables import Places, places_of
+from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layouts import LayoutScope
+
+
+class _Route:
+    """How a table's blocks are written; made once for each definition of it."""
+
+    def __init__(self, table: CqlTable, scope: LayoutScope) -> None:
+        self.storage = Storage(table)
+        self.places: Places = places_of(table, scope)
+        self.log = LogEncoder(self.storage)
+        self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
+        self._statements: dict[tuple[str, ...], bytes] = {}
+
+    def statement(self, batch: Batch, *, of_rows: bool) -> bytes:
+        key = ("rows" if of_rows else "partitions", *batch.columns)
+        found = self._statements.get(key)
+        if found is None:
+            table, types = (self.places.cells, self._types[0]) if of_rows else (self.places.partitions, self._types[1])
+            found = self._statements[key] = insert_sql(self.storage, table, batch, types).encode()
+        return found
+
+
+class CellWriter:
+    """Writes to one server; belongs to one task."""
+
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope = scope
+        self._routes: dict[CqlTable, _Route] = {}
+        self._closed = False
+
+    def write(self, block: LogBlock | RowBlock) -> None:
+        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        if self._closed:
+            raise DefiniteError(
+                "the writer is closed", place=str(self._scope.target), hint="this is a defect of the caller; please report it"
+            )
+        route = self._routes.get(block.table)
+        if route is None:
+            route = self._routes[block.table] = _Route(block.table, self._scope)
+        if isinstance(block, RowBlock):
+            raise NotImplementedError
+        rows, partitions = route.log.encode(block)
+        # What covers rows comes first: a reader in between rather misses an old row than sees a deleted one.
+        for batch, of_rows in ((partitions, False), (rows, True)):
+            if batch is not None:
+                self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
+
+    def _send(self, subject: str, batch: Batch, statement: bytes) -> None:
+        target = self._scope.target
+        connection = connect(target)
+        body = _body(batch.record_batch(), statement, None if target.is_loopback else "lz4")
+        settings = connection.known({**INSERT_SETTINGS, **CREATE_SETTINGS})
+        with translated(target, f"writing {batch.rows} rows of cells of table {subject}"):
+            # Without a table name the driver sends the body as it is, which saves a copy of it.
+            connection.client.raw_insert("", None, body, settings=settings)
+
+    def close(self) -> None:
+        """End the task's writing. The connection stays with the process for the next task."""
+        self._closed = True
+        self._routes.clear()
+
+
+def _body(batch: pa.RecordBatch, statement: bytes, compression: str | None) -> Any:
+    out = pa.BufferOutputStream()
+    out.write(statement)
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+        stream.write_batch(batch)
+    return memoryview(out.getvalue())

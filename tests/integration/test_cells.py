@@ -1,0 +1,188 @@
+"""Cells in the real engine: log rows by hand, and what the view shows of them in whatever order they come."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from cassandra.util import Date, Duration, Time
+
+from headrace.cql import timeuuid
+from headrace.cql.blocks import LogBlock
+from headrace.cql.ddl import Definitions
+from headrace.cql.tables import CqlTable
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.cql_blocks import as_clickhouse, log_block, read_view
+from testkit.cql_values import serialised, witnessed
+
+NOW = int(time.time())
+T = NOW * 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def sink(server: EmbeddedServer) -> Iterator[CellSink]:
+    target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+    yield CellSink(ClickHouseSink(target))
+    disconnect(target)
+
+
+def table_of(script: str, name: str = "t") -> CqlTable:
+    found = Definitions("ks").apply_all(script)
+    return next(table for table in found.tables.values() if table.name.table == name)
+
+
+def shown(sink: CellSink, table: CqlTable, *names: str) -> list[tuple[Any, ...]]:
+    """The view's rows, or some of their columns, sorted."""
+    chosen = [table.column(name) for name in names] or list(table.columns)
+    listed = ", ".join(f"`{column.name}`" for column in chosen)
+    query = f"SELECT {listed} FROM {sink.places(table).view} ORDER BY ALL"
+    return read_view(connect(sink.sink.target).client, query, [column.type for column in chosen])
+
+
+def write(sink: CellSink, *blocks: LogBlock) -> None:
+    writer = sink.writer()
+    for block in blocks:
+        writer.write(block)
+    writer.close()
+
+
+SCALARS = """CREATE TABLE t (pk int PRIMARY KEY, a bigint, b text, c boolean, d double, e float, f date, g time, h timestamp, i uuid,
+ j timeuuid, k inet, l tinyint, m smallint, n blob, o ascii, p varint, q decimal, r duration, s frozen<list<int>>, t frozen<map<text, int>>,
+ u tuple<int, text>, v vector<float, 2>)"""
+
+
+def test_every_type_is_shown_and_null_where_it_is_deleted(sink: CellSink) -> None:
+    table = table_of(SCALARS)
+    sink.prepare([table])
+    moment = UUID("db3214f0-2fe9-11eb-af55-000000000001")
+    values = {
+        "a": -5, "b": "text ✓", "c": True, "d": -0.5, "e": 1.5, "f": Date(-1), "g": Time(3_723_000_000_001), "h": 1_600_000_000_123,
+        "i": UUID(int=2**127 + 5), "j": moment, "k": "::1", "l": -1, "m": -300, "n": b"\0\xff", "o": "ascii", "p": 2**200,
+        "q": Decimal("-1.50"), "r": Duration(1, 0, 5), "s": [1, -2], "t": [("x", 1)], "u": (1, None), "v": [1.0, -2.5],
+    }  # fmt: skip
+    gone = {f"cdc$deleted_{name}": True for name in values}
+    inserted = [{"op": 2, "at": T, "pk": 1, **values}, {"op": 2, "at": T + 5, "pk": 2}, {"op": 2, "at": T, "pk": 2, **values}]
+    write(sink, log_block(table, inserted), log_block(table, [{"op": 1, "at": T + 3, "pk": 2, **gone}]))
+    first, second = shown(sink, table)
+    nulls = [as_clickhouse(column.type, None) for column in table.columns[1:]]
+    expected = [as_clickhouse(c.type, witnessed(c.type, serialised(c.type, values[c.name]))) for c in table.columns[1:]]
+    assert first == (1, *expected)
+    assert second == (2, *nulls)
+
+
+def deliver(sink: CellSink, table: CqlTable, history: list[dict[str, Any]], seed: int) -> None:
+    """A history in another order, some of it twice, in blocks of its own; a range's two rows stay together."""
+    chance = random.Random(seed)
+    pieces = [list(rows) for _, rows in itertools.groupby(history, key=lambda row: (row["at"], row.get("batch", row["op"])))]
+    pieces += chance.choices(pieces, k=len(pieces) // 2)
+    chance.shuffle(pieces)
+    while pieces:
+        count = chance.randint(1, len(pieces))
+        write(sink, log_block(table, [row for piece in pieces[:count] for row in piece]))
+        pieces = pieces[count:]
+
+
+MIXED = """CREATE TYPE u (a int, b text);
+CREATE TABLE t (pk int, ck text, s int static, v int, m map<int, text>, z set<int>, l list<int>, w u, PRIMARY KEY (pk, ck))"""
+
+
+def key(number: int) -> UUID:
+    return timeuuid.make(T + number, 0xAF55000000000001)
+
+
+HISTORY: list[dict[str, Any]] = [
+    {"op": 2, "at": T + 10, "pk": 1, "ck": "a", "v": 5, "m": [(1, "x"), (-2, "y")], "cdc$deleted_m": True},
+    {"op": 1, "at": T + 11, "pk": 1, "ck": "a", "m": [(3, "z")], "cdc$deleted_elements_m": [1], "z": [3, -1], "w": (7, None)},
+    {"op": 1, "at": T + 12, "pk": 1, "ck": "a", "l": [(key(3), 30), (key(1), 10), (key(2), 20)], "cdc$deleted_l": True},
+    {"op": 1, "at": T + 13, "pk": 1, "ck": "a", "cdc$deleted_elements_l": [key(2)], "w": (None, "w"), "cdc$deleted_elements_w": [0]},
+    {"op": 1, "at": T + 9, "pk": 1, "ck": "a", "m": [(9, "before the overwriting")], "l": [(key(0), 0)]},
+    {"op": 1, "at": T + 10, "pk": 1, "s": 4},
+    # A row that only updates made is gone with its last cell.
+    {"op": 1, "at": T + 10, "pk": 1, "ck": "b", "v": 1},
+    {"op": 1, "at": T + 11, "pk": 1, "ck": "b", "cdc$deleted_v": True},
+    # One that was inserted is not.
+    {"op": 2, "at": T + 10, "pk": 1, "ck": "c", "v": 1},
+    {"op": 1, "at": T + 11, "pk": 1, "ck": "c", "cdc$deleted_v": True},
+    # Deleted, and written again at the same moment (no) and a moment later (yes).
+    {"op": 2, "at": T + 20, "pk": 1, "ck": "d", "v": 1},
+    {"op": 3, "at": T + 20, "pk": 1, "ck": "d", "batch": 1},
+    {"op": 1, "at": T + 21, "pk": 1, "ck": "d", "v": 2},
+    # A range from e (not itself) to g (with it).
+    *({"op": 2, "at": T + 30, "pk": 1, "ck": ck, "v": 1} for ck in ("e", "ea", "f", "g", "ga")),
+    {"op": 6, "at": T + 31, "pk": 1, "ck": "e", "batch": 2},
+    {"op": 7, "at": T + 31, "pk": 1, "ck": "g", "batch": 2},
+    {"op": 1, "at": T + 32, "pk": 1, "ck": "f", "z": [1]},
+    # A partition that was deleted; one of static cells alone; one of which those are gone too.
+    {"op": 2, "at": T + 40, "pk": 2, "ck": "a", "v": 1},
+    {"op": 1, "at": T + 40, "pk": 2, "s": 1},
+    {"op": 4, "at": T + 41, "pk": 2},
+    {"op": 1, "at": T + 40, "pk": 3, "s": 3},
+    {"op": 2, "at": T + 40, "pk": 3, "ck": "a"},
+    {"op": -3, "at": T + 41, "pk": 3, "ck": "a"},
+    # Cells that expire: one that has, one that has not.
+    {"op": 1, "at": T - 100_000_000, "pk": 4, "ck": "a", "v": 1, "ttl": 60},
+    {"op": 1, "at": T - 100_000_000, "pk": 4, "ck": "b", "v": 1, "z": [5], "ttl": 6000},
+    # Ties: a deletion wins, then what expires, then the greater bytes (of -1, which are more than those of 1).
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "a", "v": 1, "batch": 3},
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "a", "v": -1, "batch": 4},
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "b", "v": 9, "batch": 5},
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "b", "v": 2, "ttl": 6000, "batch": 6},
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "c", "v": 9, "batch": 7},
+    {"op": 1, "at": T + 50, "pk": 5, "ck": "c", "cdc$deleted_v": True, "batch": 8},
+    # Images say nothing.
+    {"op": 0, "at": T + 60, "pk": 6, "ck": "a", "v": 1},
+    {"op": 9, "at": T + 60, "pk": 6, "ck": "a", "v": 1},
+]  # fmt: skip
+NOTHING = {"a": None, "b": None}
+EXPECTED = [
+    (1, "a", 4, [10, 30], [(-2, "y"), (3, "z")], 5, {"a": None, "b": "w"}, [-1, 3]),
+    (1, "c", 4, [], [], None, NOTHING, []),
+    (1, "d", 4, [], [], 2, NOTHING, []),
+    (1, "e", 4, [], [], 1, NOTHING, []),
+    (1, "f", 4, [], [], None, NOTHING, [1]),
+    (1, "ga", 4, [], [], 1, NOTHING, []),
+    (3, None, 3, [], [], None, NOTHING, []),
+    (4, "b", None, [], [], 1, NOTHING, [5]),
+    (5, "a", None, [], [], -1, NOTHING, []),
+    (5, "b", None, [], [], 2, NOTHING, []),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_any_number_of_times_shows_the_same(sink: CellSink, seed: int) -> None:
+    table = table_of(MIXED)
+    sink.prepare([table])
+    deliver(sink, table, HISTORY, seed)
+    assert shown(sink, table, "pk", "ck", "s", "l", "m", "v", "w", "z") == EXPECTED
+    connect(sink.sink.target).client.command(f"OPTIMIZE TABLE {sink.places(table).cells} FINAL")
+    assert shown(sink, table, "pk", "ck", "s", "l", "m", "v", "w", "z") == EXPECTED
+
+
+def test_an_operation_that_is_not_known_halts_before_anything_is_written(sink: CellSink) -> None:
+    table = table_of(MIXED)
+    sink.prepare([table])
+    with pytest.raises(DefiniteError, match=r"operation 77 is not known") as raised:
+        write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a"}, {"op": 77, "at": T, "pk": 1, "ck": "a"}]))
+    assert "stream 0x0101" in raised.value.place and raised.value.hint
+    for half in ({"op": 6, "at": T, "pk": 1, "ck": "a"}, {"op": 7, "at": T, "pk": 1, "ck": "a"}):
+        with pytest.raises(DefiniteError, match="a range that does not"):
+            write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a"}, half]))
+    assert shown(sink, table) == []
