@@ -8,8 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cassandra.concurrent import execute_concurrent_with_args
 
 from headrace.cql.address import CqlAddress, parse_cql_url
+from headrace.cql.pages import read_rows
 from headrace.cql.session import CqlSession, connect
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from testkit.cassandra import PrivateCassandra
@@ -47,26 +49,27 @@ def test_a_session_answers_and_says_what_is_refused(cql: CqlSession, keyspace: s
     _failure(cassandra.address(tls="required", connect_timeout=2))
 
 
-def test_what_is_acknowledged_outlives_a_kill_and_accounts_and_tls_are_checked(
-    fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path
-) -> None:
+def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path) -> None:
     trusted, stranger = Authority(tmp_path, "trusted"), Authority(tmp_path, "stranger")
     server = fresh_cassandra(accounts=True, tls=trusted.issue("server", hosts=("127.0.0.1",), valid=timedelta(days=1)))
     good = server.address(ca=trusted.cert)
     with connect(pickle.loads(pickle.dumps(good))) as session:
         session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
-        session.execute("CREATE TABLE k.t (k int PRIMARY KEY, v int)")
+        session.execute("CREATE TABLE k.t (k int, c int, PRIMARY KEY (k, c))")
         session.execute("CREATE ROLE reader WITH PASSWORD = 'secret' AND LOGIN = true")
-        for key in range(20):
-            session.execute("INSERT INTO k.t (k, v) VALUES (%s, 0)", (key,))
+        insert = session.prepare("INSERT INTO k.t (k, c) VALUES (0, ?)")
+        execute_concurrent_with_args(session.driver, insert, [(c,) for c in range(500)], concurrency=64)
+        pages = read_rows(session, "SELECT c FROM k.t WHERE k = 0", fetch_size=50)
+        found = next(pages).column("c").to_pylist()
         server.kill()
-
         with pytest.raises(TransientError):
             session.execute("SELECT * FROM k.t")
+        with pytest.raises(TransientError):
+            list(read_rows(session, "SELECT c FROM k.t WHERE k = 0", patience_s=0.5))
         server.start()
-
-    with connect(server.address(tls="required")) as session:
-        assert {row.k for row in session.execute("SELECT k FROM k.t")} == set(range(20))
+        # What was not answered is asked for again.
+        found += [value for page in pages for value in page.column("c").to_pylist()]
+        assert [int.from_bytes(value, "big") for value in found] == list(range(500))
 
     assert "certificate" in _failure(server.address(ca=stranger.cert)).message
     plain = _failure(server.address(connect_timeout=2))

@@ -34,7 +34,7 @@ KERNEL_MODULES: Final = {
         "charset_kernels",
     ),
     "headrace.kafka": ("message_kernels",),
-    "headrace.cql": ("splitting", "scalars", "digits"),
+    "headrace.cql": ("splitting", "scalars", "digits", "page_kernel"),
     "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
     "headrace.sinks.kafka": ("json_kernels",),
     "headrace.sinks.clickhouse.cells": ("cell_kernels", "order_kernels"),

@@ -1,0 +1,170 @@
+"""What a server says of its tables: definitions, which of them have a log, what was chosen for it, whether anything changed.
+
+Definitions are read from the server's own tables, never from a cache of the driver's: what is returned was there after the
+question.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.cql.log import SUFFIX
+from headrace.cql.options import CdcOptions
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.types import CqlType, parse_type
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+_ROLES: Final = {"partition_key": Role.PARTITION, "clustering": Role.CLUSTERING, "static": Role.STATIC, "regular": Role.REGULAR}
+_ORDER: Final = tuple(_ROLES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A table as it is now."""
+
+    table: CqlTable
+    id: UUID
+    """Another one after the table was dropped and made anew."""
+
+
+def schema_version(session: CqlSession) -> UUID:
+    """A number that changes with every change of any table or type; the same on all nodes once they agree."""
+    found: UUID = session.execute("SELECT schema_version FROM system.local")[0].schema_version
+    return found
+
+
+def list_keyspaces(session: CqlSession) -> list[str]:
+    return sorted(row.keyspace_name for row in session.execute("SELECT keyspace_name FROM system_schema.keyspaces"))
+
+
+def list_tables(session: CqlSession, keyspace: str) -> list[str]:
+    """The tables of a keyspace, without materialized views."""
+    return sorted(row.table_name for row in _of_keyspace(session, "table_name", "tables", keyspace))
+
+
+def logged_tables(session: CqlSession, keyspace: str) -> list[TableName]:
+    """The tables of a keyspace that have a log."""
+    names = set(list_tables(session, keyspace))
+    return sorted(
+        TableName(keyspace, name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in names
+    )
+
+
+def describe(session: CqlSession, name: TableName) -> CqlTable:
+    """A table's definition; an error if there is none."""
+    return describe_all(session, [name])[name].table
+
+
+def describe_all(session: CqlSession, names: Iterable[TableName]) -> dict[TableName, Described]:
+    """The definitions of tables; an error names the first that is not there."""
+    found: dict[TableName, Described] = {}
+    wanted: dict[str, list[TableName]] = {}
+    for name in names:
+        wanted.setdefault(name.database, []).append(name)
+    for keyspace, tables in wanted.items():
+        known = _Keyspace.read(session, keyspace)
+        for name in tables:
+            found[name] = known.describe(session, name)
+    return found
+
+
+def describe_types(session: CqlSession, keyspace: str) -> dict[str, CqlType]:
+    """A keyspace's user types by name, not frozen."""
+    return dict(_Keyspace.read(session, keyspace).types)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyspace:
+    ids: Mapping[str, UUID]
+    columns: Mapping[str, list[Any]]
+    types: Mapping[str, CqlType]
+
+    @classmethod
+    def read(cls, session: CqlSession, keyspace: str) -> _Keyspace:
+        ids = {row.table_name: row.id for row in _of_keyspace(session, "table_name, id", "tables", keyspace)}
+        columns: dict[str, list[Any]] = {}
+        wanted = "table_name, column_name, kind, position, type, clustering_order"
+        for row in _of_keyspace(session, wanted, "columns", keyspace):
+            columns.setdefault(row.table_name, []).append(row)
+        raw = {row.type_name: row for row in _of_keyspace(session, "type_name, field_names, field_types", "types", keyspace)}
+        return cls(ids, columns, _Types(keyspace, raw).all())
+
+    def describe(self, session: CqlSession, name: TableName) -> Described:
+        if name.table not in self.ids:
+            raise _missing(session, name)
+        rows = self.columns.get(name.table, [])
+        ordered = sorted(rows, key=lambda row: (_ORDER.index(_ROLES[row.kind]), row.position, row.column_name))
+        return Described(CqlTable(name, tuple(_column(row, self.types) for row in ordered)), self.ids[name.table])
+
+
+class _Types:
+    """A keyspace's user types, whose fields may be of other user types."""
+
+    def __init__(self, keyspace: str, raw: Mapping[str, Any]) -> None:
+        self._keyspace, self._raw = keyspace, raw
+        self._made: dict[str, CqlType] = {}
+
+    def all(self) -> dict[str, CqlType]:
+        waiting = dict(self._raw)
+        while waiting:
+            for name, row in list(waiting.items()):
+                if not self._needs(row) & waiting.keys() - {name}:
+                    self._made[name] = self._make(row)
+                    del waiting[name]
+        return self._made
+
+    def _needs(self, row: Any) -> set[str]:
+        words = {found[0] or found[1] for text in row.field_types for found in re.findall(r'"((?:[^"]|"")+)"|(\w+)', text)}
+        return {word.replace('""', '"') for word in words}
+
+    def _make(self, row: Any) -> CqlType:
+        args = tuple(parse_type(text, self._made).as_frozen() for text in row.field_types)
+        return CqlType("udt", args, keyspace=self._keyspace, udt=row.type_name, fields=tuple(row.field_names))
+
+
+def _column(row: Any, types: Mapping[str, CqlType]) -> CqlColumn:
+    return CqlColumn(row.column_name, parse_type(row.type, types), _ROLES[row.kind], descending=row.clustering_order == "desc")
+
+
+def _of_keyspace(session: CqlSession, wanted: str, table: str, keyspace: str) -> list[Any]:
+    return session.execute(f"SELECT {wanted} FROM system_schema.{table} WHERE keyspace_name = %s", (keyspace,))
+
+
+def _missing(session: CqlSession, name: TableName) -> DefiniteError:
+    if name.database not in list_keyspaces(session):
+        return DefiniteError(f"there is no keyspace {name.database!r}", place=str(session.address), hint="check the address's keyspace")
+    return DefiniteError(f"there is no table {name}", place=str(session.address), hint="check its name, and that it was not dropped")
+
+
+def describe_options(session: CqlSession, name: TableName) -> CdcOptions | None:
+    """What was chosen for a table's log (`WITH cdc = {...}`); None if the server does not tell, as Cassandra does not."""
+    extensions = session.execute(
+        "SELECT extensions FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", (name.database, name.table)
+    )
+    blob = (extensions[0].extensions or {}).get("cdc") if extensions else None
+    words = read_extension(blob) if blob else None
+    return CdcOptions.from_words(words) if words else None
+
+
+def read_extension(blob: bytes) -> dict[str, str]:
+    """ScyllaDB's own form of a map of texts: a count, then lengths and bytes, all of four bytes with the least first."""
+    found: list[str] = []
+    try:
+        (pairs,) = struct.unpack_from("<I", blob)
+        at = 4
+        for _ in range(2 * pairs):
+            (size,) = struct.unpack_from("<I", blob, at)
+            found.append(blob[at + 4 : at + 4 + size].decode())
+            at += 4 + size
+    except (struct.error, UnicodeDecodeError):
+        at = -1
+    if at != len(blob):
+        raise DefiniteError("the table's CDC options cannot be read", place=blob.hex(), hint="report it, with ScyllaDB's version")
+    return dict(zip(found[::2], found[1::2], strict=True))
