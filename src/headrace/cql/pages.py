@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from cassandra.query import BoundStatement, PreparedStatement
 
 from headrace.cql.failures import DRIVER_ERRORS, as_ours, server_errors
 from headrace.cql.page_kernel import FINE, gather_pages, measure_pages
@@ -29,6 +30,12 @@ _GRACE_S: Final = 30.0
 
 Request = tuple[str, Sequence[Any]]
 """A query with question marks, and its parameters."""
+
+
+class RawValues(tuple[bytes | None, ...]):
+    """Parameters that are serialised already."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,7 @@ class _Reading:
         future.add_callbacks(answered, lambda error: self._answers.put((asked, error)))
 
     def _start(self, asked: _Asked) -> Any:
-        statement = self._session.prepare(asked.query).bind(asked.parameters)
+        statement = _bound(self._session.prepare(asked.query), asked.parameters)
         statement.fetch_size, statement.is_idempotent = self._fetch_size, True
         return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=asked.paging_state)
 
@@ -162,6 +169,14 @@ class _Reading:
         if not isinstance(error, (HeadraceError, *DRIVER_ERRORS)):
             raise error
         return as_ours(error, self._session.address, asked.query)
+
+
+def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundStatement:
+    statement = BoundStatement(prepared)
+    if isinstance(parameters, RawValues):
+        statement.values = list(parameters)
+        return statement
+    return statement.bind(parameters)
 
 
 class _Asked:

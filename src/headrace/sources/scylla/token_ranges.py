@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
-_RING: Final = 1 << 64
+RING: Final = 1 << 64
 CHUNK_BYTES: Final = 64 << 20
 _MOST_CHUNKS: Final = 4096
 
@@ -27,7 +27,7 @@ class TokenRange:
     @property
     def share(self) -> float:
         """Of the whole ring; tokens are spread evenly, so about the same share of the partitions."""
-        return (self.end - self.start) / _RING
+        return (self.end - self.start) / RING
 
     def to_json(self) -> list[int]:
         return [self.start, self.end]
@@ -73,7 +73,7 @@ def covered(done: Iterable[TokenRange]) -> float:
 def cut(ranges: Iterable[TokenRange], ring: Ring, least: int, chunk_bytes: int = CHUNK_BYTES) -> list[TokenRange]:
     """The ranges in parts of about `chunk_bytes`, at least so many of the whole ring; where that can be, cut where nodes' ranges end."""
     count = min(max(least, -(-ring.bytes // chunk_bytes), 1), _MOST_CHUNKS)
-    widest = -(-_RING // count)
+    widest = -(-RING // count)
     return [part for one in ranges for part in _parts(one, ring.tokens, widest)]
 
 
