@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.kafka.address import SECRETS_VARIABLE, without_secrets
 from headrace.model.projection import Projection
@@ -65,18 +66,21 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.progress import choose_view
     from headrace.pipes.remembered import chosen_for
     from headrace.pipes.settings import PipeSettings, SnapshotMode
-    from headrace.pipes.settings_file import DEBEZIUM
+    from headrace.pipes.settings_file import DEBEZIUM, SCYLLA
     from headrace.sources.mysql.offline import parse_directory
     from headrace.sources.mysql.origin import Limits
 
-    offline, topics = arguments.source.startswith("binlog:"), is_kafka(arguments.source)
-    address = None if offline or topics else parse_mysql_url(arguments.source)
+    offline, topics, cells = arguments.source.startswith("binlog:"), is_kafka(arguments.source), is_cql(arguments.source)
+    address = None if offline or topics or cells else parse_mysql_url(arguments.source)
+    database = parse_cql_url(arguments.source).keyspace if cells else address.database if address is not None else ""
     chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
     if not topics:
         _check_no_topics(arguments)
         chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
+    if not cells:
+        chosen.check_sections((SCYLLA,), "this is about ScyllaDB's log, and the source is another one")
     settings = PipeSettings(
-        selection=_selected(arguments) if topics else _selection(arguments, address.database if address is not None else ""),
+        selection=_selected(arguments) if topics else _selection(arguments, database),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
         state=Path(arguments.state),
         name=arguments.name,
@@ -93,6 +97,8 @@ def replicate(arguments: argparse.Namespace) -> int:
         schema_changes=chosen.schema_changes,
         choices=chosen.plain,
     )
+    if cells:
+        return _replicate_log(arguments, chosen, settings)
     with held_line(arguments.keeper_fd) as line, open_any_sink(arguments.sink, chosen) as named:
         parts = (named.sink, named.name, settings, choose_view())
         pipe: RunnablePipe
@@ -101,6 +107,19 @@ def replicate(arguments: argparse.Namespace) -> int:
         else:
             pipe = OfflinePipe(parse_directory(arguments.source), *parts) if address is None else Pipe(address, *parts)
         pipe.on_begun, line.is_in_vain = line.begun, named.is_lost
+        _stop_on_signals(pipe.stop)
+        pipe.run()
+    return OK
+
+
+def _replicate_log(arguments: argparse.Namespace, chosen: Chosen, settings: PipeSettings) -> int:
+    """A pipe from ScyllaDB's CDC log."""
+    from headrace.pipes.progress import choose_view
+    from headrace.pipes.scylla.pipe import ScyllaPipe
+    from headrace.pipes.scylla.sinks import open_log_target
+
+    with open_log_target(arguments.sink, chosen, settings.state) as target:
+        pipe = ScyllaPipe(parse_cql_url(arguments.source), chosen.scylla, target, settings, choose_view())
         _stop_on_signals(pipe.stop)
         pipe.run()
     return OK

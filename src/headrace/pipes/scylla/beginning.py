@@ -1,0 +1,60 @@
+"""Where a pipe begins with the log of a table that it has not read before."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headrace.errors import DefiniteError
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.generations import START_FORMS, Start, StreamCatalog, expired, floor_us, oldest, start_at
+from headrace.sources.scylla.logs import LoggedTable
+from headrace.sources.scylla.position import moment
+
+log = logging.getLogger("headrace")
+
+NOW, OLDEST = "now", "oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """`now`: what is written from now on (a little before, to be sure); `oldest`: all that is there; or a moment."""
+
+    catalog: StreamCatalog
+    choices: ScyllaChoices
+    where: str
+
+    def of(self, found: LoggedTable) -> Start:
+        """The start of one table."""
+        name, now = found.table.name, self.catalog.now()
+        generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
+        if self.where == OLDEST:
+            for one in expired(generations, 0, floor):
+                log.warning("the log of %s keeps its rows for %d s: not read, because nothing of it is there: %s", name, found.ttl, one)
+            # Rows go on expiring while the oldest are read: only what is written from now on is promised.
+            return Start(oldest(generations, found.ttl, now), found.ttl, now)
+        return self.at(found, now - self.choices.confidence_us if self.where == NOW else parse_start(self.where))
+
+    def at(self, found: LoggedTable, time: int) -> Start:
+        """The start from a microsecond on."""
+        name, now = found.table.name, self.catalog.now()
+        floor = floor_us(found.ttl, now)
+        if time < floor:
+            raise DefiniteError(
+                f"the log of {name} keeps its rows for {found.ttl} s: there is nothing from before {moment(floor)}",
+                place="--start-at",
+                hint="say --start-at oldest to begin with what is there, or leave it out to copy the table first",
+            )
+        return Start(start_at(self.catalog.generations(name), time), found.ttl, time)
+
+
+def parse_start(text: str) -> int:
+    """The microseconds of a moment; 0 for the words that are none."""
+    if text in ("", NOW, OLDEST):
+        return 0
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise DefiniteError(f"{text!r} is no place in a log of ScyllaDB", place="--start-at", hint=START_FORMS) from None
+    return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)

@@ -1,0 +1,252 @@
+"""A pipe from ScyllaDB's CDC log to a sink of log rows.
+
+The order of things makes every crash harmless. A batch is a window of each table's log, and its bounds are in Spark's log before anything
+is read; it counts when all of it is in the sink. Until then whatever happens leads to the same windows again, and what is written twice
+merges to the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.session import CqlSession, shared_session
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.endpoints import same_sink
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.remembered import take_settings
+from headrace.pipes.reporting import Reporter
+from headrace.pipes.running import RunnablePipe
+from headrace.pipes.scylla.beginning import Beginning, parse_start
+from headrace.pipes.scylla.definitions import Definitions
+from headrace.pipes.scylla.notes import Notes, TableNote
+from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.state import PipeState, StateDirectory
+from headrace.retry import retrying, waits
+from headrace.sinks.base import Books
+from headrace.sinks.logs import LogSink
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.logs import LoggedTable, choose_tables, look_at, no_log
+from headrace.sources.scylla.pace import tell
+from headrace.sources.scylla.position import LogPosition, moment
+from headrace.sources.scylla.reader import KnownLog, LogReader
+from headrace.sources.scylla.source import ScyllaSource
+from headrace.sources.scylla.streams import ServerCatalog
+from headrace.spark.checkpoint import committed_offset, offset_of
+from headrace.spark.stream import AddressStream, Over
+from headrace.spark.tasks import Report, Task
+
+log = logging.getLogger("headrace")
+
+_START_PATIENCE_S: Final = 30.0
+_MOST_ROUNDS: Final = 5
+"""How often a batch is read again because tables were altered while it was read."""
+_LOOK_S: Final = 5.0
+_PRELOAD: Final = ("headrace.sources.scylla.reader",)
+_KIND: Final = "scylla"
+"""What a state says that belongs to such a pipe."""
+
+
+class ScyllaPipe(RunnablePipe):
+    """One replication of log tables."""
+
+    def __init__(self, address: CqlAddress, choices: ScyllaChoices, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
+        super().__init__(target.name, settings, view)
+        self._address, self._choices, self._target = address, choices, target
+
+    @property
+    def _books(self) -> Books:
+        return self._target.books
+
+    @property
+    def _written_by(self) -> LogSink:
+        return self._target.sink
+
+    def _run(self, directory: StateDirectory) -> None:
+        self._choices.check()
+        self._check_settings()
+        session = retrying(lambda: shared_session(self._address), deadline_s=_START_PATIENCE_S)
+        catalog = ServerCatalog(session, self._choices)
+        state = directory.load()
+        is_new = state is None
+        state = self._new_state(session) if state is None else self._checked(state, session)
+        batches = self._batches(directory, session, state)
+        self._open_tables(session, catalog, batches)
+        directory.save(state)
+        batches.reporter.begin(batches.reached, is_new=is_new)
+        self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
+        directory.clear_scratch()
+        # What was written before this moment is to be there at the end.
+        asked = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
+        if self._settings.once:
+            self._view.note(
+                f"reading the log up to {moment(next(iter(asked.values())))}, which takes {self._choices.confidence:g} s of waiting"
+            )
+
+        def ended() -> bool:
+            return self._stop.is_set() or (self._settings.once and batches.reached.covers(asked))
+
+        with self._spark(directory, _PRELOAD) as spark:
+            while not ended():
+                self._stream(spark, directory, batches, ended)
+                if batches.definitions.came and not ended():
+                    self._open_tables(session, catalog, batches)
+        self._view.note(f"stopped at {batches.reached}")
+
+    def _check_settings(self) -> None:
+        if self._settings.snapshot is SnapshotMode.CONSISTENT:
+            raise DefiniteError(
+                "a cluster has no moment at which all tables could be read", place="--snapshot", hint="leave it out, or say --snapshot none"
+            )
+        parse_start(self._settings.start_at)
+
+    def _new_state(self, session: CqlSession) -> PipeState:
+        options = {**self._settings.lasting, _KIND: True}
+        return PipeState(str(self._address), _cluster(session), self._sink_name, self._settings.selection.to_json(), {}, 0, options)
+
+    def _checked(self, state: PipeState, session: CqlSession) -> PipeState:
+        place = str(self._settings.state)
+        if not state.options.get(_KIND) or not same_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
+            raise DefiniteError(
+                f"the state belongs to {state.source} and {state.sink}",
+                place=place,
+                hint="use a new state directory, or give the same ends",
+            )
+        take_settings(state, self._settings.choices, place)
+        state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
+        return state
+
+    def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState) -> Batches:
+        notes = Notes.load(directory.path)
+        definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
+        committed = committed_offset(directory.checkpoint)
+        reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
+        reporter = Reporter(self._target, self._settings.pipe_name, state.source, tuple)
+        return Batches(
+            self._address, self._choices, self._settings, self._target, directory, notes, definitions, reporter, self._view, reached
+        )
+
+    def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches) -> None:
+        """Take up the chosen tables: those that are known go on, new ones begin; the sink is made ready for all of them."""
+        notes = batches.notes
+        names = self._chosen(session, notes)
+        for name in [name for name in notes.tables if name not in names]:
+            self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
+            del notes.tables[name]
+        fresh = retrying(lambda: look_at(session, [name for name in names if name not in notes.tables], self._choices))
+        # Before anything is noted of new tables: what cannot be held is refused first.
+        known = [note.table for note in notes.tables.values()]
+        retrying(lambda: self._target.sink.prepare([*known, *(one.table for one in fresh.values())]))
+        self._begin_with(fresh, catalog, notes)
+        notes.save()
+        batches.definitions.follow(again=True)
+        batches.definitions.came.clear()
+
+    def _chosen(self, session: CqlSession, notes: Notes) -> tuple[TableName, ...]:
+        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=_START_PATIENCE_S)
+        named = set(self._settings.selection.include)
+        for name in chosen.unlogged:
+            if str(name) in named or name in notes.tables:
+                raise no_log(name, str(self._address))
+        if not chosen.logged:
+            raise (
+                no_log(chosen.unlogged[0], str(self._address))
+                if chosen.unlogged
+                else DefiniteError(
+                    f"no table matches {self._settings.selection}",
+                    place=str(self._address),
+                    hint="check --tables, and whether the user may see them",
+                )
+            )
+        if chosen.unlogged:
+            log.warning("left out, because they have no CDC log: %s", ", ".join(map(str, chosen.unlogged)))
+        return chosen.logged
+
+    def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes) -> None:
+        beginning = Beginning(
+            catalog, self._choices, self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
+        )
+        for name, found in fresh.items():
+            notes.tables[name] = TableNote(found.table, found.id, beginning.of(found))
+
+    def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+        source = ScyllaSource(self._address, batches.notes.starts, self._choices, self._settings.slots, directory.path / "pace.json")
+        stream = AddressStream(spark, source, directory.checkpoint, batches.run)
+        try:
+            with batches.reporter.beating():
+                while not stream.wait(0.1) and not ended() and not batches.definitions.came:
+                    self._view.waiting(waits.current())
+        finally:
+            stream.stop()
+
+
+@dataclass(slots=True)
+class Batches:
+    """What the driver does with each batch, and how far the pipe has come."""
+
+    address: CqlAddress
+    choices: ScyllaChoices
+    settings: PipeSettings
+    target: LogTarget
+    directory: StateDirectory
+    notes: Notes
+    definitions: Definitions
+    reporter: Reporter
+    view: ProgressView
+    reached: LogPosition
+
+    def run(self, over: Over, number: int) -> None:
+        """See to it that all of a batch is in the sink."""
+        reports = self._read(over)
+        self.reached = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
+        tell(self.directory.path / "pace.json", self.reached, _rows(reports))
+        self._tell(reports)
+
+    def _read(self, over: Over) -> list[Report]:
+        """Read the batch under the definitions of now, again if they changed meanwhile."""
+        for _ in range(_MOST_ROUNDS):
+            self.definitions.follow()
+            try:
+                return over(self.task())
+            except DefiniteError:
+                # A column or a table that is gone makes a query fail: then it is the definition that was old.
+                if not self.definitions.follow(again=True):
+                    raise
+        return over(self.task())
+
+    def task(self) -> Task:
+        """A task that reads tables as they are defined now."""
+        logs = {name: KnownLog(note.table, note.start.ttl) for name, note in self.notes.tables.items()}
+        reader = LogReader(self.address, logs, self.choices)
+        return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
+
+    def _tell(self, reports: Iterable[Report]) -> None:
+        written = [report for report in reports if report.kind == "changes"]
+        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
+        self.reporter.batch(self.reached, changes, newest)
+        waits.over()
+        self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, str(self.reached))
+
+
+def _rows(reports: Iterable[Report]) -> dict[TableName, int]:
+    """How many log rows each table's window had, all tasks together."""
+    found: dict[TableName, int] = {}
+    for report in reports:
+        for name, rows in (json.loads(report.detail)["rows"] if report.kind == "done" else {}).items():
+            keyspace, _, table = name.partition(".")
+            found[TableName(keyspace, table)] = found.get(TableName(keyspace, table), 0) + rows
+    return found
+
+
+def _cluster(session: CqlSession) -> str:
+    """What tells a cluster from others."""
+    found = retrying(lambda: session.execute("SELECT cluster_name FROM system.local"), deadline_s=_START_PATIENCE_S)
+    return str(found[0].cluster_name)

@@ -1,0 +1,210 @@
+"""The reading side: a window of a table's log, one task's share of its streams, as blocks of whole batches.
+
+A window is over for the confidence time when it is read, so what is there is all there will be. A batch without its end is an answer that
+came too early: it is asked for again, and never delivered in part.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.blocks import LogBlock, fixed_bytes
+from headrace.cql.log import OPERATION, STREAM, TIME, log_table
+from headrace.cql.pages import Request, as_batch, read_pages
+from headrace.cql.raw import RawPage
+from headrace.cql.session import CqlSession, shared_session
+from headrace.cql.tables import CqlTable
+from headrace.cql.timeuuid import bulk_micros, greatest
+from headrace.cql.types import quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.retry import pause, waits
+from headrace.sources.base import Work
+from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.generations import shares
+from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.streams import ServerCatalog
+from headrace.sources.scylla.windows import Window
+
+log = logging.getLogger("headrace.scylla")
+
+BLOCK_ROWS, BLOCK_BYTES = 65_536, 32 << 20
+LEFT: Final = "cdc$left"
+"""What the answers' column is called that says how many seconds a log row has left to live."""
+_END_PATIENCE_S: Final = 30.0
+_END_WAIT_S: Final = 0.5
+_AHEAD_US: Final = 60_000_000
+"""Servers refuse writes whose timestamp is further ahead of their clocks than a few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A base table whose log is read, as it was defined when the batch began."""
+
+    table: CqlTable
+    ttl: int
+    """Seconds for which its rows live; 0: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """What tasks carry of the source. Picklable."""
+
+    address: CqlAddress
+    logs: Mapping[TableName, KnownLog]
+    choices: ScyllaChoices
+
+    def read(self, work: Work) -> Generator[LogBlock, None, Work]:
+        """The blocks of a work; returns how many log rows each table had."""
+        session, catalog = shared_session(self.address), _catalog(self.address, self.choices, os.getpid())
+        found: dict[str, int] = {}
+        for keyspace, table, *numbers in work["windows"]:
+            name, window = TableName(keyspace, table), Window(*numbers)
+            asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
+            rows = 0
+            for block in WindowReading(session, self.logs[name], window, self.choices, catalog).blocks(asked):
+                rows += block.rows.num_rows
+                yield block
+            found[str(name)] = rows
+        return {"rows": found}
+
+
+@functools.lru_cache(maxsize=4)
+def _catalog(address: CqlAddress, choices: ScyllaChoices, _process: int) -> ServerCatalog:
+    """This process's own: what it knows of streams does not change."""
+    return ServerCatalog(shared_session(address), choices)
+
+
+@dataclass(slots=True)
+class WindowReading:
+    """Reads one window."""
+
+    session: CqlSession
+    log: KnownLog
+    window: Window
+    choices: ScyllaChoices
+    catalog: ServerCatalog
+    _broken: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+        """The rows of these streams, asked for list by list."""
+        first, last = greatest(self.window.after), greatest(self.window.until)
+        requests = [self._request(streams, first, last) for streams in asked]
+        gathering = Gathering(BLOCK_ROWS, BLOCK_BYTES)
+        for rows in self._whole(requests):
+            for one in gathering.add(rows):
+                yield self._block(one)
+        for rows in self._settled(first, last):
+            for one in gathering.add(rows):
+                yield self._block(one)
+        for one in gathering.rest():
+            yield self._block(one)
+
+    @property
+    def _place(self) -> str:
+        return f"log of {self.log.table.name}, {moment(self.window.after)} to {moment(self.window.until)}"
+
+    def _request(self, streams: Sequence[bytes], first: UUID, last: UUID) -> Request:
+        one = len(streams) == 1
+        return log_query(self.log.table, one=one), (streams[0] if one else list(streams), first, last)
+
+    def _whole(self, requests: Sequence[Request]) -> Iterator[pa.RecordBatch]:
+        """The rows of whole batches. Answers of one page, which most are, go together."""
+        short: list[RawPage] = []
+        short_rows = short_bytes = 0
+        long: dict[int, Assembler] = {}
+        pages = read_pages(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows)
+        for page in pages:
+            if page.last and page.request not in long:
+                if page.rows.count:
+                    short.append(page.rows)
+                    short_rows, short_bytes = short_rows + page.rows.count, short_bytes + len(page.rows.body)
+                if short_rows >= BLOCK_ROWS or short_bytes >= BLOCK_BYTES:
+                    yield from self._fed(Assembler(self._place), short, last=True)
+                    short, short_rows, short_bytes = [], 0, 0
+            else:
+                assembler = long.setdefault(page.request, Assembler(self._place))
+                yield from self._fed(assembler, [page.rows] if page.rows.count else [], last=page.last)
+                if page.last:
+                    del long[page.request]
+        yield from self._fed(Assembler(self._place), short, last=True)
+
+    def _fed(self, assembler: Assembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
+        if pages:
+            yield assembler.feed(as_batch(pages, self._place))
+        if last:
+            rest = assembler.finish()
+            if rest is not None:
+                yield rest
+            self._broken |= assembler.broken
+
+    def _settled(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
+        """The rows of streams whose batches had no end, when they have one."""
+        deadline = time.monotonic() + _END_PATIENCE_S
+        while self._broken:
+            broken, self._broken = self._broken, {}
+            if time.monotonic() > deadline or waits.ending:
+                raise self._endless(broken)
+            log.info("%s: %d streams have a batch without its end; asking again", self._place, len(broken))
+            pause(_END_WAIT_S)
+            again = [self._request([stream], UUID(bytes=after) if after else first, last) for stream, after in broken.items()]
+            yield from self._whole(again)
+            # What a stream that is still broken passed on before counts, if nothing came now.
+            self._broken = {stream: after or broken[stream] for stream, after in self._broken.items()}
+
+    def _endless(self, broken: Mapping[bytes, bytes | None]) -> DefiniteError:
+        stream, after = next(iter(broken.items()))
+        where = f"after {UUID(bytes=after)}" if after else f"after {moment(self.window.after)}"
+        return DefiniteError(
+            f"a batch of log rows has no end (cdc$end_of_batch), also {_END_PATIENCE_S:.0f} s after it should be there: a part is missing",
+            place=f"log of {self.log.table.name}, stream 0x{stream.hex()}, {where}",
+            hint="look at these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
+            "Leave the table out with --exclude, or copy it again with a new --state",
+        )
+
+    def _block(self, rows: pa.RecordBatch) -> LogBlock:
+        check_operations(rows, self._place)
+        left = rows.column(LEFT)
+        return LogBlock(self.log.table, rows.drop_columns([LEFT]), written_at(rows, left, self.log.ttl, self.catalog.now()))
+
+
+@functools.lru_cache(maxsize=1024)
+def log_query(table: CqlTable, *, one: bool) -> str:
+    """The query for a window of one stream's log, or of several streams'."""
+    target = log_table(table)
+    columns = ", ".join(quoted(column.name) for column in target.columns)
+    streams = f"{quoted(STREAM)} = ?" if one else f"{quoted(STREAM)} IN ?"
+    return (
+        f"SELECT {columns}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)} FROM {quoted(target.name.database)}.{quoted(target.name.table)} "
+        f"WHERE {streams} AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
+    )
+
+
+def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int) -> pa.Int64Array:
+    """When log rows were written, in seconds since 1970, told from what is left of their life; null where that cannot be true.
+
+    (It cannot where the log's TTL was another one when the row was written.)
+    """
+    count = rows.num_rows
+    if not ttl or left.null_count == count:
+        return pa.nulls(count, pa.int64())
+    known = np.asarray(left.is_valid().to_numpy(zero_copy_only=False))
+    seconds: NDArray[np.int64] = np.zeros(count, np.int64)
+    seconds[known] = fixed_bytes(left.drop_null(), 4).view(">i4")[:, 0]
+    written = now_us // 1_000_000 - (ttl - seconds)
+    times = bulk_micros(fixed_bytes(rows.column(TIME), 16))
+    known &= (seconds <= ttl) & (written * 1_000_000 > times - _AHEAD_US)
+    return pa.array(written, pa.int64(), mask=~known)
