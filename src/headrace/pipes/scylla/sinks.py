@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.errors import DefiniteError
 from headrace.pipes.endpoints import CLICKHOUSE, open_sink
@@ -27,7 +26,7 @@ class LogTarget:
 
 
 @contextmanager
-def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTarget]:
+def open_log_target(address: str, chosen: Chosen) -> Iterator[LogTarget]:
     """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused."""
     if not address.startswith((*CLICKHOUSE, "chdb:")):
         raise DefiniteError(
