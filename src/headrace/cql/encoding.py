@@ -1,7 +1,7 @@
 """Values to their serialised form (native protocol, version 4): Python's, and terms of statements.
 
-What Python's values may be is what the driver takes. Sets and maps come out in their type's order, each element once, as servers store them.
-A term that does not fit its type is refused; so is a time of day without a zone, which each server reads in its own.
+What Python's values may be is what the driver takes. Sets and maps come out in their type's order, each element once, as servers store
+them. A term that does not fit its type is refused; so is a time of day without a zone, which each server reads in its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from math import isfinite
 from struct import error as PackingError
 from struct import pack
 from typing import Any, Final, SupportsIndex
@@ -27,18 +26,7 @@ from headrace.errors import DefiniteError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDTHS: Final = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "counter": 8}
-_FIXED: Final = {
-    "boolean": 1,
-    "tinyint": 1,
-    "smallint": 2,
-    "int": 4,
-    "float": 4,
-    "bigint": 8,
-    "double": 8,
-    "timestamp": 8,
-    "uuid": 16,
-    "timeuuid": 16,
-}
+_FIXED: Final = frozenset({"boolean", "int", "float", "bigint", "double", "timestamp", "uuid", "timeuuid"})
 """Types whose values in a vector have no length before them."""
 
 
@@ -277,7 +265,7 @@ def _inet(value: Any) -> bytes:
 
 
 def _floating(form: str) -> Callable[[Any], bytes]:
-    return lambda value: pack(form, value) if isfinite(value) else pack(form, float(value))
+    return lambda value: pack(form, float(value))
 
 
 def _uuid(value: Any) -> bytes:

@@ -1,0 +1,310 @@
+"""Statements that change data, parsed.
+
+All of CQL's INSERT, UPDATE, DELETE and BATCH, except what only a server can know: conditions (IF), functions, JSON. Those are refused,
+never guessed. Places in the text are kept, so that a statement can be given a timestamp without being written anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from headrace.cql.lexing import Cursor, Kind, shortened
+from headrace.cql.terms import NULL, Markers, Parentheses, Term, read_term
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+LIST_INDEX = "scylla_timeuuid_list_index"
+
+
+class Does(StrEnum):
+    """What an assignment does to a column."""
+
+    SET = "set"
+    ADD = "add"
+    PREPEND = "prepend"
+    SUBTRACT = "subtract"
+    ELEMENT = "element"
+    LIST_KEY = "list key"
+    FIELD = "field"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One assignment of an UPDATE, value of an INSERT, or (with null) column of a DELETE."""
+
+    column: str
+    does: Does
+    value: Term
+    key: Term | None = None
+    """An element's key or index, a list's timeuuid."""
+    field: str = ""
+    key_span: tuple[int, int] = (0, 0)
+    """Where what is in the square brackets stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`columns operator value`; several columns stand in brackets."""
+
+    columns: tuple[str, ...]
+    operator: str
+    value: Term
+    is_tuple: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    timestamp: Term | None = None
+    ttl: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An INSERT, UPDATE or DELETE."""
+
+    verb: str
+    table: TableName
+    assignments: tuple[Assignment, ...]
+    where: tuple[Relation, ...]
+    using: Using
+    text: str
+    first_marker: int
+    """How many markers come before this statement, in its batch."""
+    markers: int
+    """How many it has."""
+    timestamp_at: int
+    """Where a timestamp may be put into the text."""
+    timestamp_marker: int
+    """How many of its markers come before that place."""
+    timestamp_form: str
+    """How it is put there; `{}` is the timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One or more changes that are written together."""
+
+    changes: tuple[Change, ...]
+    timestamp: Term | None = None
+    unlogged: bool = False
+    markers: int = 0
+
+
+def parse(text: str, keyspace: str = "") -> Batch:
+    """A statement; one that is no BATCH is a batch of one. `keyspace`: where tables are that are named without one."""
+    cursor = Cursor(text)
+    markers = Markers()
+    if not cursor.skip_word("begin"):
+        change = _change(cursor, markers, keyspace)
+        cursor.end()
+        return Batch((change,), markers=markers.count)
+    if cursor.is_word("counter"):
+        raise _refused(cursor, "counters are not in ScyllaDB's log", "leave them out")
+    unlogged = cursor.skip_word("unlogged")
+    cursor.word("batch")
+    using, _, _ = _using(cursor, markers)
+    if using.ttl is not None:
+        raise _refused(cursor, "a BATCH has no TTL", "write it at its statements")
+    cursor.skip_sign(";")
+    changes = []
+    while not cursor.is_word("apply"):
+        changes.append(_change(cursor, markers, keyspace))
+        cursor.skip_sign(";")
+    cursor.word("apply", "batch")
+    cursor.end()
+    if using.timestamp is not None and any(change.using.timestamp is not None for change in changes):
+        raise _refused(cursor, "a timestamp is set on the BATCH and on its statements", "write one of them")
+    return Batch(tuple(changes), using.timestamp, unlogged, markers.count)
+
+
+def _refused(cursor: Cursor, why: str, hint: str) -> DefiniteError:
+    return DefiniteError(why, place=f"statement {shortened(cursor.text)}", hint=hint)
+
+
+def _change(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+    start, first = cursor.peek.start, markers.count
+    if cursor.skip_word("insert"):
+        found = _insert(cursor, markers, keyspace)
+    elif cursor.skip_word("update"):
+        found = _update(cursor, markers, keyspace)
+    elif cursor.skip_word("delete"):
+        found = _delete(cursor, markers, keyspace)
+    else:
+        raise cursor.unexpected("INSERT, UPDATE, DELETE or BEGIN BATCH")
+    if cursor.is_word("if"):
+        raise _refused(
+            cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
+        )
+    text = cursor.text[start : cursor.peek.start].rstrip()
+    spans = tuple(replace(one, key_span=(one.key_span[0] - start, one.key_span[1] - start)) for one in found.assignments)
+    return replace(
+        found,
+        text=text,
+        assignments=spans,
+        first_marker=first,
+        markers=markers.count - first,
+        timestamp_at=min(found.timestamp_at - start, len(text)),
+        timestamp_marker=found.timestamp_marker - first,
+    )
+
+
+def _table(cursor: Cursor, keyspace: str) -> TableName:
+    name = cursor.name()
+    if cursor.skip_sign("."):
+        return TableName(name, cursor.name())
+    if not keyspace:
+        raise _refused(cursor, f"{name} is in no keyspace", f"write keyspace.{name}")
+    return TableName(keyspace, name)
+
+
+def _using(cursor: Cursor, markers: Markers) -> tuple[Using, int, str]:
+    """USING ..., and where and how a timestamp can be put."""
+    at = cursor.peek.start
+    if not cursor.skip_word("using"):
+        return Using(), at, " USING TIMESTAMP {} "
+    inside = cursor.peek.start
+    using = Using()
+    while True:
+        if cursor.skip_word("timestamp"):
+            using = replace(using, timestamp=read_term(cursor, markers))
+        elif cursor.skip_word("ttl"):
+            using = replace(using, ttl=read_term(cursor, markers))
+        else:
+            raise cursor.unexpected("TIMESTAMP or TTL")
+        if not cursor.skip_word("and"):
+            return using, inside, "TIMESTAMP {} AND "
+
+
+def _made(
+    verb: str, table: TableName, assignments: list[Assignment], where: list[Relation], using: tuple[Using, int, str], before: int
+) -> Change:
+    chosen, at, form = using
+    return Change(verb, table, tuple(assignments), tuple(where), chosen, "", 0, 0, at, before, form)
+
+
+def _insert(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+    cursor.word("into")
+    table = _table(cursor, keyspace)
+    if cursor.is_word("json"):
+        raise _refused(cursor, "INSERT JSON is read by the server alone", "write INSERT INTO … (columns) VALUES (…)")
+    columns = cursor.names()
+    cursor.word("values")
+    values = read_term(cursor, markers)
+    if not isinstance(values, Parentheses) or len(values.items) != len(columns):
+        raise _refused(cursor, "columns and values differ in number", "give each column one value")
+    if cursor.is_word("if"):
+        raise _refused(
+            cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
+        )
+    before = markers.count
+    using = _using(cursor, markers)
+    assignments = [Assignment(column, Does.SET, value) for column, value in zip(columns, values.items, strict=True)]
+    return _made("INSERT", table, assignments, [], using, before)
+
+
+def _update(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+    table = _table(cursor, keyspace)
+    before = markers.count
+    using = _using(cursor, markers)
+    cursor.word("set")
+    assignments = [_assignment(cursor, markers)]
+    while cursor.skip_sign(","):
+        assignments.append(_assignment(cursor, markers))
+    return _made("UPDATE", table, assignments, _where(cursor, markers), using, before)
+
+
+def _assignment(cursor: Cursor, markers: Markers) -> Assignment:
+    column = cursor.name()
+    if cursor.is_sign("["):
+        place = _element(cursor, markers, column)
+        cursor.sign("=")
+        return replace(place, value=read_term(cursor, markers))
+    if cursor.skip_sign("."):
+        field = cursor.name()
+        cursor.sign("=")
+        return Assignment(column, Does.FIELD, read_term(cursor, markers), field=field)
+    if cursor.skip_sign("+="):
+        return Assignment(column, Does.ADD, read_term(cursor, markers))
+    if cursor.skip_sign("-="):
+        return Assignment(column, Does.SUBTRACT, read_term(cursor, markers))
+    cursor.sign("=")
+    return _plain_assignment(cursor, markers, column)
+
+
+def _plain_assignment(cursor: Cursor, markers: Markers, column: str) -> Assignment:
+    """`x`, `column + x`, `column - x` or `x + column`."""
+    sign = cursor.ahead(1)
+    if cursor.peek.kind in (Kind.NAME, Kind.QUOTED) and cursor.peek.text == column and sign.kind is Kind.SIGN and sign.text in {"+", "-"}:
+        cursor.take()
+        cursor.take()
+        return Assignment(column, Does.ADD if sign.text == "+" else Does.SUBTRACT, read_term(cursor, markers))
+    value = read_term(cursor, markers)
+    if not cursor.skip_sign("+"):
+        return Assignment(column, Does.SET, value)
+    if cursor.name() != column:
+        raise cursor.unexpected(f"the column {column} itself")
+    return Assignment(column, Does.PREPEND, value)
+
+
+def _element(cursor: Cursor, markers: Markers, column: str) -> Assignment:
+    """`[key]` after a column's name."""
+    cursor.sign("[")
+    start = cursor.peek.start
+    if cursor.is_word(LIST_INDEX):
+        cursor.take()
+        cursor.sign("(")
+        key = read_term(cursor, markers)
+        cursor.sign(")")
+        does = Does.LIST_KEY
+    else:
+        key, does = read_term(cursor, markers), Does.ELEMENT
+    span = (start, cursor.peek.start)
+    cursor.sign("]")
+    return Assignment(column, does, NULL, key, key_span=span)
+
+
+def _delete(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+    targets: list[Assignment] = []
+    while not cursor.is_word("from"):
+        targets.append(_target(cursor, markers))
+        if not cursor.skip_sign(","):
+            break
+    cursor.word("from")
+    table = _table(cursor, keyspace)
+    before = markers.count
+    using = _using(cursor, markers)
+    if using[0].ttl is not None:
+        raise _refused(cursor, "a DELETE has no TTL", "leave it out")
+    return _made("DELETE", table, targets, _where(cursor, markers), using, before)
+
+
+def _target(cursor: Cursor, markers: Markers) -> Assignment:
+    column = cursor.name()
+    if cursor.is_sign("["):
+        return _element(cursor, markers, column)
+    if cursor.skip_sign("."):
+        return Assignment(column, Does.FIELD, NULL, field=cursor.name())
+    return Assignment(column, Does.SET, NULL)
+
+
+def _where(cursor: Cursor, markers: Markers) -> list[Relation]:
+    cursor.word("where")
+    found = [_relation(cursor, markers)]
+    while cursor.skip_word("and"):
+        found.append(_relation(cursor, markers))
+    return found
+
+
+def _relation(cursor: Cursor, markers: Markers) -> Relation:
+    if cursor.is_word("token"):
+        raise _refused(cursor, "token() is not for statements that change data", "name the partition's key")
+    is_tuple = cursor.is_sign("(")
+    columns = tuple(cursor.names()) if is_tuple else (cursor.name(),)
+    if cursor.skip_word("in"):
+        operator = "IN"
+    elif cursor.peek.kind is Kind.SIGN and cursor.peek.text in {"=", "<", ">", "<=", ">="}:
+        operator = cursor.take().text
+    else:
+        raise cursor.unexpected("=, <, >, <=, >= or IN")
+    return Relation(columns, operator, read_term(cursor, markers), is_tuple)
