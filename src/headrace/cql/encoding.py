@@ -19,15 +19,13 @@ from uuid import UUID
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql.lexing import Kind, shortened
-from headrace.cql.ordering import order_key
+from headrace.cql.ordering import has_fixed_size, order_key
 from headrace.cql.terms import Braces, Brackets, Constant, Marker, Parameters, Parentheses, Serialised, Term
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDTHS: Final = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "counter": 8}
-_FIXED: Final = frozenset({"boolean", "int", "float", "bigint", "double", "timestamp", "uuid", "timeuuid"})
-"""Types whose values in a vector have no length before them."""
 
 
 def encode(kind: CqlType, value: object) -> bytes | None:
@@ -395,11 +393,6 @@ def _vector(kind: CqlType, value: Any) -> bytes:
     if has_fixed_size(kind.args[0]):
         return b"".join(items)
     return b"".join(unsigned_vint(len(item)) + item for item in items)
-
-
-def has_fixed_size(kind: CqlType) -> bool:
-    """Whether a vector's elements of this type stand without their lengths."""
-    return kind.name in _FIXED or (kind.name == "vector" and has_fixed_size(kind.args[0]))
 
 
 _MADE: Final[Mapping[str, Callable[[CqlType, Any], bytes]]] = {

@@ -14,6 +14,8 @@ from uuid import UUID
 from headrace.cql import timeuuid
 from headrace.cql.types import CqlType
 
+_FIXED: Final = frozenset({"boolean", "int", "float", "bigint", "double", "timestamp", "uuid", "timeuuid"})
+"""Types whose values in a vector have no length before them."""
 OrderKey = Callable[[bytes], Any]
 _SIGNED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp", "varint", "counter"})
 
@@ -131,9 +133,31 @@ def _vector_key(kind: CqlType) -> OrderKey:
     inner = order_key(kind.args[0])
 
     def key(value: bytes) -> Any:
-        if kind.size == 0 or len(value) % kind.size:
-            return value
-        width = len(value) // kind.size
-        return [inner(value[at : at + width]) for at in range(0, len(value), width)]
+        return [inner(part) for part in vector_elements(kind, value)]
 
     return key
+
+
+def has_fixed_size(kind: CqlType) -> bool:
+    """Whether a vector's elements of this type stand without their lengths."""
+    return kind.name in _FIXED or (kind.name == "vector" and has_fixed_size(kind.args[0]))
+
+
+def vector_elements(kind: CqlType, value: bytes) -> list[bytes]:
+    """The elements of a serialised vector."""
+    if has_fixed_size(kind.args[0]):
+        width = len(value) // kind.size
+        return [value[at : at + width] for at in range(0, len(value), width)]
+    found, at = [], 0
+    while at < len(value):
+        size, at = _unsigned_vint(value, at)
+        found.append(value[at : at + size])
+        at += size
+    return found
+
+
+def _unsigned_vint(value: bytes, at: int) -> tuple[int, int]:
+    """A number whose first byte's leading ones tell how many bytes follow; and where it ends."""
+    more = 8 - (value[at] ^ 0xFF).bit_length()
+    first = value[at] & (0xFF >> (more + 1)) if more < 8 else 0
+    return int.from_bytes(bytes([first]) + value[at + 1 : at + 1 + more], "big"), at + 1 + more

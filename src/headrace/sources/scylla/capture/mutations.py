@@ -18,7 +18,7 @@ from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.terms import Braces, Constant, Parameters, Term
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.cells import Cell, Key, Partition, Range, Row
+from headrace.sources.scylla.capture.cells import Bound, Cell, Key, Order, Partition, Range, Row
 from headrace.sources.scylla.capture.restrictions import chosen
 from headrace.sources.scylla.capture.statements import Assignment, Change, Does
 
@@ -176,7 +176,7 @@ class Writer:
                     written.deleted = moment.timestamp
                 elif len(prefix) == len(self.table.clustering):
                     written.row(prefix).deleted = moment.timestamp
-                else:
+                elif not _is_nothing(self.table, *selected.bounds(prefix)):
                     written.ranges.add(Range(*selected.bounds(prefix), moment.timestamp))
         return found
 
@@ -271,6 +271,13 @@ class _Place:
 
 def _row(written: Partition, place: _Place) -> Row:
     return written.static if place.clustering is None else written.row(place.clustering)
+
+
+def _is_nothing(table: CqlTable, start: Bound, end: Bound) -> bool:
+    """Whether no row can lie between two bounds: servers write nothing then."""
+    order = Order(table).compare(start.prefix, end.prefix)
+    is_point = order == 0 and len(start.prefix) == len(end.prefix)
+    return order > 0 or (is_point and not (start.inclusive and end.inclusive))
 
 
 def _is_null(term: Term) -> bool:
