@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.cql import timeuuid
-from headrace.cql.blocks import LogBlock
+from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, log_table
-from headrace.cql.tables import CqlTable
+from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from testkit.cql_values import serialised
 
@@ -35,6 +35,38 @@ def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: in
     ]
     batch = pa.record_batch(columns, names=[c.name for c in log.columns])
     return LogBlock(table, batch, pa.array([written] * len(rows), pa.int64()))
+
+
+Timed = tuple[Any, Any, Any]
+"""A value with its write times (one, a list of them, or None: not told) and its expiries."""
+
+
+def row_block(table: CqlTable, as_of: int, rows: Sequence[Mapping[str, Any]], gone: Sequence[Mapping[str, Any]] = ()) -> RowBlock:
+    """Each row: the key's columns by name, and `Timed` for others."""
+    cells = table.cells
+    values = [
+        pa.array([_raw(c, row[c.name][0] if c in cells and c.name in row else row.get(c.name)) for row in rows], pa.binary())
+        for c in table.columns
+    ]
+    stamps = [
+        pa.record_batch(
+            [pa.array([_listed(row[c.name][part]) if c.name in row else None for row in rows], pa.list_(pa.int64())) for c in cells],
+            names=[c.name for c in cells],
+        )
+        for part in (1, 2)
+    ]
+    keys = [c for c in table.columns if c not in cells]
+    lost = pa.record_batch([pa.array([_raw(c, row[c.name]) for row in gone], pa.binary()) for c in keys], names=[c.name for c in keys])
+    batch = pa.record_batch(values, names=[c.name for c in table.columns])
+    return RowBlock(table, batch, *stamps, as_of, again=bool(gone), gone=lost if gone else None)
+
+
+def _raw(column: CqlColumn, value: Any) -> bytes | None:
+    return None if value is None else serialised(column.type, value)
+
+
+def _listed(value: Any) -> list[int | None] | None:
+    return value if value is None or isinstance(value, list) else [value]
 
 
 def read_view(client: Any, query: str, kinds: Sequence[CqlType]) -> list[tuple[Any, ...]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -15,7 +17,7 @@ import pytest
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql import timeuuid
-from headrace.cql.blocks import LogBlock
+from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.ddl import Definitions
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
@@ -24,7 +26,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
-from testkit.cql_blocks import as_clickhouse, log_block, read_view
+from testkit.cql_blocks import as_clickhouse, log_block, read_view, row_block
 from testkit.cql_values import serialised, witnessed
 
 NOW = int(time.time())
@@ -57,7 +59,7 @@ def shown(sink: CellSink, table: CqlTable, *names: str) -> list[tuple[Any, ...]]
     return read_view(connect(sink.sink.target).client, query, [column.type for column in chosen])
 
 
-def write(sink: CellSink, *blocks: LogBlock) -> None:
+def write(sink: CellSink, *blocks: LogBlock | RowBlock) -> None:
     writer = sink.writer()
     for block in blocks:
         writer.write(block)
@@ -181,8 +183,179 @@ def test_an_operation_that_is_not_known_halts_before_anything_is_written(sink: C
     sink.prepare([table])
     with pytest.raises(DefiniteError, match=r"operation 77 is not known") as raised:
         write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a"}, {"op": 77, "at": T, "pk": 1, "ck": "a"}]))
-    assert "stream 0x0101" in raised.value.place and raised.value.hint
+    assert "stream 0x0101" in raised.value.place
+    assert raised.value.hint
     for half in ({"op": 6, "at": T, "pk": 1, "ck": "a"}, {"op": 7, "at": T, "pk": 1, "ck": "a"}):
         with pytest.raises(DefiniteError, match="a range that does not"):
             write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a"}, half]))
     assert shown(sink, table) == []
+
+
+def test_a_snapshot_merges_with_the_log_in_any_order(sink: CellSink) -> None:
+    """Write times of their own; lists as a whole, with what the log put before and after them since; markers that are learnt later."""
+    table = table_of(MIXED)
+    first, again = T, T + 1000
+    soon, over = NOW + 5000, NOW - 5
+    early = timeuuid.make(1_000_000, 1)
+    snapshot = row_block(
+        table,
+        first,
+        [
+            {"pk": 1, "ck": "a", "v": (5, first - 2, None), "l": ([1, 2, 3], [first - 9, first - 8, first - 7], None),
+             "m": ([(1, "x"), (2, "y")], [first - 9, first - 8], [soon, over]), "w": ((1, "b"), [first - 5, first - 4], [None, over])},
+            {"pk": 1, "s": (7, None, None)},
+            {"pk": 1, "ck": "b"},
+            {"pk": 1, "ck": "c", "v": (1, first - 50, soon)},
+            {"pk": 1, "ck": "d", "v": (1, first - 50, over)},
+            {"pk": 1, "ck": "e", "v": (1, first - 50, None)},
+            {"pk": 1, "ck": "f", "z": ([4], [first - 3], None)},
+        ],
+    )  # fmt: skip
+    log = log_block(
+        table,
+        [
+            # All of this the snapshot saw.
+            {"op": 1, "at": first - 9, "pk": 1, "ck": "a", "l": [(key(-9), 1)], "v": 4},
+            {"op": 1, "at": first - 8, "pk": 1, "ck": "a", "l": [(key(-8), 2)]},
+            # This came later: before the others, behind them, an element deleted that came in between.
+            {"op": 1, "at": first + 1, "pk": 1, "ck": "a", "l": [(early, 0)]},
+            {"op": 1, "at": first + 2, "pk": 1, "ck": "a", "l": [(key(2), 9), (key(3), 8)]},
+            {"op": 1, "at": first + 3, "pk": 1, "ck": "a", "cdc$deleted_elements_l": [key(3)], "m": [(3, "z")]},
+            # The last cells of two rows: one of them had been inserted once, which only reading it again tells.
+            {"op": 1, "at": first + 4, "pk": 1, "ck": "e", "cdc$deleted_v": True},
+            {"op": 1, "at": first + 4, "pk": 1, "ck": "f", "cdc$deleted_elements_z": [4]},
+            # Deleted after the snapshot.
+            {"op": 3, "at": first + 5, "pk": 1, "ck": "b"},
+        ],
+    )  # fmt: skip
+    later = row_block(table, again, [{"pk": 1, "ck": "e"}], gone=[{"pk": 1, "ck": "f"}])
+    last = log_block(table, [{"op": 1, "at": again + 1, "pk": 1, "ck": "f", "v": 1}])
+    for number, order in enumerate(itertools.permutations([snapshot, log, later, last])):
+        if number % 5 == 0:
+            own = CellSink(replace(sink.sink, target=replace(sink.sink.target, database=f"{sink.sink.target.database}_{number}")))
+            own.prepare([table])
+            write(own, *order, *order[:2])
+            assert shown(own, table, "pk", "ck", "s", "v", "l", "m", "w") == [
+                (1, "a", 7, 5, [0, 1, 2, 3, 9], [(1, "x"), (3, "z")], {"a": 1, "b": None}),
+                (1, "c", 7, 1, [], [], NOTHING),
+                (1, "e", 7, None, [], [], NOTHING),
+                (1, "f", 7, 1, [], [], NOTHING),
+            ]
+    # Overwritten since: nothing of the list that the snapshot saw is left. Read again: what is read counts.
+    overwritten = log_block(table, [{"op": 1, "at": again, "pk": 1, "ck": "a", "cdc$deleted_l": True, "l": [(key(1000), 6)]}])
+    write(own, overwritten)
+    assert shown(own, table, "l")[-1:] == [([6],)]
+    write(own, row_block(table, again + 9, [{"pk": 1, "ck": "a", "l": ([7, 6], [again + 5, again], None)}]))
+    assert shown(own, table, "l")[-1:] == [([7, 6],)]
+
+
+def test_conditions_on_the_key_reach_the_primary_key(sink: CellSink) -> None:
+    plain = table_of("CREATE TABLE p (pk int, ck text, v int, l list<int>, PRIMARY KEY (pk, ck))", "p")
+    static, flat = table_of(MIXED), table_of("CREATE TABLE f (pk int PRIMARY KEY, v int)", "f")
+    sink.prepare([plain, static, flat])
+    rows = 20_000
+    for table in (plain, static, flat):
+        inserts = [{"op": 2, "at": T, "pk": n, "v": n, **({"ck": "a"} if table.clustering else {})} for n in range(rows)]
+        covered = [{"op": 4, "at": T - 1, "pk": n} for n in range(rows)] if table.clustering else []
+        write(sink, log_block(table, inserts + covered))
+    client = connect(sink.sink.target).client
+    for table, condition in ((plain, "pk = 7"), (plain, "pk = 7 AND ck = 'a'"), (static, "pk = 7"), (flat, "pk IN (7, 8)")):
+        plan = client.query(f"EXPLAIN indexes = 1 SELECT * FROM {sink.places(table).view} WHERE {condition}").result_rows
+        text = "\n".join(line for (line,) in plan)
+        granules = re.findall(r"Granules: (\d+)/(\d+)", text)
+        assert granules
+        assert all(int(some) == 1 < int(of) for some, of in granules), (table.name, condition, granules)
+
+
+HOSTILE = [
+    "wi`th",
+    "back\\slash",
+    "quote'",
+    'dou"ble',
+    "spa ce",
+    "漢字",
+    "a.b",
+    "%2F",
+    "{x:Int8}",
+    "-- x",
+    "cell:v",
+    "Ä",
+    "cdc$x",
+    "\\",
+    "c",
+    "k",
+]
+
+
+def test_whatever_columns_are_called_they_are_shown_under_their_names(sink: CellSink) -> None:
+    quoted = ['"' + name.replace('"', '""') + '"' for name in HOSTILE]
+    kinds = ["int", "map<int, int>", "list<int>", "set<int>", "frozen<list<int>>", '"Ty pe`"', "text"]
+    columns = ", ".join(f"{name} {kinds[place % len(kinds)]}" for place, name in enumerate(quoted))
+    script = f"""CREATE TYPE "Ty pe`" ("fi`eld\\" int, "ü.x" text); CREATE TABLE "T'a`b" ("p`k" int, "c\\k'" text, {columns},
+      PRIMARY KEY ("p`k", "c\\k'"))"""
+    table = table_of(script, "T'a`b")
+    sink.prepare([table])
+    values: dict[str, Any] = {}
+    examples: list[Any] = [1, [(1, 2)], [(key(1), 3)], [4], [5], (6, "x"), "y"]
+    for place, name in enumerate(HOSTILE):
+        values[name] = examples[place % len(examples)]
+    write(sink, log_block(table, [{"op": 2, "at": T, "p`k": 1, "c\\k'": "a", **values}]))
+    client = connect(sink.sink.target).client
+    found = client.query(f"SELECT * FROM {sink.places(table).view}")
+    shown_values: list[Any] = [1, {1: 2}, [3], [4], [5], {"fi`eld\\": 6, "ü.x": "x"}, "y"]
+    row = dict(zip(found.column_names, found.result_rows[0], strict=True))
+    assert row == {"p`k": 1, "c\\k'": "a", **{name: shown_values[place % len(shown_values)] for place, name in enumerate(HOSTILE)}}
+
+
+def test_tables_follow_alterations(sink: CellSink) -> None:
+    """Columns added, dropped and added again, fields of user types added and renamed; at once, or when the pipe comes back."""
+    known = Definitions("ks").apply_all(
+        "CREATE TYPE u (a int, b text); CREATE TABLE t (pk int, ck int, s int static, v int, w u, f frozen<u>, "
+        "m map<int, frozen<u>>, PRIMARY KEY (pk, ck))"
+    )
+    (name,) = known.tables
+    table = known.tables[name]
+    sink.prepare([table])
+    row: dict[str, Any] = {"pk": 1, "ck": 1, "v": 5, "w": (1, "x"), "f": (2, "y"), "m": [(1, (3, "z"))]}
+    write(sink, log_block(table, [{"op": 2, "at": T, **row}, {"op": 1, "at": T, "pk": 1, "s": 1}]))
+    steps = [
+        ("ALTER TABLE t ADD x int", (1, 1, 1, {"a": 2, "b": "y"}, [(1, {"a": 3, "b": "z"})], 5, {"a": 1, "b": "x"}, None)),
+        ("ALTER TABLE t DROP v", (1, 1, 1, {"a": 2, "b": "y"}, [(1, {"a": 3, "b": "z"})], {"a": 1, "b": "x"}, None)),
+        ("ALTER TABLE t ADD v int", (1, 1, 1, {"a": 2, "b": "y"}, [(1, {"a": 3, "b": "z"})], None, {"a": 1, "b": "x"}, None)),
+        ("ALTER TYPE u ADD c int", (1, 1, 1, {"a": 2, "b": "y", "c": None}, [(1, {"a": 3, "b": "z", "c": None})], None,
+                                    {"a": 1, "b": "x", "c": None}, None)),
+        ("ALTER TYPE u RENAME a TO aa", (1, 1, 1, {"aa": 2, "b": "y", "c": None}, [(1, {"aa": 3, "b": "z", "c": None})], None,
+                                         {"aa": 1, "b": "x", "c": None}, None)),
+        ("ALTER TABLE t DROP s", (1, 1, {"aa": 2, "b": "y", "c": None}, [(1, {"aa": 3, "b": "z", "c": None})], None,
+                                  {"aa": 1, "b": "x", "c": None}, None)),
+    ]  # fmt: skip
+    for place, (statement, expected) in enumerate(steps):
+        known = known.apply(statement)
+        old, table = table, known.tables[name]
+        if place % 2:
+            sink.prepare([table])
+        else:
+            sink.alter(old, table)
+            sink.alter(old, table)
+        assert shown(sink, table) == [expected], statement
+    write(sink, log_block(table, [{"op": 1, "at": T + 1, "pk": 1, "ck": 1, "w": (None, None, 7), "f": (8, None, 9), "v": 1}]))
+    assert shown(sink, table, "f", "v", "w") == [({"aa": 8, "b": None, "c": 9}, 1, {"aa": 1, "b": "x", "c": 7})]
+    with pytest.raises(DefiniteError, match=r"the primary key of ks\.t is another one"):
+        sink.prepare([table_of("CREATE TABLE t (pk int, ck bigint, PRIMARY KEY (pk, ck))")])
+
+
+def test_what_is_not_ours_is_left_alone(sink: CellSink) -> None:
+    table, client = table_of("CREATE TABLE t (pk int PRIMARY KEY, v int)"), connect(sink.sink.target).client
+    sink.prepare([table])
+    sink.prepare([table])
+    places = sink.places(table)
+    client.command(f"DROP VIEW {places.view}")
+    client.command(f"CREATE TABLE {places.view} (x Int32) ENGINE = MergeTree ORDER BY x")
+    with pytest.raises(DefiniteError, match="is there already") as raised:
+        sink.prepare([table])
+    assert raised.value.hint
+    client.command(f"DROP TABLE {places.view}")
+    with pytest.raises(DefiniteError, match=r"was not made for other\.t"):
+        sink.prepare([replace(table, name=replace(table.name, database="other"))])
+    with pytest.raises(DefiniteError, match="would both be written"):
+        sink.prepare([table, replace(table, name=replace(table.name, database="other"))])

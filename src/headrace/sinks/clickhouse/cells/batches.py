@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.ordering import Array, order_keys
 from headrace.sinks.clickhouse.cells.settling import typed_array
 from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
-from headrace.sinks.clickhouse.cells.types import is_exact, is_plain, key_sql, shown_type, value_sql
+from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, key_sql, shown_type, value_sql
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 
 __all__ = ["Batch", "Columns", "insert_sql", "key_arrays", "key_sql"]
@@ -132,7 +132,7 @@ def insert_sql(storage: Storage, table: str, batch: Batch, types: dict[str, str]
             sent.append(f"{quote_name(name)} String")
             chosen.append(f"{value_sql(kind, quote_name(name))} AS {quote_name(name)}")
         else:
-            sent.append(f"{quote_name(name)} {shown_type(kind) if kind is not None else _plain_type(types[name])}")
+            sent.append(f"{quote_name(name)} {shown_type(kind, Naming.KEPT) if kind is not None else _plain_type(types[name])}")
             chosen.append(quote_name(name))
     names = ", ".join(map(quote_name, batch.columns))
     return f"INSERT INTO {table} ({names}) SELECT {', '.join(chosen)} FROM input({quote_text(', '.join(sent))}) FORMAT ArrowStream\n"

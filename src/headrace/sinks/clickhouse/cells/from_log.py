@@ -30,7 +30,7 @@ from headrace.sinks.clickhouse.cells.packing import (
     atomic,
     elements,
     fields,
-    markers,
+    marker_cells,
     no_elements,
     split,
     tombstones,
@@ -55,8 +55,15 @@ class LogEncoder:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._table = storage, storage.table
 
-    def encode(self, block: LogBlock) -> tuple[Batch | None, Batch | None]:
-        """What goes to the table of rows, and to that of partitions."""
+    def encode(self, block: LogBlock) -> list[tuple[Batch, bool]]:
+        """Batches, each for the table of rows (true) or that of partitions.
+
+        What covers rows comes first: a reader in between rather misses an old row than sees a deleted one.
+        """
+        rows, partitions = self._encode(block)
+        return [(batch, of_rows) for batch, of_rows in ((partitions, False), (rows, True)) if batch is not None]
+
+    def _encode(self, block: LogBlock) -> tuple[Batch | None, Batch | None]:
         operations = self._operations(block)
         stamps = _stamps(block)
         is_write = np.isin(operations, _WRITES)
@@ -93,7 +100,8 @@ class LogEncoder:
         read = Columns(block.rows, chosen, block.subject)
         own = stamps.take(chosen)
         made = key_arrays(self._storage, read, Role.PARTITION, Role.CLUSTERING)
-        made[MARKER] = markers((operations[chosen] == Operation.INSERT).astype(np.uint8), own)
+        is_insert = (operations[chosen] == Operation.INSERT).astype(np.uint8)
+        made[MARKER] = marker_cells(is_insert, np.zeros(len(chosen), np.uint8), own)
         made[ROW_DELETED] = tombstones(own.times, gone[chosen].astype(np.uint8))
         for kept in self._storage.regular:
             made |= written(kept, read, own)

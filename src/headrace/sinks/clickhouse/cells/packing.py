@@ -116,12 +116,16 @@ def tombstones(times: Numbers, there: Marks) -> Array:
     return binary_array(out, offsets)
 
 
-def markers(there: Marks, stamps: Stamps) -> Array:
+def marker_cells(there: Marks, deleted: Marks, stamps: Stamps) -> Array:
     """Row markers: cells that hold nothing."""
     rows = len(there)
-    sizes = there.astype(np.int64) - 1
-    cells = Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), sizes)
-    return atomic(CqlType("blob"), cells, np.zeros(rows, np.uint8), stamps)
+    cells = Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), there.astype(np.int64) - 1)
+    return atomic(CqlType("blob"), cells, deleted, stamps)
+
+
+def time_bytes(micros: int) -> bytes:
+    """The time of a cell, as its head has it."""
+    return (micros + (1 << 63)).to_bytes(8, "big")
 
 
 def check_width(kind: CqlType, cells: Cells) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.cql.arrow import Cells, Damage, from_cells
 from headrace.cql.types import CqlType
+from headrace.sinks.clickhouse.cells.types import field_name
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
@@ -33,7 +34,7 @@ def _settled(kind: CqlType, array: Array, *, nullable: bool) -> Array:
             return map_array(np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1], keys, items)
         case "tuple" | "udt":
             parts = [_settled(arg, array.field(place), nullable=True) for place, arg in enumerate(kind.args)]
-            return struct_array(parts, [field.name for field in array.type])
+            return struct_array(parts, [field_name(place) for place in range(len(parts))] if kind.name == "udt" else None)
         case "duration":
             return struct_array([array.field(place) for place in range(3)], [field.name for field in array.type])
         case _:

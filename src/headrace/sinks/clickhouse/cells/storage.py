@@ -24,7 +24,7 @@ from typing import Final
 from headrace.cql.log import key_type
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType
-from headrace.sinks.clickhouse.cells.types import is_exact, is_plain, nullable_type, shown_type
+from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, nullable_type, shown_type
 from headrace.sinks.clickhouse.names import quote_name
 
 MARKER, ROW_DELETED, ORDER = "row:marker", "row:deleted", "row:order"
@@ -96,11 +96,11 @@ class Kept:
 
 
 def cell_type(kind: CqlType) -> str:
-    return "String" if is_plain(kind) else f"Tuple(String, {nullable_type(kind)})"
+    return "String" if is_plain(kind) else f"Tuple(String, {nullable_type(kind, Naming.KEPT)})"
 
 
 def element_type(kept: Kept) -> str:
-    parts = [nullable_type(kind) for kind in kept.typed_parts]
+    parts = [nullable_type(kind, Naming.KEPT) for kind in kept.typed_parts]
     return f"Tuple(String, {', '.join(parts)})" if parts else "String"
 
 
@@ -162,7 +162,7 @@ class Storage:
     def _keys(self, *roles: Role) -> Iterator[tuple[str, str]]:
         for column in self.table.columns:
             if column.role in roles:
-                kind = shown_type(column.type)
+                kind = shown_type(column.type, Naming.KEPT)
                 yield f"key:{column.name}", kind if is_exact(column.type) else _MAX.format(kind)
                 if not is_exact(column.type):
                     yield sort_name(column), "String"

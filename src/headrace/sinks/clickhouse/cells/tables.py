@@ -68,9 +68,10 @@ def prepare_tables(scope: LayoutScope, tables: Iterable[CqlTable]) -> None:
         check_name_lengths(places.database, places.table + PARTITIONS_SUFFIX)
         with translated(scope.target, f"looking at table {places.database}.{places.table}"):
             known.append(_recognise(connection, table, places))
-    for (table, places), before in zip(wanted, known, strict=True):
+    plans = [list(_preparing(table, places, before)) for (table, places), before in zip(wanted, known, strict=True)]
+    for (table, _), statements in zip(wanted, plans, strict=True):
         with translated(scope.target, f"making the tables of {table.name}"):
-            for statement in _preparing(table, places, before):
+            for statement in statements:
                 connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
 
 
@@ -80,7 +81,7 @@ def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
     connection = connect(scope.target)
     with translated(scope.target, f"altering the tables of {new.name}"):
         before = _recognise(connection, new, places) or old
-        for statement in _preparing(new, places, before):
+        for statement in list(_preparing(new, places, before)):
             connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
 
 
@@ -114,7 +115,7 @@ def _tables(storage: Storage, places: Places) -> Iterator[tuple[str, list[tuple[
 
 def _altering(old: Storage, new: Storage, places: Places) -> Iterator[str]:
     """New columns, and columns whose types grew. One of the same name and another type is another column: what it held is gone."""
-    if old.sort_key(Role.PARTITION, Role.CLUSTERING) != new.sort_key(Role.PARTITION, Role.CLUSTERING):
+    if _key_of(old.table) != _key_of(new.table):
         raise DefiniteError(
             f"the primary key of {new.table.name} is another one than that of the table that was replicated",
             place=f"table {new.table.name}",
@@ -122,23 +123,29 @@ def _altering(old: Storage, new: Storage, places: Places) -> Iterator[str]:
         )
     for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
         was = dict(before)
+        actions = []
         for column, kind in columns:
-            if column not in was or was[column] == kind:
-                yield f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quote_name(column)} {kind}"
-            elif _grew(column, old.table, new.table):
-                yield f"ALTER TABLE {name} MODIFY COLUMN {quote_name(column)} {kind}"
-            else:
-                yield f"ALTER TABLE {name} DROP COLUMN IF EXISTS {quote_name(column)}"
-                yield f"ALTER TABLE {name} ADD COLUMN {quote_name(column)} {kind}"
+            if column in was and was[column] != kind and _grew(column, old.table, new.table):
+                actions.append(f"MODIFY COLUMN {quote_name(column)} {kind}")
+            elif was.get(column) != kind:
+                actions.append(f"ADD COLUMN IF NOT EXISTS {quote_name(column)} {kind}")
+                if column in was:
+                    yield f"ALTER TABLE {name} DROP COLUMN IF EXISTS {quote_name(column)}"
+        if actions:
+            yield f"ALTER TABLE {name} {', '.join(actions)}"
+
+
+def _key_of(table: CqlTable) -> list[tuple[str, str, bool]]:
+    return [(column.name, str(column.type), column.descending) for column in (*table.partition_key, *table.clustering)]
 
 
 def _dropping(old: Storage, new: Storage, places: Places) -> Iterator[str]:
     """Columns that are no more; after the view that read them."""
     for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
         kept = {column for column, _ in columns}
-        for column, _ in before:
-            if column not in kept:
-                yield f"ALTER TABLE {name} DROP COLUMN IF EXISTS {quote_name(column)}"
+        actions = [f"DROP COLUMN IF EXISTS {quote_name(column)}" for column, _ in before if column not in kept]
+        if actions:
+            yield f"ALTER TABLE {name} {', '.join(actions)}"
 
 
 def _grew(stored: str, old: CqlTable, new: CqlTable) -> bool:

@@ -6,6 +6,7 @@ The others (numbers without bound, durations, everything frozen) carry the value
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from headrace.cql.types import CqlType
@@ -75,20 +76,45 @@ _FROM_ORDER: Final = (
 """A timeuuid of the sixteen bytes by which it is sorted (`headrace.cql.timeuuid.order_key`)."""
 
 
-def shown_type(kind: CqlType) -> str:
+class Naming(Enum):
+    """What a user type's fields are called: as the user sees them, by their index (which no renaming changes), not at all."""
+
+    SHOWN = "shown"
+    KEPT = "kept"
+    BARE = "bare"
+
+
+def shown_type(kind: CqlType, naming: Naming = Naming.SHOWN) -> str:
     """The ClickHouse type of a value that is there."""
     if kind.name in _TYPES:
         return _TYPES[kind.name]
     match kind.name:
         case "map":
-            return f"Map({shown_type(kind.args[0])}, {shown_type(kind.args[1])})"
-        case "tuple":
-            return f"Tuple({', '.join(nullable_type(arg) for arg in kind.args)})"
-        case "udt":
-            fields = zip(kind.fields, kind.args, strict=True)
-            return f"Tuple({', '.join(f'{quote_name(name)} {nullable_type(arg)}' for name, arg in fields)})"
+            return f"Map({shown_type(kind.args[0], naming)}, {shown_type(kind.args[1], naming)})"
+        case "udt" if naming is not Naming.BARE:
+            names = kind.fields if naming is Naming.SHOWN else map(field_name, range(len(kind.fields)))
+            fields = zip(names, kind.args, strict=True)
+            return f"Tuple({', '.join(f'{quote_name(name)} {nullable_type(arg, naming)}' for name, arg in fields)})"
+        case "tuple" | "udt":
+            return f"Tuple({', '.join(nullable_type(arg, naming) for arg in kind.args)})"
         case _:
-            return f"Array({shown_type(kind.args[0])})"
+            return f"Array({shown_type(kind.args[0], naming)})"
+
+
+def field_name(index: int) -> str:
+    """What a user type's field is called where it is kept."""
+    return f"f{index}"
+
+
+def renamed_sql(kind: CqlType, kept: str) -> str:
+    """A typed value as it is kept, with its fields called as the user sees them."""
+    if not _has_fields(kind):
+        return kept
+    return f"CAST(CAST({kept} AS {nullable_type(kind, Naming.BARE)}) AS {nullable_type(kind)})"
+
+
+def _has_fields(kind: CqlType) -> bool:
+    return kind.name == "udt" or any(map(_has_fields, kind.args))
 
 
 def takes_null(kind: CqlType) -> bool:
@@ -96,9 +122,9 @@ def takes_null(kind: CqlType) -> bool:
     return kind.name in _TYPES and kind.name != "duration"
 
 
-def nullable_type(kind: CqlType) -> str:
+def nullable_type(kind: CqlType, naming: Naming = Naming.SHOWN) -> str:
     """The ClickHouse type of a value that may be missing."""
-    return f"Nullable({shown_type(kind)})" if takes_null(kind) else shown_type(kind)
+    return f"Nullable({shown_type(kind, naming)})" if takes_null(kind) else shown_type(kind, naming)
 
 
 def is_plain(kind: CqlType) -> bool:

@@ -13,7 +13,17 @@ from typing import Final
 from headrace.cql.tables import CqlColumn, Role
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.storage import MARKER, ORDER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage, sort_name
-from headrace.sinks.clickhouse.cells.types import cell_value_sql, is_plain, key_sql, nullable_type, shown_type, takes_null, value_sql
+from headrace.sinks.clickhouse.cells.types import (
+    Naming,
+    cell_value_sql,
+    is_plain,
+    key_sql,
+    nullable_type,
+    renamed_sql,
+    shown_type,
+    takes_null,
+    value_sql,
+)
 from headrace.sinks.clickhouse.names import quote_name as q
 
 _NOW: Final = "reverse(reinterpretAsFixedString(toUInt64(now())))"
@@ -117,7 +127,7 @@ def _order_time(micros: int) -> int:
 def _settled_cell(cell: str, kind: CqlType, covered: str, alive: str, held: str) -> list[str]:
     if is_plain(kind):
         return [f"{alive_sql(cell, covered)} AS {alive}", f"if({alive}, {held_sql(cell)}, '') AS {held}"]
-    missing = "NULL" if takes_null(kind) else f"defaultValueOfTypeName('{_literal(nullable_type(kind))}')"
+    missing = "NULL" if takes_null(kind) else f"defaultValueOfTypeName('{_literal(nullable_type(kind, Naming.KEPT))}')"
     return [f"{alive_sql(f'{cell}.1', covered)} AS {alive}", f"if({alive}, {cell}.2, {missing}) AS {held}"]
 
 
@@ -160,8 +170,10 @@ def _shown_partitions(storage: Storage, cells: str, partitions: str) -> str:
 
 
 def _shown_key(storage: Storage, column: CqlColumn, value: str) -> str:
-    if storage.static and column.role is Role.CLUSTERING and takes_null(column.type) and value.startswith("`"):
-        value = f"toNullable({value})"
+    if value.startswith("`"):
+        value = renamed_sql(column.type, value)
+        if storage.static and column.role is Role.CLUSTERING and takes_null(column.type):
+            value = f"toNullable({value})"
     return f"{value} AS {q(column.name)}"
 
 
@@ -193,7 +205,7 @@ def _value(kept: Kept) -> str:
     held, alive = q(f"held:{kept.column.name}"), q(f"alive:{kept.column.name}")
     match kept.form:
         case Form.ATOMIC:
-            return cell_value_sql(kept.kind, held, alive) if is_plain(kept.kind) else held
+            return cell_value_sql(kept.kind, held, alive) if is_plain(kept.kind) else renamed_sql(kept.kind, held)
         case Form.FIELDS:
             values = [_field_value(kept, index, kind) for index, kind in enumerate(kept.kind.args)]
             return f"CAST(tuple({', '.join(values)}) AS {shown_type(kept.kind)})"
@@ -216,20 +228,20 @@ def _arrays(held: str) -> str:
 
 
 def _key(kept: Kept) -> str:
-    return key_sql(kept.key_kind, "k") if is_plain(kept.key_kind) else "c.2"
+    return key_sql(kept.key_kind, "k") if is_plain(kept.key_kind) else renamed_sql(kept.key_kind, "c.2")
 
 
 def _element(kept: Kept) -> str:
     kind = kept.element_kind
     assert kind is not None
     if not is_plain(kind):
-        return f"c.{1 + len(kept.typed_parts)}"
+        return renamed_sql(kind, f"c.{1 + len(kept.typed_parts)}")
     return value_sql(kind, held_sql("c.1" if kept.typed_parts else "c"))
 
 
 def _field_value(kept: Kept, index: int, kind: CqlType) -> str:
     alive, held = _field_names(kept, index)
-    return cell_value_sql(kind, held, alive) if is_plain(kind) else held
+    return cell_value_sql(kind, held, alive) if is_plain(kind) else renamed_sql(kind, held)
 
 
 def _key_columns(storage: Storage) -> Sequence[CqlColumn]:

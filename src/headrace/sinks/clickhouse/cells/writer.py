@@ -15,6 +15,7 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogEncoder
+from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
 from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.tables import Places, places_of
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
@@ -28,7 +29,7 @@ class _Route:
     def __init__(self, table: CqlTable, scope: LayoutScope) -> None:
         self.storage = Storage(table)
         self.places: Places = places_of(table, scope)
-        self.log = LogEncoder(self.storage)
+        self.log, self.rows = LogEncoder(self.storage), RowEncoder(self.storage)
         self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
         self._statements: dict[tuple[str, ...], bytes] = {}
 
@@ -58,13 +59,9 @@ class CellWriter:
         route = self._routes.get(block.table)
         if route is None:
             route = self._routes[block.table] = _Route(block.table, self._scope)
-        if isinstance(block, RowBlock):
-            raise NotImplementedError
-        rows, partitions = route.log.encode(block)
-        # What covers rows comes first: a reader in between rather misses an old row than sees a deleted one.
-        for batch, of_rows in ((partitions, False), (rows, True)):
-            if batch is not None:
-                self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
+        batches = route.rows.encode(block) if isinstance(block, RowBlock) else route.log.encode(block)
+        for batch, of_rows in batches:
+            self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
 
     def _send(self, subject: str, batch: Batch, statement: bytes) -> None:
         target = self._scope.target
