@@ -14,20 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rich.console import Console
 from rich.table import Table
 
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.kafka.address import SECRETS_VARIABLE, without_secrets
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.options import build_parser, chosen_by_flags
-from headrace.pipes.endpoints import KAFKA_PASSWORD, is_kafka, open_any_sink, open_sink
-from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
-from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.passwords import hide_passwords
+from headrace.pipes.endpoints import is_kafka, open_any_sink, open_sink
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 
@@ -45,7 +42,7 @@ OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
     if argv is None:
-        _hide_passwords()
+        hide_passwords()
     parser = build_parser(_VERBS)
     arguments = parser.parse_args(argv)
     _set_up_log(arguments.verbose)
@@ -430,44 +427,6 @@ def _set_up_log(verbose: bool) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
     root.propagate = False
-
-
-def _hide_passwords() -> None:
-    """Start over with passwords moved from the command line, which every user of the machine can read, to the environment."""
-    cleaned, environment = [], dict(os.environ)
-    for argument in sys.argv[1:]:
-        password, without = _without_password(argument)
-        if password is not None:
-            environment[_password_variable(argument)] = password
-        if is_kafka(without):
-            without, secret = without_secrets(without)
-            if secret:
-                environment[SECRETS_VARIABLE] = secret
-        cleaned.append(without)
-    if cleaned != sys.argv[1:]:
-        os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], environment)
-
-
-def _password_variable(address: str) -> str:
-    if is_kafka(address):
-        return KAFKA_PASSWORD
-    return SINK_PASSWORD if address.startswith("clickhouse") else SOURCE_PASSWORD
-
-
-def _without_password(argument: str) -> tuple[str | None, str]:
-    if not argument.startswith(("mysql://", "mariadb://", "clickhouse://", "clickhouses://", "kafka://")):
-        if "MYSQL" not in argument.upper():
-            return None, argument
-        from headrace.pipes.materialized.statement import hide_password
-
-        hidden, secret = hide_password(argument)
-        return secret, hidden
-    parts = urlsplit(argument)
-    user, found, password = parts.netloc.rpartition("@")[0].partition(":")
-    if not found:
-        return None, argument
-    host = parts.netloc.rpartition("@")[2]
-    return unquote(password), urlunsplit(parts._replace(netloc=f"{user}@{host}"))
 
 
 _VERBS = {

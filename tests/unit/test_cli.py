@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace import cli, options
+from headrace import cli, options, passwords
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
@@ -55,6 +55,8 @@ def test_globs_without_a_database_need_one(globs: list[str]) -> None:
         ("mariadb://u:x@h", "x", "mariadb://u@h"),
         ("kafka://u:x%2Fy@h:9092,g:9092/?security.protocol=SASL_SSL", "x/y", "kafka://u@h:9092,g:9092/?security.protocol=SASL_SSL"),
         ("kafka://h:9092/", None, "kafka://h:9092/"),
+        ("scylla://u:x%2Fy@h,g:9042/ks?dc=a", "x/y", "scylla://u@h,g:9042/ks?dc=a"),
+        ("cql://u:x@h/", "x", "cql://u@h/"),
         ("mysql://u:@h/db", "", "mysql://u@h/db"),
         ("mysql://u@h:1/db", None, "mysql://u@h:1/db"),
         ("chdb:/some/where", None, "chdb:/some/where"),
@@ -62,7 +64,7 @@ def test_globs_without_a_database_need_one(globs: list[str]) -> None:
     ],
 )
 def test_passwords_are_cut_out_of_arguments(argument: str, password: str | None, without: str) -> None:
-    assert cli._without_password(argument) == (password, without)
+    assert passwords.without_password(argument) == (password, without)
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["replicate"], ["replicate", "mysql://h/db", "chdb:x", "--flush-bytes", "many"]])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import cli
+from headrace import passwords
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.materialized.plan import plan_pipe
@@ -234,11 +234,11 @@ def test_which_statements_are_ours(text: str, expected: object) -> None:
 )
 def test_the_password_is_cut_out_of_a_statement(text: str, hidden: str, password: str | None) -> None:
     assert hide_password(text) == (hidden, password)
-    assert cli._without_password(text) == (password, hidden)
+    assert passwords.without_password(text) == (password, hidden)
 
 
 def test_a_url_with_the_word_database_in_it_is_a_url() -> None:
-    assert cli._without_password("mysql://u:p@h/database") == ("p", "mysql://u@h/database")
+    assert passwords.without_password("mysql://u:p@h/database") == ("p", "mysql://u@h/database")
 
 
 def test_tokens_have_their_places() -> None:
