@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import passwords
+from headrace import cli, passwords
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.materialized.plan import plan_pipe
