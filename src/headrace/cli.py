@@ -218,20 +218,20 @@ def _sample(text: str, seed: int | None) -> Sample | None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Look at every setting and privilege that matters; 2 if replication would be wrong or impossible."""
+    from headrace.pipes.checkup import check_cluster, check_server
     from headrace.pipes.checkup_view import findings_json, print_findings
-    from headrace.sources.mysql.checkup import examine
-    from headrace.sources.mysql.connection import connect
-    from headrace.sources.mysql.findings import Level
+    from headrace.sources.findings import Level
 
-    address = parse_mysql_url(arguments.source)
-    chosen = _selection(arguments, address.database) if arguments.tables or address.database else Selection(("*",))
-    connection = connect(address)
-    try:
-        findings = examine(connection, address, chosen)
-    finally:
-        connection.close()
+    if is_cql(arguments.source):
+        clustered = parse_cql_url(arguments.source)
+        chosen = _selection(arguments, clustered.keyspace) if arguments.tables or clustered.keyspace else Selection(("*",))
+        shown, findings = str(clustered), check_cluster(clustered, chosen, arguments.set)
+    else:
+        address = parse_mysql_url(arguments.source)
+        chosen = _selection(arguments, address.database) if arguments.tables or address.database else Selection(("*",))
+        shown, findings = str(address), check_server(address, chosen)
     if arguments.json:
-        print(findings_json(address, findings))
+        print(findings_json(shown, findings))
     else:
         print_findings(findings)
     return FAILED if any(finding.level is Level.ERROR for finding in findings) else OK

@@ -26,7 +26,7 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = _command(verbs, run, "replicate", "copy tables and then follow their changes")
-    _add_source(command, kafka=True)
+    _add_source(command, kafka=True, scylla=True)
     _add_sink(command, kafka=True)
     _add_tables(command)
     _add_columns(command)
@@ -102,8 +102,11 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
     _add_choices(command)
 
     command = _command(verbs, run, "check", "look at a source's settings and privileges; exit 2 if it cannot be replicated")
-    _add_source(command)
+    _add_source(command, scylla=True)
     _add_tables(command)
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting that the pipe will have, as scylla.confidence=5"
+    )
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     command = _command(verbs, run, "tail", "print what is in a Kafka topic: mypipe's messages and Debezium's events, decoded")
@@ -158,11 +161,13 @@ def _command(
     return command
 
 
-def _add_source(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
+def _add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla: bool = False) -> None:
     settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
     text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
     if kafka:
         text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+    if scylla:
+        text += ", or scylla://user:password@host,host:port/keyspace?SETTING=VALUE (settings: dc, consistency, tls, ca, cert, key)"
     command.add_argument("source", metavar="SOURCE", help=text)
 
 

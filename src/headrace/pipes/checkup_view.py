@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.findings import Finding, Level
+from headrace.sources.findings import Finding, Level
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
@@ -30,11 +29,9 @@ def print_findings(findings: Sequence[Finding]) -> None:
     console.print(Text(f"\ncheck: {_count(findings, Level.ERROR)} errors, {_count(findings, Level.WARNING)} warnings"))
 
 
-def findings_json(address: MySQLAddress, findings: Sequence[Finding]) -> str:
+def findings_json(source: str, findings: Sequence[Finding]) -> str:
     counts = {"errors": _count(findings, Level.ERROR), "warnings": _count(findings, Level.WARNING)}
-    return json.dumps(
-        {"source": str(address), **counts, "findings": [finding.to_json() for finding in findings]}, indent=2, ensure_ascii=False
-    )
+    return json.dumps({"source": source, **counts, "findings": [finding.to_json() for finding in findings]}, indent=2, ensure_ascii=False)
 
 
 def _count(findings: Sequence[Finding], level: Level) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.findings import Check, Facts, Finding, TableFacts, failure, ok, refusal, try_replication, warning
+from headrace.sources.findings import Finding, failure, ok, warning
+from headrace.sources.mysql.findings import Check, Facts, TableFacts, refusal, try_replication
 from headrace.sources.mysql.tls import Tls
 
 _DAY_S: Final = 86_400

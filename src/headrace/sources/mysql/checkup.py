@@ -11,9 +11,10 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.model.schema import TableName
+from headrace.sources.findings import Finding, Level, ok
 from headrace.sources.mysql.checks import SERVER_CHECKS, check_log_rights, check_retention, check_selection
 from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.findings import Facts, Finding, Level, ok
+from headrace.sources.mysql.findings import Facts
 
 
 def examine(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> list[Finding]:

@@ -1,17 +1,11 @@
-"""What a server is asked before its log is replicated, and the form in which the answers are judged.
-
-A check looks at the server's answers and gives findings; it changes nothing on the server. An *error* would make replication wrong or
-impossible. A *warning* is a risk or a burden that a person should know of. Every finding that is not ok says what it means and how to mend
-it, by a statement wherever a statement can.
-"""
+"""What a server is asked before its log is replicated, and the form of its answers (see `sources.findings` for what is made of them)."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,51 +13,13 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
+from headrace.sources.findings import Finding
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query, quote_name
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.stream import ReplicationStream
 from headrace.sources.mysql.watermark import log_end
 
 _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    name: str
-    level: Level
-    value: str
-    meaning: str = ""
-    repair: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "level": self.level.value}
-
-    def raise_for(self, address: MySQLAddress) -> None:
-        """Stop here if it is an error."""
-        if self.level is Level.ERROR:
-            raise DefiniteError(self.meaning, place=str(address), hint=self.repair)
-
-
-def ok(name: str, value: str, meaning: str = "") -> Finding:
-    return Finding(name, Level.OK, value, meaning)
-
-
-def warning(name: str, value: str, meaning: str, repair: str) -> Finding:
-    return Finding(name, Level.WARNING, value, meaning, repair)
-
-
-def failure(name: str, value: str, meaning: str, repair: str) -> Finding:
-    return Finding(name, Level.ERROR, value, meaning, repair)
 
 
 @dataclass(frozen=True, slots=True)
