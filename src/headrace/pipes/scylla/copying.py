@@ -147,11 +147,12 @@ class TableCopier:
         rings: Mapping[TableName, Ring],
     ) -> None:
         """Read every range that is left once; chunks that turn out too large leave some for the next round."""
-        works = [
-            Chunk(name, part).to_work()
-            for name in tables
-            for part in cut(self.copies.tables[name].left, rings[name], _LEAST_CHUNKS * parallelism)
-        ]
+        works = []
+        for name in tables:
+            copy = self.copies.tables[name]
+            since = copy.begun.first + self.choices.confidence_us
+            parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
+            works += [Chunk(name, part, since=since).to_work() for part in parts]
         reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
         def on_done(work: Work, reports: list[Report]) -> None:

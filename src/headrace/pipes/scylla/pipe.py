@@ -25,6 +25,8 @@ from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.scylla.beginning import Beginning, parse_start
+from headrace.pipes.scylla.copies import Copies
+from headrace.pipes.scylla.copying import TableCopier
 from headrace.pipes.scylla.definitions import Definitions
 from headrace.pipes.scylla.notes import Notes, TableNote
 from headrace.pipes.scylla.sinks import LogTarget
@@ -50,7 +52,7 @@ _START_PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
 _LOOK_S: Final = 5.0
-_PRELOAD: Final = ("headrace.sources.scylla.reader",)
+_PRELOAD: Final = ("headrace.sources.scylla.reader", "headrace.sources.scylla.snapshot")
 _KIND: Final = "scylla"
 """What a state says that belongs to such a pipe."""
 
@@ -92,13 +94,18 @@ class ScyllaPipe(RunnablePipe):
             )
 
         def ended() -> bool:
-            return self._stop.is_set() or (self._settings.once and batches.reached.covers(asked))
+            done = self._settings.once and batches.reached.covers(asked) and batches.copier.is_complete
+            return self._stop.is_set() or done
 
         with self._spark(directory, _PRELOAD) as spark:
-            while not ended():
-                self._stream(spark, directory, batches, ended)
-                if batches.definitions.came and not ended():
-                    self._open_tables(session, catalog, batches)
+            try:
+                while not ended():
+                    self._stream(spark, directory, batches, ended)
+                    if batches.definitions.came and not ended():
+                        self._open_tables(session, catalog, batches)
+            finally:
+                self._stop.set()
+                batches.copier.wait()
         self._view.note(f"stopped at {batches.reached}")
 
     def _check_settings(self) -> None:
@@ -129,9 +136,22 @@ class ScyllaPipe(RunnablePipe):
         definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
         committed = committed_offset(directory.checkpoint)
         reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
-        reporter = Reporter(self._target, self._settings.pipe_name, state.source, tuple)
+        copier = self._copier(directory, notes)
+        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: copier.incomplete)
         return Batches(
-            self._address, self._choices, self._settings, self._target, directory, notes, definitions, reporter, self._view, reached
+            self._address, self._choices, self._settings, self._target, directory, notes, definitions, copier, reporter, self._view, reached
+        )
+
+    def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
+        retry = functools.partial(retrying, deadline_s=self._settings.patience_s)
+        return TableCopier(
+            self._address,
+            self._choices,
+            Copies(directory.path),
+            self._view,
+            lambda: {name: note.table for name, note in list(notes.tables.items())},
+            lambda reader: Task(reader, self._target.sink, retry),
+            self._stop.is_set,
         )
 
     def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches) -> None:
@@ -145,7 +165,7 @@ class ScyllaPipe(RunnablePipe):
         # Before anything is noted of new tables: what cannot be held is refused first.
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._target.sink.prepare([*known, *(one.table for one in fresh.values())]))
-        self._begin_with(fresh, catalog, notes)
+        self._begin_with(fresh, catalog, notes, batches.copier)
         notes.save()
         batches.definitions.follow(again=True)
         batches.definitions.came.clear()
@@ -170,12 +190,19 @@ class ScyllaPipe(RunnablePipe):
             log.warning("left out, because they have no CDC log: %s", ", ".join(map(str, chosen.unlogged)))
         return chosen.logged
 
-    def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes) -> None:
+    def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes, copier: TableCopier) -> None:
         beginning = Beginning(
             catalog, self._choices, self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
         )
+        copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
         for name, found in fresh.items():
-            notes.tables[name] = TableNote(found.table, found.id, beginning.of(found))
+            start = beginning.of(found)
+            # Noted before the table is: a crash in between leads here again.
+            if copied:
+                copier.begin(found.table, start.place.time)
+            else:
+                copier.copies.forget(name)
+            notes.tables[name] = TableNote(found.table, found.id, start)
 
     def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, self._settings.slots, directory.path / "pace.json")
@@ -183,6 +210,8 @@ class ScyllaPipe(RunnablePipe):
         try:
             with batches.reporter.beating():
                 while not stream.wait(0.1) and not ended() and not batches.definitions.came:
+                    # One task at least is left to the log.
+                    batches.copier.poll(spark, max(self._settings.slots - 1, 1))
                     self._view.waiting(waits.current())
         finally:
             stream.stop()
@@ -199,6 +228,7 @@ class Batches:
     directory: StateDirectory
     notes: Notes
     definitions: Definitions
+    copier: TableCopier
     reporter: Reporter
     view: ProgressView
     reached: LogPosition
@@ -225,7 +255,7 @@ class Batches:
     def task(self) -> Task:
         """A task that reads tables as they are defined now."""
         logs = {name: KnownLog(note.table, note.start.ttl) for name, note in self.notes.tables.items()}
-        reader = LogReader(self.address, logs, self.choices)
+        reader = LogReader(self.address, logs, self.choices, self.copier.copies.begun())
         return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
 
     def _tell(self, reports: Iterable[Report]) -> None:

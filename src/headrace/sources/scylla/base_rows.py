@@ -72,6 +72,15 @@ class RowQuery:
         return tuple(column for column in self.cells if column.name in self.telling.columns)
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether elements are left to the log."""
+        return bool(self._lists)
+
+    @property
+    def _lists(self) -> list[CqlColumn]:
+        return [column for column in self.told if column.type.name == "list" and not column.type.is_atomic]
+
+    @property
     def token(self) -> str:
         return f"token({', '.join(quoted(column.name) for column in self.table.partition_key)})"
 
@@ -142,10 +151,9 @@ class RowQuery:
 
         Returns which rows seem to have no cell only by that: the log tells of them, and nothing is known of their markers.
         """
-        lists = [column for column in self.told if column.type.name == "list" and not column.type.is_atomic]
         regular = [column.name for column in self.table.regular]
         bare = _all_null(values, regular)
-        for column in lists:
+        for column in self._lists:
             _drop_later(column.name, values, times, expiries, as_of)
         return _all_null(values, regular) & ~bare
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.blocks import LogBlock, fixed_bytes
+from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
 from headrace.cql.pages import Request, as_batch, read_pages
 from headrace.cql.raw import RawPage
@@ -36,6 +36,7 @@ from headrace.sources.scylla.assembling import Assembler, Gathering, check_opera
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.rereading import Begun, Rereader
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.sources.scylla.windows import Window
 
@@ -66,8 +67,10 @@ class LogReader:
     address: CqlAddress
     logs: Mapping[TableName, KnownLog]
     choices: ScyllaChoices
+    begun: Mapping[TableName, Begun] = field(default_factory=dict)
+    """Tables that were begun with a copy of their rows, of which the log does not tell all."""
 
-    def read(self, work: Work) -> Generator[LogBlock, None, Work]:
+    def read(self, work: Work) -> Generator[LogBlock | RowBlock, None, Work]:
         """The blocks of a work; returns how many log rows each table had."""
         session, catalog = shared_session(self.address), _catalog(self.address, self.choices, os.getpid())
         found: dict[str, int] = {}
@@ -78,6 +81,8 @@ class LogReader:
             for block in WindowReading(session, self.logs[name], window, self.choices, catalog).blocks(asked):
                 rows += block.rows.num_rows
                 yield block
+                if name in self.begun:
+                    yield from Rereader(session, self.choices).after(block, self.begun[name])
             found[str(name)] = rows
         return {"rows": found}
 

@@ -24,6 +24,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
+from headrace.retry import pause, waits
 from headrace.sources.base import Work
 from headrace.sources.scylla.base_rows import RowQuery, Telling
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -41,13 +42,16 @@ class Chunk:
     table: TableName
     range: TokenRange
     rows: int = CHUNK_ROWS
+    since: int = 0
+    """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
 
     def to_work(self) -> Work:
-        return {"kind": "chunk", "table": [self.table.database, self.table.table], "range": self.range.to_json(), "rows": self.rows}
+        table = [self.table.database, self.table.table]
+        return {"kind": "chunk", "table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
 
     @classmethod
     def from_work(cls, work: Work) -> Chunk:
-        return cls(TableName(*work["table"]), TokenRange.from_json(work["range"]), work["rows"])
+        return cls(TableName(*work["table"]), TokenRange.from_json(work["range"]), work["rows"], work["since"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,10 @@ class SnapshotReader:
 def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices) -> Generator[RowBlock, None, ChunkDone]:
     """The rows of a chunk as blocks."""
     as_of = server_time(session) - choices.confidence_us
+    while query.leaves_out and as_of < chunk.since and not waits.ending:
+        # Else what was written to a list before its table had a log would be in neither.
+        pause((chunk.since - as_of) / 1e6)
+        as_of = server_time(session) - choices.confidence_us
     gathered: list[pa.RecordBatch] = []
     rows = sent = 0
     for page in read_rows(session, query.by_range, (chunk.range.start, chunk.range.end), choices.page_rows):

@@ -81,7 +81,7 @@ def _parts(whole: TokenRange, tokens: Iterable[int], widest: int) -> Iterator[To
     bounds = sorted({whole.start, *(token for token in tokens if whole.start < token < whole.end), whole.end})
     start = whole.start
     for before, after in pairwise(bounds):
-        if after - start <= widest:
+        if after - start <= widest * 5 // 4:
             # Small neighbours are read together: a table with little in it is not asked for once for each node's every range.
             continue
         if before > start:
