@@ -49,7 +49,7 @@ class Replay:
             tables = dict(self.reader.tables)
             for found in decoded.found:
                 known = tables.get(found.schema.name)
-                schema = found.schema if known is None else grow(known.schema, found.schema).schema
+                schema = found.schema if known is None else grow(known.schema, found.schema, zeroes=found.zeroes).schema
                 order = None if known is None else known.order
                 tables[schema.name] = KnownTable(schema, self.keys.get(schema.name, schema.row_key), order)
             emptied = dict(self.reader.emptied)

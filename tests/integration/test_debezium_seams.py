@@ -180,12 +180,19 @@ def test_a_comparison_does_not_wait_for_offsets_of_topics(open_pipe: Open, sink:
     assert find_watermark(sink, address, name, KnownPipe(), 1.0) is None
 
 
-def described(b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: int, partition: int = 0) -> KafkaRecord:
-    """A record of a MySQL connector with its schema: `id`, and `b` as it is given."""
+def described(
+    b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: int, partition: int = 0, *, connector: str = "mysql"
+) -> KafkaRecord:
+    """A record with its schema: `id`, and `b` as it is given."""
     whole = {"type": "int32", "optional": False, "field": "id"}
     fields = [whole, *([] if b is None else [{**b, "field": "b"}])]
-    texts = [{"type": "string", "optional": True, "field": name} for name in ("connector", "db", "table", "file", "snapshot")]
-    source = {"type": "struct", "optional": False, "field": "source", "fields": [*texts, *_numbers("pos", "row", "ts_us", "server_id")]}
+    texts = [{"type": "string", "optional": True, "field": name} for name in ("connector", "db", "schema", "table", "file", "snapshot")]
+    source = {
+        "type": "struct",
+        "optional": False,
+        "field": "source",
+        "fields": [*texts, *_numbers("pos", "row", "lsn", "ts_us", "server_id")],
+    }
     sides = [{"type": "struct", "optional": True, "field": side, "fields": fields} for side in ("before", "after")]
     value = {
         "type": "struct",
@@ -196,6 +203,8 @@ def described(b: dict[str, Any] | None, row: dict[str, Any], offset: int, pos: i
     key = {"schema": {"type": "struct", "optional": False, "fields": [whole]}, "payload": {"id": row["id"]}}
     payload = json.loads(told(row, 0, f"bin.000007:{pos}").value or b"")
     payload["source"]["ts_us"] = pos
+    if connector == "postgresql":
+        payload["source"] = {"connector": connector, "db": "any", "schema": "shop", "table": "goods", "lsn": pos, "ts_us": pos}
     record = json.dumps({"schema": value, "payload": payload})
     return KafkaRecord("srv.shop.goods", partition, offset, 1, json.dumps(key).encode(), record.encode(), ())
 
@@ -217,3 +226,16 @@ def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts:
         taken, records = records[:cut], records[cut:]
         pipe.run(sorted(taken, key=lambda one: one.partition))
     assert pipe.rows("shop.goods", "id, b", "id") == [[1, 5], [2, 6], [3, None]]
+
+
+@pytest.mark.parametrize(("connector", "held"), [("mysql", 0), ("postgresql", None)])
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_older_rows_hold_in_a_required_column_without_a_default(open_pipe: Open, connector: str, held: object, apart: bool) -> None:
+    """MySQL puts zeroes there. PostgreSQL adds such a column to an empty table only, or by a default that went since: nobody tells."""
+    required = {"type": "int32", "optional": False}
+    rows: list[dict[str, Any]] = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3}]
+    records = [described(required if "b" in row else None, row, at, 100 * (at + 1), connector=connector) for at, row in enumerate(rows)]
+    pipe = open_pipe()
+    for batch in [[one] for one in records] if apart else [records]:
+        pipe.run(batch)
+    assert pipe.rows("shop.goods", "id, b", "id") == [[1, held], [2, 6], [3, held]]

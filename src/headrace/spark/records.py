@@ -360,7 +360,9 @@ def found_in(reports: Iterable[Report]) -> list[Found]:
     for report in reports:
         if report.kind == FOUND:
             raw = json.loads(report.detail)
-            found.append(Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"], raw["told_at"]))
+            found.append(
+                Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"], raw["told_at"], raw["zeroes"])
+            )
     return sorted(found, key=lambda one: (one.schema.name, one.told_at, one.topic, one.partition, one.offset))
 
 
@@ -411,7 +413,7 @@ def _order_text(order: Order) -> str:
 
 
 def _found_text(one: Found) -> str:
-    place = {"topic": one.topic, "partition": one.partition, "offset": one.offset, "told_at": one.told_at}
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.offset, "told_at": one.told_at, "zeroes": one.zeroes}
     return json.dumps({"schema": one.schema.to_json(), **place})
 
 

@@ -208,7 +208,7 @@ def together(found: Iterable[Found]) -> list[Found]:
             if earlier is None:
                 made.append(one)
             else:
-                made[-1] = replace(earlier, schema=grow(earlier.schema, one.schema).schema)
+                made[-1] = replace(earlier, schema=grow(earlier.schema, one.schema, zeroes=one.zeroes).schema)
         except DefiniteError:
             # Said when it is taken up, with the place of its record.
             made.append(one)
@@ -217,7 +217,7 @@ def together(found: Iterable[Found]) -> list[Found]:
 
 def _grown(known: TableSchema, found: Found) -> Growth:
     try:
-        return grow(known, found.schema)
+        return grow(known, found.schema, zeroes=found.zeroes)
     except DefiniteError as error:
         where = f"{_text(found)}, {error.place}" if error.place else _text(found)
         hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"

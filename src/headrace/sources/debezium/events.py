@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.sources.debezium.fields import Field, RowFields, Wire
 from headrace.sources.debezium.records import Records
@@ -104,6 +105,31 @@ class EventParser(Protocol):
 
     def parse_keys(self, records: Records, rows: Rows) -> Parsed:
         """The same for tombstones of flat topics: deletions that know no more than the record's key (`keys_only`); `source` is all NULL."""
+
+
+def puts_zeroes(source: pa.RecordBatch) -> bool:
+    """Whether events are of MySQL or MariaDB, which put zero values into a required column that is added without a default."""
+    if not any(source[name].null_count for name in ("file", "pos")):
+        return True
+    return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb"}
+
+
+def chosen(events: Events, rows: Rows) -> Events:
+    """Some of the events."""
+    if len(rows) == len(events.op):
+        return events
+    taken = pa.array(rows)
+    return Events(
+        events.fields,
+        events.wire,
+        events.record[rows],
+        events.op[rows],
+        events.image.take(taken),
+        events.source.take(taken),
+        events.has_before[rows],
+        events.before.take(taken),
+        None if events.keys_only is None else events.keys_only[rows],
+    )
 
 
 def wire_type(field: Field, wire: Wire) -> pa.DataType:

@@ -72,16 +72,19 @@ class Growth:
     """What events do not say and what is done instead, for the log."""
 
 
-def holds(known: TableSchema, told: TableSchema) -> bool:
+def holds(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
     """Whether the table, as it is known, takes rows of events that describe it so."""
     try:
-        return grow(known, told).alteration is None
+        return grow(known, told, zeroes=zeroes).alteration is None
     except DefiniteError:
         return False
 
 
-def grow(known: TableSchema, told: TableSchema) -> Growth:
-    """What the table must become for events that describe it so; a definite error where that would alter values or keys."""
+def grow(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> Growth:
+    """What the table must become for events that describe it so; a definite error where that would alter values or keys.
+
+    `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`puts_zeroes`).
+    """
     _check_key(known, told)
     changes: list[TableChange] = []
     notes: list[str] = []
@@ -91,7 +94,7 @@ def grow(known: TableSchema, told: TableSchema) -> Growth:
     for column in told.columns:
         old = there.get(column.name)
         if old is None:
-            added, effects[column.name] = _added(column, notes)
+            added, effects[column.name] = _added(column, notes, zeroes)
             changes.append(AddColumn(known.name, added, before))
         else:
             grown = _grown(known, old, column)
@@ -99,7 +102,7 @@ def grow(known: TableSchema, told: TableSchema) -> Growth:
                 changes.append(ModifyColumn(known.name, old, grown))
         before = column.name
     names = {column.name for column in told.columns}
-    changes += [change for column in known.columns if column.name not in names for change in _missing(known, column, notes)]
+    changes += [change for column in known.columns if column.name not in names for change in _missing(known, column, notes, zeroes)]
     schema = known
     for change in changes:
         schema = alter(change, schema)
@@ -111,9 +114,9 @@ def grow(known: TableSchema, told: TableSchema) -> Growth:
     return Growth(schema, tuple(changes), Alteration(known, schema, fates), tuple(notes))
 
 
-def absent(column: Column, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Scalar[pa.DataType]]:
     """The values of a column that events do not have: what its rows held when it was added, for that is what events from before are."""
-    filled = filling(column)
+    filled = filling(column, zeroes=zeroes)
     if column.nullable and (not isinstance(filled, Filled) or filled.value is None):
         return pa.nulls(rows, column.arrow_type)
     if not isinstance(filled, Filled):
@@ -147,20 +150,20 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "none"
 
 
-def _added(column: Column, notes: list[str]) -> tuple[Column, Effect]:
+def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effect]:
     """A new column, and what the rows that are there hold in it."""
-    effect = filling(column)
+    effect = filling(column, zeroes=zeroes)
     if not isinstance(effect, Untold):
         return column, effect
     notes.append(f"column {column.name} is new: what older rows hold in it is in no event ({effect.why}); they hold NULL until they change")
     return replace(column, nullable=True), Filled(None)
 
 
-def _missing(known: TableSchema, column: Column, notes: list[str]) -> list[TableChange]:
+def _missing(known: TableSchema, column: Column, notes: list[str], zeroes: bool) -> list[TableChange]:
     """A column that events do not have stays; where nothing can be put into it, it must take NULLs."""
     if column.name in known.row_key:
         raise _refused(known, column.name, "is part of the key and is not in the events", "")
-    if column.nullable or isinstance(filling(column), Filled):
+    if column.nullable or isinstance(filling(column, zeroes=zeroes), Filled):
         return []
     notes.append(f"column {column.name} is no longer in the events: new rows hold NULL in it")
     return [ModifyColumn(known.name, column, replace(column, nullable=True))]

@@ -19,8 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change import Op
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.events import CREATE, DELETE, READ, UPDATE, Events, Refusal, Rows
-from headrace.sources.debezium.fields import RowFields, Wire
+from headrace.sources.debezium.events import CREATE, DELETE, READ, UPDATE, Events, Refusal, Rows, puts_zeroes
 from headrace.sources.debezium.growing import absent
 from headrace.sources.debezium.values import finish
 from headrace.sources.debezium.versions import Versions
@@ -78,7 +77,7 @@ def make_images(
     """The images of events, none of which is a truncation or a message. `befores`: None if no update moves a row."""
     taken, put = versions
     deleted = events.op == DELETE
-    columns, kept, wrong = _columns(events.image, events.fields, events.wire, schema, choices, deleted)
+    columns, kept, wrong = _columns(events.image, events, schema, choices, deleted)
     op, version, record = _OPS[events.op], np.where(deleted, taken, put), events.record
     if befores is not None:
         _check_deletions(events, deleted, befores, schema)
@@ -90,7 +89,7 @@ def make_images(
             wrong.update(dict.fromkeys(moved[~there].tolist(), "what the row was before cannot be read"))
             rows = moved[there]
             if again is not None and len(rows):
-                more, _, wrong_before = _columns(again.before, again.fields, again.wire, schema, choices, np.ones(len(rows), np.bool_))
+                more, _, wrong_before = _columns(again.before, again, schema, choices, np.ones(len(rows), np.bool_))
                 wrong.update({int(rows[row]): reason for row, reason in wrong_before.items()})
                 # Each before image just ahead of its update.
                 order = np.argsort(np.concatenate([np.arange(len(op)) * 2 + 1, rows * 2]), kind="stable")
@@ -111,10 +110,10 @@ def make_images(
 
 
 def _columns(
-    image: pa.RecordBatch, fields: RowFields, wire: Wire, schema: TableSchema, choices: DebeziumChoices, deleted: Mask
+    image: pa.RecordBatch, events: Events, schema: TableSchema, choices: DebeziumChoices, deleted: Mask
 ) -> tuple[list[pa.Array], dict[str, Mask], dict[int, str]]:
     """A table's columns, which values did not change and are not there, and which rows cannot be read and why."""
-    told = {field.name: field for field in fields.row}
+    told = {field.name: field for field in events.fields.row}
     rows = image.num_rows
     columns: list[pa.Array] = []
     kept: dict[str, Mask] = {}
@@ -122,9 +121,9 @@ def _columns(
     for column in schema.columns:
         field = told.get(column.name)
         if field is None:
-            columns.append(absent(column, rows))
+            columns.append(absent(column, rows, zeroes=puts_zeroes(events.source)))
             continue
-        found = finish(image[column.name], field, column, wire, placeholder=choices.placeholder, binaries=choices.binaries)
+        found = finish(image[column.name], field, column, events.wire, placeholder=choices.placeholder, binaries=choices.binaries)
         array = found.array
         if found.kept is not None:
             kept[column.name] = found.kept

@@ -36,6 +36,8 @@ from headrace.sources.debezium.events import (
     Parsed,
     Refusal,
     Rows,
+    chosen,
+    puts_zeroes,
 )
 from headrace.sources.debezium.expected import SEEN, expected_fields, infer_fields
 from headrace.sources.debezium.fields import RowFields
@@ -251,12 +253,15 @@ class Reading:
                 order = known.order if known is not None else None
                 self._truncate(table, order or self._order(table, events, parser), events, epochs)
         for table, known, events, parser in ready:
-            if known is None or known.order is None or not holds(known.schema, self._told(table, known, events.fields)):
+            if known is None or known.order is None or not self._holds(known, events):
                 self._report(table, known, events)
                 continue
             self._orders[table] = known.order
             self._make(known, known.order, events, epochs, parser)
         return tail
+
+    def _holds(self, known: KnownTable, events: Events) -> bool:
+        return holds(known.schema, self._told(known.schema.name, known, events.fields), zeroes=puts_zeroes(events.source))
 
     def _order(self, table: TableName, events: Events, parser: EventParser) -> Order:
         """The rule that a table's first events fix."""
@@ -344,7 +349,9 @@ class Reading:
         row = int(events.record[changes[0]])
         told = self._told(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
-        found = Found(told, self._records.topic, self._records.partition, self._records.offset[row].as_py(), stamp)
+        found = Found(
+            told, self._records.topic, self._records.partition, self._records.offset[row].as_py(), stamp, puts_zeroes(events.source)
+        )
         self._found.setdefault(told, found)
 
     def _make(self, known: KnownTable, order: Order, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
@@ -469,21 +476,3 @@ def told_schema(table: TableName, fields: RowFields) -> TableSchema:
     schema = table_schema(table, fields, default_text)
     _schemas[id(fields)] = (fields, table, schema)
     return schema
-
-
-def chosen(events: Events, rows: Rows) -> Events:
-    """Some of the events."""
-    if len(rows) == len(events.op):
-        return events
-    taken = pa.array(rows)
-    return Events(
-        events.fields,
-        events.wire,
-        events.record[rows],
-        events.op[rows],
-        events.image.take(taken),
-        events.source.take(taken),
-        events.has_before[rows],
-        events.before.take(taken),
-        None if events.keys_only is None else events.keys_only[rows],
-    )

@@ -61,6 +61,8 @@ class Found:
     """The first record that says so."""
     told_at: int = 0
     """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
+    zeroes: bool = False
+    """Whether the source puts zero values into a required column that is added without a default."""
 
 
 @dataclass(frozen=True, slots=True)

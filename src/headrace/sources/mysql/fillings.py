@@ -23,15 +23,18 @@ _CLOCK: Final = re.compile(r"(-?)(\d{2,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _LENGTH: Final = re.compile(r"\((\d+)\)")
 _ANY_TEXT: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 _EPOCH: Final = date(1970, 1, 1).toordinal()
+_REQUIRED: Final = Untold("it is required and has no default")
 _ON_ITS_OWN: Final = Untold("the source computes it for every row")
 
 
-def filling(column: Column) -> Effect:
-    """What existing rows hold in a new column."""
+def filling(column: Column, *, zeroes: bool = True) -> Effect:
+    """What existing rows hold in a new column. `zeroes`: whether the server puts zero values into a required column without a default."""
     if column.generated or column.auto_increment:
         return _ON_ITS_OWN
     if column.default is None:
-        return Filled(None) if column.nullable else _implicit(column)
+        if column.nullable:
+            return Filled(None)
+        return _implicit(column) if zeroes else _REQUIRED
     if column.default.startswith("("):
         # An expression; text in parentheses looks the same, and is rare enough to be read again.
         return _ON_ITS_OWN
@@ -54,7 +57,7 @@ def _implicit(column: Column) -> Effect:
         return Filled("")
     if column.kind is Kind.BYTES:
         return Filled(_padded(column, b""))
-    return Untold("it is required and has no default")
+    return _REQUIRED
 
 
 def _integer(column: Column, text: str) -> object:
