@@ -65,6 +65,7 @@ class LocalTopicPipe:
         batches = self._pipe._batches(self._directory, state)
         if self._schema_records is not None:
             batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
+        batches.identify = lambda names: dict.fromkeys(names, "made here")
         batches.evolution.finish()
         self._pipe._targets.prepare(batches.shown().values())
         self._directory.save(state)

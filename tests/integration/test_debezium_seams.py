@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from headrace.pipes.verifying.pipes import KnownPipe, find_watermark, known_pipe
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.debezium.choices import DebeziumChoices, Unavailable, Versions
+from headrace.sources.debezium.choices import DebeziumChoices, SecondSnapshot, Unavailable, Versions
 from headrace.sources.debezium.records import Found
+from headrace.sources.debezium.topics import Naming
 from headrace.sources.mysql.connection import parse_mysql_url
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
@@ -114,6 +116,61 @@ def test_an_emptied_table_of_several_topics_halts(open_pipe: Open) -> None:
     with pytest.raises(DefiniteError, match="several topics"):
         pipe.run([told(None, 1, "bin.000091:9", op="t", topic="eu.shop.goods")])
     assert pipe.rows("shop.goods", "id, name", "id") == [[1, "eu"], [2, "us"]]
+
+
+def test_an_emptied_table_that_events_of_several_topics_name_halts(open_pipe: Open) -> None:
+    """Whatever the topics are called."""
+    pipe = open_pipe(DebeziumChoices(naming=Naming.SOURCE))
+    pipe.run([told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu"), told({"id": 2, "name": "us"}, 0, topic="us.other.name")])
+    with pytest.raises(DefiniteError, match=r"several topics \(eu, us\.other\.name\)"):
+        pipe.run([told({"id": 0}, 1, "bin.000091:9", op="t", topic="eu")])
+    assert pipe.rows("shop.goods", "id, name", "id") == [[1, "eu"], [2, "us"]]
+
+
+def copied(name: str, offset: int, place: str, mark: str = "", partition: int = 0) -> KafkaRecord:
+    """A row of a table without a key: of a snapshot, with its mark, or inserted."""
+    record = told({"id": 0, "name": name}, offset, place, op="r" if mark else "c", partition=partition)
+    value = json.loads(record.value or b"")
+    value["source"]["snapshot"] = mark or "false"
+    return replace(record, key=None, value=json.dumps(value).encode())
+
+
+FIRST, MORE = "first_in_data_collection", "true"
+BEGUN = [copied("a", 0, "bin.000001:100", FIRST), copied("a", 1, "bin.000001:100", MORE), copied("b", 2, "bin.000001:200")]
+AGAIN = [copied("a", 3, "bin.000001:300", FIRST), copied("b", 4, "bin.000001:300", MORE), copied("c", 5, "bin.000001:400")]
+
+
+def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(open_pipe: Open) -> None:
+    pipe = open_pipe()
+    pipe.run(BEGUN)
+    # (Read again after a crash, it is the same one.)
+    pipe.number -= 1
+    pipe.run(BEGUN)
+    assert pipe.rows("shop.goods", "name") == [["a"], ["a"], ["b"]]
+    with pytest.raises(DefiniteError, match=r"second snapshot of it, at bin\.000001:300") as halted:
+        pipe.run(AGAIN)
+    assert halted.value.place == "srv.shop.goods[0]@3"
+    assert "second_snapshot=replace" in halted.value.hint
+    pipe = open_pipe(DebeziumChoices(second_snapshot=SecondSnapshot.REPLACE))
+    pipe.run(AGAIN)
+    # What another partition still brings from before is in the snapshot already.
+    pipe.run([copied("a", 0, "bin.000001:100", MORE, 1), copied("late", 1, "bin.000001:250", partition=1)])
+    assert pipe.rows("shop.goods", "name") == [["a"], ["b"], ["c"]]
+
+
+def test_two_snapshots_in_the_first_batch(open_pipe: Open) -> None:
+    pipe = open_pipe(DebeziumChoices(second_snapshot=SecondSnapshot.REPLACE))
+    pipe.run([*BEGUN, *AGAIN])
+    assert pipe.rows("shop.goods", "name") == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("choice", SecondSnapshot)
+def test_a_snapshot_that_is_begun_twice_at_one_place_halts(open_pipe: Open, choice: SecondSnapshot) -> None:
+    """A connector that is killed in the middle of one, while nobody writes."""
+    pipe = open_pipe(DebeziumChoices(second_snapshot=choice))
+    pipe.run(BEGUN[:2])
+    with pytest.raises(DefiniteError, match="begun its snapshot twice"):
+        pipe.run([copied("a", 3, "bin.000001:100", FIRST)])
 
 
 def test_tombstones_apart_from_the_rows_that_tell_what_they_are_delete(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,8 @@ def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker
         run.until(lambda: story.counted("evolving") == 4 and story.counted("late"))
     finally:
         run.kill()
+    noted = json.loads((tmp_path / "state" / "debezium.json").read_text())["topics"]
+    assert set(noted) == {record.topic for record in records}, "a topic that came meanwhile could be made anew unnoticed"
     ended = story.start("--once").wait()
     assert ended.code == 0, ended.output
     truth = load_truth("mysql")

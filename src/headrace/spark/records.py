@@ -29,6 +29,7 @@ from headrace.sinks.base import Outlet, Writer
 from headrace.sources.base import Offset
 from headrace.sources.debezium.fetching import AWAY, OffsetRange
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.versions import Order, Tail
 from headrace.spark.checkpoint import initial_offset, offset_of
 from headrace.spark.faults import carried, decode
@@ -37,7 +38,7 @@ from headrace.spark.stream import BatchStream, run_task, spark_failure
 from headrace.spark.tasks import Report, Retry, report_batch
 
 CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refused", "truncated", "ignored", "records"
-ORDER, TAIL = "order", "tail"
+ORDER, TAIL, SNAPSHOT, FILLED = "order", "tail", "snapshot", "filled"
 """Kinds of reports."""
 MOST_REFUSED: Final = 1000
 """Of one task: more than that is not a matter of some records."""
@@ -288,6 +289,8 @@ class _Done:
         self._ignored: dict[str, int] = {}
         self._orders: dict[TableName, dict[Order, None]] = {}
         self._tails: dict[tuple[str, int], tuple[int, Tail]] = {}
+        self._snapshots: dict[Snapshot, None] = {}
+        self._filled: dict[tuple[TableName, str], None] = {}
         self._records = self._bytes = 0
 
     @property
@@ -307,6 +310,8 @@ class _Done:
             self._orders.setdefault(name, {})[order] = None
         if decoded.tail is not None:
             self._tails[records.topic, records.partition] = (int(records.offset[-1].as_py()), decoded.tail)
+        self._snapshots |= dict.fromkeys(decoded.snapshots)
+        self._filled |= dict.fromkeys((block.schema.name, records.topic) for block in decoded.blocks)
         self._refused += decoded.refused
         if len(self._refused) > MOST_REFUSED:
             first = self._refused[0]
@@ -351,6 +356,8 @@ class _Done:
                 Report(TAIL, topic, 0, 0, 0, json.dumps([topic, partition, offset, tail.to_json()]))
                 for (topic, partition), (offset, tail) in self._tails.items()
             ),
+            *(Report(SNAPSHOT, str(one.table), 0, 0, 0, json.dumps(one.to_json())) for one in self._snapshots),
+            *(Report(FILLED, str(name), 0, 0, 0, json.dumps([name.database, name.table, topic])) for name, topic in self._filled),
         ]
 
 
@@ -406,6 +413,21 @@ def tails_in(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
             topic, partition, offset, raw = json.loads(report.detail)
             last[topic, partition] = max(last.get((topic, partition), (-1, Tail())), (offset, Tail.from_json(raw)), key=lambda one: one[0])
     return {place: tail for place, (_, tail) in last.items()}
+
+
+def snapshots_in(reports: Iterable[Report]) -> list[Snapshot]:
+    """Snapshots of tables without a key."""
+    return [Snapshot.from_json(json.loads(report.detail)) for report in reports if report.kind == SNAPSHOT]
+
+
+def filled_in(reports: Iterable[Report]) -> dict[TableName, set[str]]:
+    """The topics that brought changes, by table."""
+    found: dict[TableName, set[str]] = {}
+    for report in reports:
+        if report.kind == FILLED:
+            database, table, topic = json.loads(report.detail)
+            found.setdefault(TableName(database, table), set()).add(topic)
+    return found
 
 
 def _order_text(order: Order) -> str:

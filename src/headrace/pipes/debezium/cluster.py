@@ -60,7 +60,7 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
                 low.setdefault(topic, {})[partition], high.setdefault(topic, {})[partition] = first, end
     finally:
         consumer.close()
-    return Standing(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), _ids(settings, topics))
+    return Standing(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), tuple(_ids(settings, topics).items()))
 
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
@@ -79,13 +79,21 @@ def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
                 raise
 
 
-def _ids(settings: dict[str, Any], topics: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def topic_ids(address: KafkaAddress, topics: Iterable[str]) -> dict[str, str]:
+    """What tells each topic from another of its name. Raises `TransientError` while the cluster is away."""
+    try:
+        return _ids(quiet_settings(address), topics)
+    except KafkaException as error:
+        raise kafka_error(error, address) from error
+
+
+def _ids(settings: dict[str, Any], topics: Iterable[str]) -> dict[str, str]:
     names = list(topics)
     if not names:
-        return ()
+        return {}
     admin = AdminClient(settings)  # (kept: what a client promised goes with it)
     described = admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
-    return tuple((name, str(future.result().topic_id)) for name, future in described.items())
+    return {name: str(future.result().topic_id) for name, future in described.items()}
 
 
 def quiet_settings(address: KafkaAddress) -> dict[str, Any]:

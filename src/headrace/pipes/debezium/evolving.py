@@ -74,14 +74,26 @@ class Evolution:
             policy = self.policy.of(ChangeKind.TRUNCATE_TABLE)
             if policy is Policy.HALT:
                 raise self._halted(ChangeKind.TRUNCATE_TABLE, str(one.table), "was emptied", "")
-            schema = self.show(table.schema, table.hidden)
             if policy is Policy.APPLY:
-                retrying(functools.partial(self.targets.sweep, schema, one.version))
-            outcome = _APPLIED if policy is Policy.APPLY else _IGNORED
-            kind, text = ChangeKind.TRUNCATE_TABLE.value, f"{one.table} was emptied"
-            entry = LedgerEntry(self.pipe, one.version, "", str(one.table), kind, text, "", outcome, "")
-            retrying(functools.partial(self.targets.sink.altering().record, [entry]))
-            self.note(text)
+                self._sweep(table, one)
+            self._record(one, f"{one.table} was emptied", _APPLIED if policy is Policy.APPLY else _IGNORED)
+
+    def begin_anew(self, tables: Iterable[Truncation]) -> None:
+        """Tables without a key were read again by the connector: rows from before that go. Repeatable."""
+        for one in tables:
+            table = self.state.tables.get(one.table)
+            if table is not None:
+                self._sweep(table, one)
+                self._record(one, f"{one.table} begins anew with a second snapshot", _APPLIED)
+
+    def _sweep(self, table: TableState, one: Truncation) -> None:
+        schema = self.show(table.schema, table.hidden)
+        retrying(functools.partial(self.targets.sweep, schema, one.version))
+
+    def _record(self, one: Truncation, text: str, outcome: str) -> None:
+        entry = LedgerEntry(self.pipe, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, "")
+        retrying(functools.partial(self.targets.sink.altering().record, [entry]))
+        self.note(text)
 
     def _take_up(self, found: Found) -> bool:
         name = found.schema.name

@@ -18,6 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.state import sync_directory
 from headrace.sources.debezium.records import Truncation
+from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.versions import Order, Tail
 
 Tails = Mapping[tuple[str, int], Tail]
@@ -37,6 +38,10 @@ class Notes:
     after: Tails = field(default_factory=dict)
     emptied: dict[TableName, int] = field(default_factory=dict)
     """The versions at which tables were emptied last: what partitions that lag behind still bring from before stays out."""
+    snapshots: dict[tuple[TableName, str], Snapshot] = field(default_factory=dict)
+    """Of tables without a key, the snapshot whose rows are there, by topic."""
+    filled: dict[TableName, set[str]] = field(default_factory=dict)
+    """The topics that brought changes of each table."""
 
     @classmethod
     def load(cls, directory: Path) -> Notes:
@@ -47,7 +52,11 @@ class Notes:
             raw = json.loads(path.read_bytes())
             orders = {TableName(database, table): Order.from_json(order) for database, table, order in raw["orders"]}
             emptied = {TableName(database, table): version for database, table, version in raw.get("emptied", ())}
-            return cls(path, orders, raw["topics"], raw["batch"], _read_tails(raw["before"]), _read_tails(raw["after"]), emptied)
+            snapshots = [Snapshot.from_json(one) for one in raw.get("snapshots", ())]
+            filled = {TableName(database, table): set(topics) for database, table, topics in raw.get("filled", ())}
+            tails = _read_tails(raw["before"]), _read_tails(raw["after"])
+            by_topic = {(one.table, one.topic): one for one in snapshots}
+            return cls(path, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled)
         except (ValueError, KeyError, TypeError) as error:
             hint = "restore the file, or start over: remove the state directory and the target tables"
             raise DefiniteError(f"a file of the state directory is damaged: {error!r}", place=str(path), hint=hint) from error
@@ -72,6 +81,24 @@ class Notes:
             self.batch, self.before, self.after = batch, before, after
             self.save()
 
+    def note_topics(self, ids: Mapping[str, str]) -> None:
+        """Topics are read that were not before."""
+        if not self.topics.items() >= ids.items():
+            self.topics |= ids
+            self.save()
+
+    def note_filled(self, found: Mapping[TableName, set[str]]) -> None:
+        """Topics brought changes of tables."""
+        if any(not topics <= self.filled.get(name, set()) for name, topics in found.items()):
+            self.filled |= {name: self.filled.get(name, set()) | topics for name, topics in found.items()}
+            self.save()
+
+    def note_snapshots(self, counting: Mapping[tuple[TableName, str], Snapshot]) -> None:
+        """What the target shows of tables without a key is of these."""
+        if counting != self.snapshots:
+            self.snapshots = dict(counting)
+            self.save()
+
     def note_emptied(self, truncations: Iterable[Truncation]) -> None:
         """Tables were emptied in the source, and are in the sink."""
         known = dict(self.emptied)
@@ -88,6 +115,8 @@ class Notes:
             "before": _tails(self.before),
             "after": _tails(self.after),
             "emptied": [[name.database, name.table, version] for name, version in sorted(self.emptied.items())],
+            "snapshots": [one.to_json() for _, one in sorted(self.snapshots.items())],
+            "filled": [[name.database, name.table, sorted(topics)] for name, topics in sorted(self.filled.items())],
         }
         temporary = self.path.with_suffix(".new")
         with temporary.open("w") as file:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.debezium.cluster import Standing, check_offsets, standing
+from headrace.pipes.debezium.cluster import Standing, check_offsets, standing, topic_ids
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.refusing import check_choice, see_to
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen
+from headrace.pipes.debezium.snapshots import newest_snapshots
 from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
@@ -41,7 +42,8 @@ from headrace.sources.debezium.choices import FIXED, Unavailable
 from headrace.sources.debezium.fetching import fetch
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Truncation
-from headrace.sources.debezium.topics import Naming, TopicMap
+from headrace.sources.debezium.snapshots import Snapshot
+from headrace.sources.debezium.topics import TopicMap
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.connector import kafka_settings
@@ -52,9 +54,11 @@ from headrace.spark.records import (
     RecordStream,
     RecordTask,
     Subscription,
+    filled_in,
     found_in,
     orders_in,
     refused_in,
+    snapshots_in,
     tails_in,
     truncations_in,
 )
@@ -106,7 +110,7 @@ class DebeziumPipe(ChangePipe):
         directory.save(state)
         check_chosen(self._topics.pattern, batches.reached.offsets)
         check_offsets(batches.reached, now, batches.notes.topics, self._address)
-        self._note_topics(batches.notes, now)
+        batches.notes.note_topics(dict(now.ids))
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(now.high.offsets)} topics from {self._address}")
         directory.clear_scratch()
@@ -166,11 +170,6 @@ class DebeziumPipe(ChangePipe):
         state.options["topics"] = self._topics.pattern
         return state
 
-    def _note_topics(self, notes: Notes, now: Standing) -> None:
-        if not notes.topics.items() >= dict(now.ids).items():
-            notes.topics |= dict(now.ids)
-            notes.save()
-
     def _batches(self, directory: StateDirectory, state: PipeState) -> Batches:
         settings, notes = self._settings, Notes.load(directory.path)
         self._targets.write_as(state.id, settings.pipe_name)
@@ -192,7 +191,18 @@ class DebeziumPipe(ChangePipe):
         reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
         reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple)
         return Batches(
-            self._address, self._topics, settings, self._targets, directory, state, notes, evolution, reporter, self._view, reached
+            self._address,
+            self._topics,
+            settings,
+            self._targets,
+            directory,
+            state,
+            notes,
+            evolution,
+            reporter,
+            self._view,
+            reached,
+            functools.partial(topic_ids, self._address),
         )
 
     def _follow(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
@@ -240,6 +250,8 @@ class Batches:
     reporter: Reporter
     view: ProgressView
     reached: KafkaPosition
+    identify: Callable[[Iterable[str]], Mapping[str, str]]
+    """What tells topics from others of their names."""
     done: int = 0
     """Batches of this run."""
     _left_out: set[str] = field(default_factory=set)
@@ -269,15 +281,33 @@ class Batches:
         reports = self._read(over, self.notes.tails_for(number))
         see_to(refused_in(reports), self.topics.choices, self.sink.own_tables(), self.address, self.settings.pipe_name)
         reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
+        self._note_topics(reached)
+        self.notes.note_filled(filled_in(reports))
         emptied = truncations_in(reports)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
-            check_emptied(emptied, self.topics.choices.topic_map, reached)
-            self.notes.note_emptied(emptied)
+            self._note_emptied(emptied, reached)
         self.evolution.truncate(emptied)
+        self._see_to_snapshots(snapshots_in(reports), reached)
         self.notes.note_batch(number, tails_in(reports))
         self.reached = reached
         self._tell(reports)
         self.done += 1
+
+    def _note_topics(self, reached: KafkaPosition) -> None:
+        """What tells topics that came meanwhile from others of their names."""
+        new = reached.offsets.keys() - self.notes.topics.keys()
+        if new:
+            self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.settings.patience_s))
+
+    def _note_emptied(self, emptied: list[Truncation], reached: KafkaPosition) -> None:
+        check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
+        self.notes.note_emptied(emptied)
+
+    def _see_to_snapshots(self, seen: list[Snapshot], reached: KafkaPosition) -> None:
+        counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, self.notes.orders)
+        self._note_emptied(anew, reached)
+        self.evolution.begin_anew(anew)
+        self.notes.note_snapshots(counting)
 
     def _read(self, over: Run, tails: Tails) -> list[Report]:
         """Read the batch, again as long as it brings news of tables."""
@@ -323,11 +353,13 @@ class Batches:
             self._left_out.add(why)
 
 
-def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition) -> None:
-    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied."""
-    named = replace(topics, naming=Naming.TOPIC)
+def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:
+    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied.
+
+    Those are the topics that are led there, and those whose events named it so far.
+    """
     for one in emptied:
-        filling = [topic for topic in sorted(reached.offsets) if _table_of(named, topic) == one.table]
+        filling = sorted({topic for topic in reached.offsets if _table_of(topics, topic) == one.table} | filled.get(one.table, set()))
         if len(filling) > 1:
             raise DefiniteError(
                 f"table {one.table} is filled from several topics ({', '.join(filling)}), and was emptied in the source of one of them: "

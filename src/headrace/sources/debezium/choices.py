@@ -54,6 +54,14 @@ class OnMalformed(StrEnum):
     """Sent on, as it is, to `dead_letter_topic`."""
 
 
+class SecondSnapshot(StrEnum):
+    """What becomes of a table without a key when the connector takes a snapshot of it again: nothing tells its rows from the first's."""
+
+    HALT = "halt"
+    REPLACE = "replace"
+    """The new rows replace all older ones."""
+
+
 FIXED = frozenset({"versions"})
 """What may not be another when a pipe starts again: versions of one table would be made by two rules."""
 
@@ -77,6 +85,7 @@ class DebeziumChoices:
     on_malformed: OnMalformed = OnMalformed.HALT
     dead_letter_topic: str = ""
     """Where such records go, with on_malformed = "topic"."""
+    second_snapshot: SecondSnapshot = SecondSnapshot.HALT
     schema_topic: str = ""
     """The connector's topic of schema changes (its `topic.prefix`), for types of events without a schema."""
     decimals: str = "precise"

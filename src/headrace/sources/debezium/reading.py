@@ -48,6 +48,7 @@ from headrace.sources.debezium.json_events import JsonParser
 from headrace.sources.debezium.json_records import split
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.snapshots import Snapshot, snapshots_in
 from headrace.sources.debezium.values import default_text
 from headrace.sources.debezium.versions import Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
 
@@ -66,6 +67,7 @@ class Reading:
         self._found: dict[TableSchema, Found] = {}
         self._refused: list[Refusal] = []
         self._truncations: list[Truncation] = []
+        self._snapshots: list[Snapshot] = []
         self._ignored: dict[str, int] = {}
         self._orders: dict[TableName, Order] = {}
         self._expected: dict[TableName, RowFields] = {}
@@ -373,6 +375,8 @@ class Reading:
         self._check_rising(order, events, versions)
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        if not schema.row_key:
+            self._see_snapshots(schema.name, events, versions[1])
         made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
         self._refused += made.refused
         late = made.version < np.uint64(self._reader.emptied.get(schema.name, 0))
@@ -381,6 +385,13 @@ class Reading:
             made = some_images(made, np.flatnonzero(~late))
         if len(made.op):
             self._images.append(made)
+
+    def _see_snapshots(self, table: TableName, events: Events, version: npt.NDArray[np.uint64]) -> None:
+        read = np.flatnonzero((events.op == READ) & (version >= np.uint64(self._reader.emptied.get(table, 0))))
+        if len(read):
+            some, records = chosen(events, read), self._records
+            offset = records.offset.to_numpy(zero_copy_only=False)[some.record]
+            self._snapshots += snapshots_in(table, records.topic, records.partition, some.source, offset, version[read])
 
     def _moves(self) -> npt.NDArray[np.bool_]:
         """Which records are one of the two of a changed key, by their headers."""
@@ -440,6 +451,7 @@ class Reading:
             self._ignored,
             new,
             tail,
+            tuple(self._snapshots),
         )
 
     def _is_new(self, table: TableName) -> bool:

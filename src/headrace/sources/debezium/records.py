@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.versions import Order, Tail
 
 
@@ -90,3 +91,5 @@ class Decoded:
     """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks differ."""
     tail: Tail | None = None
     """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""
+    snapshots: tuple[Snapshot, ...] = ()
+    """Those of which there are rows of tables without a key."""

@@ -1,0 +1,57 @@
+"""Snapshots of tables without a key, as their rows tell of them.
+
+Nothing tells a row of such a table from an equal one: the rows of a second snapshot would stand beside those of the first. So what tells
+one snapshot from another is reported with them: the place in the source's log at which it was taken, and where it begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import TableName
+
+_FIRST: Final = pa.array(["first", "first_in_data_collection"])
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One of which rows were read."""
+
+    table: TableName
+    topic: str
+    place: str
+    """Where in the source's log it was taken; empty if its rows do not say it."""
+    version: int
+    """That of its rows."""
+    begins: frozenset[tuple[int, int]] = frozenset()
+    """Partition and offset of records that say that they are its first."""
+
+    def to_json(self) -> list[Any]:
+        return [self.table.database, self.table.table, self.topic, self.place, self.version, sorted(self.begins)]
+
+    @classmethod
+    def from_json(cls, raw: list[Any]) -> Snapshot:
+        database, table, topic, place, version, begins = raw
+        return cls(TableName(database, table), topic, place, version, frozenset((partition, offset) for partition, offset in begins))
+
+
+def snapshots_in(
+    table: TableName, topic: str, partition: int, source: pa.RecordBatch, offset: npt.NDArray[np.int64], version: npt.NDArray[np.uint64]
+) -> list[Snapshot]:
+    """The snapshots that rows are of, all of which are of some; `source` is what their events say of it."""
+    log = pc.binary_join_element_wise(source["file"], pc.cast(source["pos"], pa.string()), ":")
+    names = pc.fill_null(pc.coalesce(log, pc.cast(source["lsn"], pa.string())), "").dictionary_encode()
+    codes = names.indices.to_numpy()
+    first = pc.is_in(source["snapshot"], value_set=_FIRST).to_numpy(zero_copy_only=False)
+    found = []
+    for code, place in enumerate(names.dictionary.to_pylist()):
+        rows = np.flatnonzero(codes == code)
+        begins = frozenset((partition, int(offset[row])) for row in rows[first[rows]].tolist())
+        found.append(Snapshot(table, topic, place, int(version[rows].max()), begins))
+    return found
