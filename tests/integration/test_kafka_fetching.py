@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,18 @@ from confluent_kafka import Producer
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.debezium.refusing import see_to
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.debezium import fetching
+from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed
 from headrace.sources.debezium.fetching import AWAY, OffsetRange, fetch
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.records import Records
+from headrace.spark.record_reports import CARRIED_BYTES, Done, refused_in
 from testkit.broker import PrivateBroker
 from testkit.pipeline import run_command
+from testkit.topics import read_topic
 
 
 def _all(broker: PrivateBroker, wanted: OffsetRange) -> list[Records]:
@@ -119,3 +127,29 @@ def test_no_topic_to_read_once(broker: PrivateBroker, tmp_path: Path) -> None:
     )
     assert done.code == 2, done.output
     assert "no topic matches nobody" in done.output
+
+
+def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: PrivateBroker) -> None:
+    """A task reports where they are; all of them together would be more than Spark takes."""
+    topic, letters = broker.create_topic(f"srv.shop.t{secrets.token_hex(4)}"), broker.create_topic()
+    bad = [b"{%d " % number + b"x" * (600 << 10) for number in range(4)]
+    broker.produce(topic, [{"key": b"k", "value": value, "headers": [("h", b"1")]} for value in bad])
+    done = Done()
+    for records in fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
+        done.add(records, DebeziumReader().read(records))
+    reports = done.reports()
+    assert sum(len(report.detail) for report in reports) < 2 * CARRIED_BYTES
+    refused = refused_in(reports)
+    assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
+
+    def keep(where: str) -> None:
+        choices = DebeziumChoices(on_malformed=OnMalformed.TOPIC, dead_letter_topic=where)
+        see_to(refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe")
+
+    keep(letters)
+    kept = read_topic(broker, letters)
+    assert [(one.key, one.value, one.headers["h"]) for one in kept] == [(b"k", value, b"1") for value in bad]
+    assert [one.headers["headrace.error.offset"] for one in kept] == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(DefiniteError, match="sending records that cannot be read to the topic") as error:
+        keep(broker.create_topic(max_message_bytes=1000))
+    assert "max.message.bytes" in error.value.hint

@@ -25,6 +25,7 @@ from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.pipes.copying import Copier
+from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.offline import OfflinePipe
 from headrace.pipes.pipe import Pipe
 from headrace.pipes.policy import SchemaPolicy
@@ -240,8 +241,26 @@ def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypa
         real(copier, *arguments)
 
     monkeypatch.setattr(Copier, "run", run)
+    owed = _owed(monkeypatch, runs.state)
     runs()
     runs.check("other", "late", absent={"w": 4})
+    # The rows are to be read under another name: until then progress.json does not say that all is there.
+    assert any(asked for asked, _ in owed)
+    assert all(incomplete for asked, incomplete in owed if asked)
+    assert owed[-1] == (0, ())
+
+
+def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple[str, ...]]]:
+    """How many requests to read tables again waited, and what was told to be incomplete, each time that progress is told."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+    real = LocalBooks.tell
+
+    def tell(books: LocalBooks, progress: Any) -> None:
+        found.append((len(list((state / "requests").glob("*.json"))), progress.incomplete))
+        real(books, progress)
+
+    monkeypatch.setattr(LocalBooks, "tell", tell)
+    return found
 
 
 def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

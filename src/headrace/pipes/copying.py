@@ -28,7 +28,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
-from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.requests import ask_for_resync, pending_requests
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
@@ -40,6 +40,7 @@ from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, estimate_rows, plan_chunks
 from headrace.spark.stream import run_works
 from headrace.spark.tasks import Report, Task
@@ -147,7 +148,14 @@ class Copier:
     @property
     def incomplete(self) -> tuple[str, ...]:
         """Tables whose rows are not all in the sink yet, whatever the stream has read."""
-        return tuple(sorted({str(name) for name, one in self._current() if not one.complete} | set(map(str, self.state.waiting.copy()))))
+        begun = {str(name) for name, one in self._current() if not one.complete}
+        return tuple(sorted(begun | self._asked_for() | set(map(str, self.state.waiting.copy()))))
+
+    def _asked_for(self) -> set[str]:
+        """Tables that are to be read again, and of which nobody has begun to."""
+        globs = [table for request in pending_requests(self.directory) for table in request.tables]
+        asked, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
+        return named | {str(name) for name in list(self.state.tables) if globs and asked(name)}
 
     def _current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The snapshots that count: of tables that are replicated now."""

@@ -83,18 +83,25 @@ class Reporter:
             yield
         finally:
             ended.set()
+        # Tables that were read beside the last batch are whole now.
+        if self._incomplete() != self._told.incomplete:
+            self._say_so()
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_S / 2):
-            with self._lock:
-                told, now_us = self._told, _now_us()
-                if not told.position or now_us - told.seen_us < BEAT_S * 1e6:
-                    continue
-                try:
-                    self._write(replace(told, seen_us=now_us))
-                except TransientError as error:
-                    # Silence is what a beat that fails has to say; whoever waits for the sink says why.
-                    log.debug("the sink was not told that the pipe runs: %s", error.message)
+            if _now_us() - self._told.seen_us >= BEAT_S * 1e6:
+                self._say_so()
+
+    def _say_so(self) -> None:
+        """Tell once more what was told last, with what is incomplete now."""
+        with self._lock:
+            if not self._told.position:
+                return
+            try:
+                self._write(replace(self._told, seen_us=_now_us()))
+            except TransientError as error:
+                # Silence is what a beat that fails has to say; whoever waits for the sink says why.
+                log.debug("the sink was not told that the pipe runs: %s", error.message)
 
     def _tell(self, position: Place, rows: int, newest_us: int, *, counted: int) -> None:
         with self._lock:

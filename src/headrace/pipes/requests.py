@@ -47,12 +47,21 @@ def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
     folder = _folder(directory)
     if not folder.exists():
         return
-    for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+    for _, path, text in sorted(_written(folder)):
         try:
-            tables = tuple(str(table) for table in json.loads(path.read_text())["resync"])
+            tables = tuple(str(table) for table in json.loads(text)["resync"])
         except (ValueError, KeyError, TypeError) as error:
             raise DefiniteError(f"a request cannot be read: {error}", place=str(path), hint="remove the file and ask again") from error
         yield ResyncRequest(tables, path)
+
+
+def _written(folder: Path) -> Iterator[tuple[int, Path, str]]:
+    for path in folder.glob("*.json"):
+        try:
+            yield path.stat().st_mtime_ns, path, path.read_text()
+        except FileNotFoundError:
+            # Another thread has taken it up.
+            continue
 
 
 def _folder(directory: StateDirectory) -> Path:

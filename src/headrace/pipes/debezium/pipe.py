@@ -47,13 +47,9 @@ from headrace.sources.debezium.topics import TopicMap
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.connector import kafka_settings
-from headrace.spark.records import (
+from headrace.spark.record_reports import (
     CHANGES,
     IGNORED,
-    KafkaAway,
-    RecordStream,
-    RecordTask,
-    Subscription,
     filled_in,
     found_in,
     orders_in,
@@ -62,6 +58,7 @@ from headrace.spark.records import (
     tails_in,
     truncations_in,
 )
+from headrace.spark.records import KafkaAway, RecordStream, RecordTask, Subscription
 from headrace.spark.tasks import Report
 
 log = logging.getLogger("headrace")

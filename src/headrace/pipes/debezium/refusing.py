@@ -7,22 +7,25 @@ keeps it again under the same name: the table replaces by it, and a topic's copi
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
-from headrace.pipes.debezium.cluster import kafka_error
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping import OwnTables, instant_text
 from headrace.sinks.clickhouse.dead_letters import ERRORS
+from headrace.sinks.kafka.failures import failure
 from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.fetching import OffsetRange, fetch
 from headrace.sources.debezium.records import Refused
 
 log = logging.getLogger("headrace")
@@ -31,6 +34,7 @@ UNREADABLE: Final = "unreadable"
 """The state of a record in `headrace.errors`: not a row that `headrace retry` could write."""
 HEADERS: Final = "headrace.error."
 _FLUSH_S: Final = 30.0
+_PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
 
 
 def check_choice(choices: DebeziumChoices) -> None:
@@ -49,14 +53,37 @@ def see_to(refused: Sequence[Refused], choices: DebeziumChoices, own: OwnTables,
         return
     if choices.on_malformed is OnMalformed.HALT:
         raise _halted(refused)
-    if choices.on_malformed is OnMalformed.DEAD_LETTER:
-        retrying(lambda: _post(refused, own, pipe))
-        where = "headrace.errors"
-    else:
-        retrying(lambda: _send(refused, choices.dead_letter_topic, address, pipe))
-        where = f"the topic {choices.dead_letter_topic}"
+    for some in _pieces(refused, address):
+        if choices.on_malformed is OnMalformed.DEAD_LETTER:
+            retrying(functools.partial(_post, some, own, pipe))
+        else:
+            retrying(functools.partial(_send, some, choices.dead_letter_topic, address, pipe))
+    where = "headrace.errors" if choices.on_malformed is OnMalformed.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
     first = refused[0]
     log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
+
+
+def _pieces(refused: Sequence[Refused], address: KafkaAddress) -> Iterator[list[Refused]]:
+    """The records, whole, and never many or much of them at once."""
+    waiting: list[Refused] = []
+    size = 0
+    for one in refused:
+        waiting.append(one if one.is_whole else retrying(functools.partial(_fetched, one, address)))
+        size += len(waiting[-1].value or b"")
+        if len(waiting) >= _PIECE_RECORDS or size >= _PIECE_BYTES:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def _fetched(one: Refused, address: KafkaAddress) -> Refused:
+    """A record that was too large to be reported, from its topic."""
+    for records in fetch(address, OffsetRange(one.topic, one.partition, one.offset, one.offset + 1)):
+        headers = [] if records.headers is None else records.headers[0].as_py() or []
+        pairs = tuple((header["key"], header["value"]) for header in headers)
+        return replace(one, key=records.key[0].as_py(), value=records.value[0].as_py(), headers=pairs, is_whole=True)
+    return replace(one, reason=f"{one.reason} (and its topic holds it no more)")
 
 
 def place_of(one: Refused) -> str:
@@ -126,7 +153,8 @@ def _send(refused: Sequence[Refused], topic: str, address: KafkaAddress, pipe: s
         if error is not None:
             failures.append(error)
 
-    producer = Producer({**address.client_settings(), "enable.idempotence": True, "log_level": 0})
+    # How large a record may be is for the broker to say.
+    producer = Producer({"message.max.bytes": "100000000", **address.client_settings(), "enable.idempotence": True, "log_level": 0})
     try:
         for one in refused:
             headers: list[tuple[str, str | bytes | None]] = [*one.headers, *((name, text.encode()) for name, text in _reasons(one, pipe))]
@@ -135,14 +163,14 @@ def _send(refused: Sequence[Refused], topic: str, address: KafkaAddress, pipe: s
     except (KafkaException, BufferError) as error:
         raise _unsent(error, topic, address) from error
     if failures:
-        raise kafka_error(KafkaException(failures[0]), address)
+        raise failure(failures[0], f"sending records that cannot be read to the topic {topic}", str(address))
     if left:
         raise TransientError(f"{left} records were not taken by the topic {topic} within {_FLUSH_S:.0f} s", place=str(address))
 
 
 def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceError:
     if isinstance(error, KafkaException):
-        return kafka_error(error, address)
+        return failure(error, f"sending records that cannot be read to the topic {topic}", str(address))
     return TransientError(f"the topic {topic} takes records too slowly: {error}", place=str(address))
 
 

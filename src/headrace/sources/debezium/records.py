@@ -39,7 +39,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record that cannot be read, whole, with the reason."""
+    """A record that cannot be read, with the reason."""
 
     topic: str
     partition: int
@@ -49,6 +49,8 @@ class Refused:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    is_whole: bool = True
+    """Whether key, value and headers are here; else they are where the record is."""
 
 
 @dataclass(frozen=True, slots=True)
