@@ -115,7 +115,7 @@ def _replicate_log(arguments: argparse.Namespace, chosen: Chosen, settings: Pipe
     from headrace.pipes.scylla.pipe import ScyllaPipe
     from headrace.pipes.scylla.sinks import open_log_target
 
-    with open_log_target(arguments.sink, chosen) as target:
+    with open_log_target(arguments.sink, chosen, settings.state) as target:
         pipe = ScyllaPipe(parse_cql_url(arguments.source), chosen.scylla, target, settings, choose_view())
         _stop_on_signals(pipe.stop)
         pipe.run()

@@ -197,6 +197,7 @@ def _add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
     text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
     if kafka:
         text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+        text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
     command.add_argument("sink", metavar="SINK", help=text)
 
 

@@ -19,7 +19,6 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.session import CqlSession, shared_session
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.endpoints import same_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
@@ -29,7 +28,7 @@ from headrace.pipes.scylla.copies import Copies
 from headrace.pipes.scylla.copying import TableCopier
 from headrace.pipes.scylla.definitions import Definitions
 from headrace.pipes.scylla.notes import Notes, TableNote
-from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.retry import retrying, waits
@@ -121,7 +120,7 @@ class ScyllaPipe(RunnablePipe):
 
     def _checked(self, state: PipeState, session: CqlSession) -> PipeState:
         place = str(self._settings.state)
-        if not state.options.get(_KIND) or not same_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
+        if not state.options.get(_KIND) or not same_log_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}",
                 place=place,

@@ -1,17 +1,24 @@
-"""Sinks of log rows by their address: ClickHouse, where cells are merged."""
+"""Sinks of log rows by their address: ClickHouse, where cells are merged; another cluster, where they are written again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
+from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import CLICKHOUSE, open_sink
-from headrace.pipes.settings_file import KAFKA, Chosen
+from headrace.pipes.endpoints import CLICKHOUSE, open_sink, same_sink
+from headrace.pipes.local_books import LocalBooks
+from headrace.pipes.settings_file import KAFKA, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.logs import LogSink
+
+CQL: Final = "cql://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +33,31 @@ class LogTarget:
 
 
 @contextmanager
-def open_log_target(address: str, chosen: Chosen) -> Iterator[LogTarget]:
-    """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused."""
+def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTarget]:
+    """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused.
+
+    `state` is the pipe's directory, where progress is told that a sink has no place for.
+    """
+    if address.startswith(CQL):
+        chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster, for which nothing of this may be chosen")
+        target = parse_cql_url(address)
+        yield LogTarget(ReplaySink(target), str(target), LocalBooks(state))
+        return
     if not address.startswith((*CLICKHOUSE, "chdb:")):
         raise DefiniteError(
-            "the log of ScyllaDB goes to ClickHouse",
+            "the log of ScyllaDB goes to ClickHouse, or to another CQL cluster",
             place=address.partition(":")[0],
-            hint="give clickhouse://user:password@host:port/db or chdb:PATH",
+            hint="give clickhouse://user:password@host:port/db, chdb:PATH or cql://user:password@host:port/keyspace",
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink) as named:
         yield LogTarget(CellSink(named.sink), named.name, named.sink.books(), named.is_lost)
+
+
+def same_log_sink(one: str, other: str) -> bool:
+    """Whether two names of sinks mean the same tables, as far as the names tell."""
+    if not (one.startswith(CQL) and other.startswith(CQL)):
+        return same_sink(one, other)
+    first, second = parse_cql_url(one), parse_cql_url(other)
+    # Any node tells of all others: clusters that are named by different ones of them are the same if they share one.
+    return first.keyspace == second.keyspace and bool(set(first.hosts) & set(second.hosts))

@@ -1,0 +1,89 @@
+"""Writes sent to the cluster: many at once, raw values as they are, every failure with its place.
+
+The driver sends values that are bytes already without touching them. When `run` returns, the cluster has acknowledged every write at the
+address's consistency. A write that fails for now fails the block, which is written again as a whole: all writes are idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from cassandra.concurrent import execute_concurrent
+from cassandra.query import BatchStatement, BatchType, BoundStatement
+
+from headrace.cql.failures import DRIVER_ERRORS, as_ours
+from headrace.cql.pages import as_batch
+from headrace.cql.raw import RawPage
+from headrace.cql.session import RAW, CqlSession
+from headrace.errors import HeadraceError
+from headrace.sinks.cql.changes import Write
+
+CONCURRENCY: Final = 128
+"""Statements that are under way at a time."""
+Place = Callable[[int], str]
+"""What a row of a block is called in errors."""
+
+
+def bound(session: CqlSession, text: str, values: Sequence[Any]) -> BoundStatement:
+    """A statement with raw values; the driver finds the node that owns the row by them."""
+    statement = BoundStatement(session.prepare(text))
+    statement.values = list(values)
+    statement.is_idempotent = True
+    return statement
+
+
+def run(session: CqlSession, writes: Iterable[Write], place: Place, concurrency: int = CONCURRENCY) -> None:
+    """Do the writes."""
+    waiting = list(writes)
+    # A list: the driver takes further ones on its own thread, where nothing can be prepared.
+    statements = [(bound(session, write.text, write.values), None) for write in waiting]
+    for write, (succeeded, answer) in zip(waiting, _execute(session, statements, concurrency), strict=True):
+        if not succeeded:
+            raise _failed(answer, session, place(write.row))
+
+
+def run_together(session: CqlSession, batches: Iterable[Sequence[Write]], place: Place, concurrency: int = CONCURRENCY) -> None:
+    """Do writes of one partition each in one step: readers see all of them or none."""
+    waiting = [batch for batch in batches if batch]
+    statements = [(_batch(session, batch), None) for batch in waiting]
+    for batch, (succeeded, answer) in zip(waiting, _execute(session, statements, concurrency), strict=True):
+        if not succeeded:
+            raise _failed(answer, session, place(batch[0].row))
+
+
+def ask(session: CqlSession, requests: Sequence[Write], place: Place, concurrency: int = CONCURRENCY) -> list[pa.RecordBatch | None]:
+    """The few rows that each request finds, as columns of raw values; None for none."""
+    statements = [(bound(session, request.text, request.values), None) for request in requests]
+    found: list[pa.RecordBatch | None] = []
+    for request, (succeeded, answer) in zip(requests, _execute(session, statements, concurrency, execution_profile=RAW), strict=True):
+        if not succeeded:
+            raise _failed(answer, session, place(request.row))
+        page: RawPage = answer.one().page
+        found.append(as_batch([page], str(session.address)) if page.count else None)
+    return found
+
+
+def _execute(session: CqlSession, statements: Sequence[Any], concurrency: int, **settings: Any) -> Iterator[tuple[bool, Any]]:
+    found = execute_concurrent(
+        session.driver, statements, concurrency=concurrency, raise_on_first_error=False, results_generator=True, **settings
+    )
+    yield from found
+
+
+def _batch(session: CqlSession, writes: Sequence[Write]) -> BoundStatement | BatchStatement:
+    if len(writes) == 1:
+        return bound(session, writes[0].text, writes[0].values)
+    batch = BatchStatement(BatchType.UNLOGGED)
+    for write in writes:
+        batch.add(bound(session, write.text, write.values))
+    batch.is_idempotent = True
+    return batch
+
+
+def _failed(error: BaseException, session: CqlSession, place: str) -> BaseException:
+    if not isinstance(error, (*DRIVER_ERRORS, HeadraceError)):
+        return error
+    ours = as_ours(error, session.address)
+    return type(ours)(ours.message, place=f"{place} -> {session.address}", hint=ours.hint)
