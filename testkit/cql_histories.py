@@ -7,8 +7,8 @@ nothing expires in a test and ties between expiring cells do not hang on the sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -170,10 +170,15 @@ def literal(random: Random, kind: CqlType) -> str:
 # --- statements
 
 
-def random_statements(random: Random, table: CqlTable, count: int, start: int = START) -> list[Statement]:
-    """So many statements; those that need to know a list's length are made for the contents that the others leave."""
+def random_statements(
+    random: Random, table: CqlTable, count: int, start: int = START, keys: Mapping[str, Sequence[str]] | None = None
+) -> list[Statement]:
+    """So many statements; those that need to know a list's length are made for the contents that the others leave.
+
+    `keys` are the values of some columns of the key, by name: so that several histories can share a table.
+    """
     capture = Capture([table], lambda: _NOW, seed=0)
-    making = _Making(random, table, capture, start, max(3, count // 2))
+    making = _Making(random, table, capture, start, max(3, count // 2), keys=keys or {})
     found: list[Statement] = []
     while len(found) < count:
         statement = making.statement()
@@ -196,6 +201,7 @@ class _Making:
     start: int
     span: int
     ttls: int = 0
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def statement(self) -> Statement:
         if self.random.random() < 0.15:
@@ -250,7 +256,7 @@ class _Making:
 
     def _key(self, column: CqlColumn) -> str:
         """A key's value: one of three, so that rows meet."""
-        return self.random.choice(_POOLS[column.type.name][:3])
+        return self.random.choice(self.keys.get(column.name) or _POOLS[column.type.name][:3])
 
     def _update(self, timestamp: str) -> str:
         columns, where = self._columns_and_rows()

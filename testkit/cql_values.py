@@ -170,6 +170,29 @@ def witnessed(kind: CqlType, raw: bytes | None) -> Any:
     return None if raw is None else _plain(kind, theirs.from_binary(raw, PROTOCOL))
 
 
+def ordered(kind: CqlType, raw: bytes | None) -> Any:
+    """What the driver reads of scalars, in collections as their server has ordered them: the driver sorts sets by Python's order."""
+    if raw is None or kind.name not in {"list", "set", "map", "tuple", "udt"}:
+        return witnessed(kind, raw)
+    if kind.name in {"tuple", "udt"}:
+        names = kind.fields if kind.name == "udt" else [str(place + 1) for place in range(len(kind.args))]
+        parts = [*_parts(raw), *[None] * len(kind.args)]
+        return {name: ordered(arg, part) for name, arg, part in zip(names, kind.args, parts, strict=False)}
+    elements = _parts(raw[4:])
+    if kind.name == "map":
+        return [(ordered(kind.args[0], key), ordered(kind.args[1], part)) for key, part in zip(elements[::2], elements[1::2], strict=True)]
+    return [ordered(kind.args[0], part) for part in elements]
+
+
+def _parts(raw: bytes) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while raw:
+        (size,) = struct.unpack(">i", raw[:4])
+        found.append(None if size < 0 else raw[4 : 4 + size])
+        raw = raw[4 + max(size, 0) :]
+    return found
+
+
 def _plain(kind: CqlType, value: Any) -> Any:
     if value is None:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.arrow import Cells
+from headrace.cql.arrow import Cells, Damage, split_vector
 from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
@@ -101,6 +101,8 @@ def _by_distinct(column: CqlColumn, cells: Cells) -> Array:
 def _made(column: CqlColumn, raw: bytes) -> bytes:
     try:
         found = order_of(column.type, raw)
+    except Damage as damage:
+        raise damaged(column, damage.reason) from damage
     except (IndexError, ValueError) as error:
         raise damaged(column, str(error)) from error
     return found.translate(_TURNED) if column.descending else found
@@ -120,7 +122,8 @@ def order_of(kind: CqlType, raw: bytes | None) -> bytes:
         case "tuple" | "udt":
             return b"\x02" + b"".join(order_of(arg, part) for arg, part in zip(kind.args, _fields(raw, len(kind.args)), strict=True))
         case "vector":
-            return b"\x02" + raw
+            parts = split_vector(Cells.of(pa.array([raw], pa.binary())), kind).parts[0].binary().to_pylist()
+            return b"\x02" + b"".join(order_of(kind.args[0], part) for part in parts)
         case "map":
             parts = _elements(raw, 2)
             kinds = (kind.args * len(parts))[: len(parts)]

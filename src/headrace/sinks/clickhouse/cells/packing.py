@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.cql.arrow import Cells, Damage, Elements, split_collections, split_tuples
+from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.cell_kernels import (
     DELETED,
@@ -19,7 +20,7 @@ from headrace.sinks.clickhouse.cells.cell_kernels import (
     pack_elements,
     pack_tombstones,
 )
-from headrace.sinks.clickhouse.cells.ordering import Array, binary_array
+from headrace.sinks.clickhouse.cells.ordering import Array, binary_array, order_column
 from headrace.sinks.clickhouse.cells.settling import map_array, struct_array, typed_array
 from headrace.sinks.clickhouse.cells.storage import Form, Kept
 from headrace.sinks.clickhouse.cells.types import WIDTHS, is_plain
@@ -89,7 +90,10 @@ def elements(kept: Kept, there: Elements, stamps: Stamps, gone: Elements, gone_t
         rows, packed, key_offsets, out, cell_offsets,
     )  # fmt: skip
     names, cells_made = binary_array(packed, key_offsets), binary_array(out, cell_offsets)
-    parts = [typed_array(kept.key_kind, Cells.of(names))] if not is_plain(kept.key_kind) else []
+    parts = []
+    if not is_plain(kept.key_kind):
+        parts.append(typed_array(kept.key_kind, Cells.of(names), nullable=False))
+        names = order_column(CqlColumn(kept.column.name, kept.key_kind), Cells.of(names))
     if kept.element_kind is not None and not is_plain(kept.element_kind):
         parts.append(typed_array(kept.element_kind, _values_of(cells_made)))
     return map_array(rows, names, struct_array([cells_made, *parts]) if parts else cells_made)

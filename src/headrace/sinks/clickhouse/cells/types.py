@@ -151,6 +151,21 @@ def key_sql(kind: CqlType, raw: str) -> str:
     return _FROM_ORDER.format(raw) if kind.name == "timeuuid" else value_sql(kind, raw)
 
 
+def order_sql(kind: CqlType, raw: str) -> str:
+    """What elements are sorted by, of the bytes that they are kept by: in that order their server shows them."""
+    match kind.name:
+        case "bigint" | "int" | "smallint" | "timestamp" | "tinyint":
+            return value_sql(kind, raw)
+        case "double" | "float":
+            return f"({value_sql(kind, raw)}, {raw} < '\\x80')"
+        case "uuid":
+            by_time = f"concat(substring({raw}, 7, 2), substring({raw}, 5, 2), substring({raw}, 1, 4))"
+            version = f"bitShiftRight(reinterpretAsUInt8(substring({raw}, 7, 1)), 4)"
+            return f"({version}, if({version} = 1, {by_time}, substring({raw}, 1, 8)), substring({raw}, 9, 8))"
+        case _:
+            return raw
+
+
 def cell_value_sql(kind: CqlType, raw: str, alive: str) -> str:
     """The value of a cell of a plain type, or NULL; `raw` is empty where the cell is not alive."""
     if is_bytes(kind):

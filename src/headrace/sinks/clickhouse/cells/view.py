@@ -19,6 +19,7 @@ from headrace.sinks.clickhouse.cells.types import (
     is_plain,
     key_sql,
     nullable_type,
+    order_sql,
     renamed_sql,
     shown_type,
     takes_null,
@@ -101,7 +102,7 @@ def _settled(kept: Kept, covered: str) -> list[str]:
     cell = "c.1" if kept.typed_parts else "c"
     living = f"mapFilter((k, c) -> {alive_sql(cell, covering)}, {q(kept.cell)})"
     if kept.form is not Form.LIST:
-        return [f"{living} AS {held}", f"notEmpty({held}) AS {alive}"]
+        return [f"mapSort((k, c) -> {order_sql(kept.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
     return [f"{_list_sql(kept, living, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
 
 
@@ -211,16 +212,11 @@ def _value(kept: Kept) -> str:
             return f"CAST(tuple({', '.join(values)}) AS {shown_type(kept.kind)})"
         case Form.MAP:
             names, contents = (f"arrayMap((k, c) -> {part}, {_arrays(held)})" for part in (_key(kept), _element(kept)))
-            return f"mapSort(CAST(({names}, {contents}) AS {shown_type(kept.kind)}))"
+            return f"CAST(({names}, {contents}) AS {shown_type(kept.kind)})"
         case Form.SET:
-            ordered = f"arrayMap((k, c) -> {_key(kept)}, {_arrays(held)})"
-            return f"CAST({ordered} AS {shown_type(kept.kind)})" if _sorted_as_kept(kept.key_kind) else f"arraySort({ordered})"
+            return f"CAST(arrayMap((k, c) -> {_key(kept)}, {_arrays(held)}) AS {shown_type(kept.kind)})"
         case Form.LIST:
             return f"CAST(arrayMap(c -> {_element(kept)}, {held}) AS {shown_type(kept.kind)})"
-
-
-def _sorted_as_kept(kind: CqlType) -> bool:
-    return kind.name in {"text", "ascii", "blob", "boolean", "date", "timeuuid", "inet", "time"} or not is_plain(kind)
 
 
 def _arrays(held: str) -> str:

@@ -159,9 +159,8 @@ class Writer:
             written = found[partition_key] = Partition()
             for column, assignment in zip(columns, change.assignments, strict=True):
                 is_static = column.role is Role.STATIC
-                for place in [_Place(partition_key, None if is_static else prefix) for prefix in selected.prefixes][
-                    : 1 if is_static else None
-                ]:
+                # Static ones as often as there are rows, as servers do: an element is appended for each.
+                for place in [_Place(partition_key, None if is_static else prefix) for prefix in selected.prefixes]:
                     self._assign(_row(written, place), column, assignment, parameters, moment, place, is_delete=change.verb == "DELETE")
         return found
 

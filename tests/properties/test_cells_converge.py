@@ -1,0 +1,142 @@
+"""The convergence property: a random history, delivered shuffled, twice and cut anyhow, is in ClickHouse what it is in Cassandra.
+
+Cassandra alone is the witness: it gets the statements themselves and settles them by its own rules. ClickHouse gets the log that ScyllaDB
+would write of them (`Capture`), in any order, some batches of it twice, in blocks cut at random. Then the view is compared with SELECT,
+value by value, in the order of sets and lists too.
+
+Twenty histories share a table, each with partitions of its own, so that 500 of them cost what 25 tables cost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from headrace.cql.ddl import sorted_table
+from headrace.cql.log import STREAM, TIME
+from headrace.cql.pages import read_rows
+from headrace.cql.printing import create_table, create_type, table_name, types_used
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.types import CqlType
+from headrace.embedded.process import EmbeddedServer
+from headrace.model.schema import TableName
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sources.scylla.capture.logrows import LogRow
+from testkit.cql_blocks import as_clickhouse, read_view
+from testkit.cql_histories import Statement, random_statements, random_table
+from testkit.cql_values import ordered
+
+HISTORIES: Final = 20
+TABLES: Final = range(int(os.environ.get("HEADRACE_CELL_TABLES", "25")))
+TABLES_AT_ONCE: Final = 5
+STATEMENTS: Final = 14
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellSink]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+        yield CellSink(ClickHouseSink(target))
+        disconnect(target)
+
+
+@pytest.mark.parametrize("first", TABLES[::TABLES_AT_ONCE])
+def test_any_delivery_of_random_histories_ends_as_cassandra_has_it(sink: CellSink, cql: CqlSession, keyspace: str, first: int) -> None:
+    seeds = TABLES[first : first + TABLES_AT_ONCE]
+    tables = [_table(seed, keyspace) for seed in seeds]
+    histories = [_histories(seed, table) for seed, table in zip(seeds, tables, strict=True)]
+    for table in tables:
+        for kind in types_used([table]):
+            cql.execute(create_type(kind, if_not_exists=True))
+        cql.execute(create_table(table))
+    _run(cql, [history for of_table in histories for history in of_table])
+    sink.prepare(tables)
+    for seed, table, of_table in zip(seeds, tables, histories, strict=True):
+        _deliver(sink, table, _log(table, of_table), Random(seed))
+    different = [text for table, of_table in zip(tables, histories, strict=True) for text in _differences(sink, cql, table, of_table)]
+    assert not different, "\n\n".join(different[:3]) + f"\n\nand {max(len(different) - 3, 0)} more"
+
+
+def _table(seed: int, keyspace: str) -> CqlTable:
+    """A random table whose partitions also have the number of their history."""
+    made = random_table(Random(seed), TableName(keyspace, f"t{seed}"))
+    return sorted_table(made.name, [CqlColumn("h", CqlType("int"), Role.PARTITION), *made.columns])
+
+
+def _histories(seed: int, table: CqlTable) -> list[list[Statement]]:
+    return [random_statements(Random(seed * 1000 + one), table, STATEMENTS, keys={"h": [str(one)]}) for one in range(HISTORIES)]
+
+
+def _run(cql: CqlSession, histories: Sequence[Sequence[Statement]]) -> None:
+    """Each history's statements one after the other, the histories beside each other."""
+    for statements in zip(*histories, strict=True):
+        for future in [cql.driver.execute_async(statement.text) for statement in statements]:
+            future.result()
+
+
+def _log(table: CqlTable, histories: Sequence[Sequence[Statement]]) -> list[LogRow]:
+    ticks = itertools.count(time.time_ns() // 1000)
+    capture = Capture([table], lambda: next(ticks), seed=1)
+    return [row for history in histories for statement in history for row in capture.log(statement.text)]
+
+
+def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Random) -> None:
+    """Batches of the log in any order, some twice, in blocks cut at random."""
+    batches = [list(rows) for _, rows in itertools.groupby(log, key=lambda row: (row.values[STREAM], row.values[TIME]))]
+    batches += random.choices(batches, k=len(batches) // 3)
+    random.shuffle(batches)
+    cuts = sorted({0, len(batches), *random.choices(range(len(batches)), k=3)})
+    writer = sink.writer()
+    for start, end in itertools.pairwise(cuts):
+        writer.write(log_block(table, [row for batch in batches[start:end] for row in batch], int(time.time())))
+    writer.close()
+
+
+def _differences(sink: CellSink, cql: CqlSession, table: CqlTable, histories: Sequence[Sequence[Statement]]) -> Iterator[str]:
+    there, here = _selected(cql, table), _shown(sink, table)
+    for number, history in enumerate(histories):
+        one, other = ([row for row in rows if row["h"] == number] for rows in (there, here))
+        if one != other:
+            lines = [f"history {number}", create_table(table), *(statement.text + ";" for statement in history)]
+            lines += [f"Cassandra: {row}" for row in one if row not in other] + [f"ClickHouse: {row}" for row in other if row not in one]
+            yield "\n".join(lines)
+
+
+def _selected(cql: CqlSession, table: CqlTable) -> list[Row]:
+    rows: list[Row] = []
+    for batch in read_rows(cql, f"SELECT * FROM {table_name(table.name)}"):
+        columns = {column.name: [_expected(column, raw) for raw in batch.column(column.name).to_pylist()] for column in table.columns}
+        rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return _sorted(table, rows)
+
+
+def _expected(column: CqlColumn, raw: bytes | None) -> Any:
+    if raw is None and column.role is Role.CLUSTERING:
+        return None
+    return as_clickhouse(column.type, ordered(column.type, raw))
+
+
+def _shown(sink: CellSink, table: CqlTable) -> list[Row]:
+    names = ", ".join(quote_name(column.name) for column in table.columns)
+    query = f"SELECT {names} FROM {sink.places(table).view}"
+    found = read_view(connect(sink.sink.target).client, query, [column.type for column in table.columns])
+    return _sorted(table, [dict(zip((column.name for column in table.columns), row, strict=True)) for row in found])
+
+
+def _sorted(table: CqlTable, rows: list[Row]) -> list[Row]:
+    keys = [column.name for column in (*table.partition_key, *table.clustering)]
+    return sorted(rows, key=lambda row: [repr(row[name]) for name in keys])
