@@ -19,24 +19,24 @@ import pytest
 from headrace.model.change import ChangeBlock
 from headrace.pipes import copying, streaming
 from headrace.pipes.running import RunnablePipe
+from headrace.pipes.scylla import pipe as log_pipe
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 from headrace.sources.base import Source, Work
 from headrace.spark.checkpoint import committed_offset, planned_offset
-from headrace.spark.tasks import Report, Task
+from headrace.spark.stream import Over
+from headrace.spark.tasks import Job, Report, Task
 
 
 class Killed(BaseException):
     """The process ends here: nobody may catch it and go on."""
 
 
-class LocalStream:
-    """What `ChangeStream` is, batch by batch in the caller's thread."""
+class LocalAddressStream:
+    """What `AddressStream` is, batch by batch in the caller's thread."""
 
-    def __init__(
-        self, session: object, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
-    ) -> None:
+    def __init__(self, session: object, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
         del session
-        self._checkpoint, self._task, self._on_batch = checkpoint, task, on_batch
+        self._checkpoint, self._run = checkpoint, run
         self._planner = source.planner()
         self._working = threading.RLock()
         for name in ("offsets", "commits"):
@@ -68,14 +68,25 @@ class LocalStream:
             planned.write_text("\n".join(("v1", "{}", json.dumps(end))))
         end = planned_offset(self._checkpoint)
         assert end is not None
-        self._on_batch([report for work in self._planner.works(start, end) for report in run_work(self._task(), work)])
+        works = self._planner.works(start, end)
+        self._run(lambda task: [report for work in works for report in run_work(task, work)], number)
         (self._checkpoint / "commits" / str(number)).write_text("v1\n{}")
         self._planner.commit(end)
 
 
-def run_work(task: Task, work: Work) -> list[Report]:
+class LocalStream(LocalAddressStream):
+    """What `ChangeStream` is."""
+
+    def __init__(
+        self, session: object, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> None:
+        super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
+
+
+def run_work(task: Job, work: Work) -> list[Report]:
     """One piece of work, carried to its task as Spark carries it."""
-    carried: Task = pickle.loads(pickle.dumps(task))
+    carried = pickle.loads(pickle.dumps(task))
+    assert isinstance(carried, Task)
     return carried._run(json.loads(json.dumps(work)))
 
 
@@ -104,6 +115,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         yield None
 
     monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
+    monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
     monkeypatch.setattr(copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
 

@@ -129,7 +129,7 @@ class Logged:
                     found += [(row[STREAM], UUID(bytes=row[TIME]), int.from_bytes(row[SEQUENCE], "big")) for row in rows]
             reached = end
             ends.append(LogPosition.from_json(end))
-            tell(self.pace, ends[-1], {self.name: len(found) - before})
+            tell(self.pace, ends[-1], {str(self.name): len(found) - before})
         return found, ends
 
 
@@ -181,7 +181,7 @@ def test_every_row_comes_once_through_generations_of_tablets(logged: Logged) -> 
 
 
 def only_work(logged: Logged, generation: Generation, after: int, until: int) -> Work:
-    window = [logged.name.database, logged.name.table, generation.time, after, until]
+    window = [logged.name.database, logged.name.table, generation.time, after, until, 0]
     return {"kind": "log", "windows": [window], "share": 0, "of": 1}
 
 
@@ -233,6 +233,21 @@ def test_when_rows_were_written_is_told_from_what_is_left_of_their_life(logged: 
     assert block.newest == begin + 3 * S
     [block] = logged.blocks(only_work(logged, generation, begin, begin + 10 * S))
     assert block.written.to_pylist() == [None] * 3
+
+
+def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog: pytest.LogCaptureFixture) -> None:
+    choices = replace(logged.choices, confidence=100)
+    begin = now_us() - 500 * S
+    generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 2, 1))
+    stream, other = generation.streams
+    # Written now, that is long after the first look at their moments would have been.
+    late = [logged.write(stream, begin + second * S, 2, ttl=86400) for second in (10, 20)]
+    logged.write(other, now_us() - 50 * S, 1, ttl=86400)
+    work = only_work(logged, generation, begin, now_us())
+    work["windows"][0][-1] = 1
+    [block] = logged.blocks(work, 86400, choices)
+    assert [UUID(bytes=raw) for raw in block.rows.column(TIME).to_pylist()] == [at for at in late for _ in range(2)]
+    assert caplog.text.count("4 rows came later than scylla.confidence allows") == 1
 
 
 def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from headrace.sources.scylla.windows import start_us
 
 S, DAY = 1_000_000, 86_400
 ORDERS, ITEMS = TableName("shop", "orders"), TableName("shop", "items")
-CHOICES = ScyllaChoices(confidence=30, window=3, batch_rows=1000)
+CHOICES = ScyllaChoices(confidence=30, window=3, again=0, batch_rows=1000)
 
 
 @dataclass
@@ -74,7 +75,7 @@ def test_a_batch_holds_a_window_of_each_table_that_is_due() -> None:
     assert times(third)[ORDERS] == (960 * S - 1, 970 * S), "a window of three seconds is not full yet"
     assert times(third)[ITEMS] == (220 * S - 1, 280 * S - 1)
     [one, other] = plan.works(second, third)
-    assert one["windows"] == other["windows"] == [["shop", "items", 100_000, 220 * S - 1, 280 * S - 1]]
+    assert one["windows"] == other["windows"] == [["shop", "items", 100_000, 220 * S - 1, 280 * S - 1, 0]]
     assert [(work["share"], work["of"]) for work in (one, other)] == [(0, 2), (1, 2)]
     # A planner that is started anew plans the same batch from its two ends.
     assert planner(cluster).works(second, third) == [one, other]
@@ -120,7 +121,7 @@ def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None
         works = plan.works(reached, end)
         queries += sum(len(shares(groups, work["share"], work["of"], CHOICES.streams_per_query)) for work in works)
         batches, reached = batches + 1, end
-        tell(tmp_path / "pace.json", LogPosition.from_json(end), {ORDERS: 0})
+        tell(tmp_path / "pace.json", LogPosition.from_json(end), {str(ORDERS): 0})
     assert batches <= 13
     assert queries == batches * 200 < 3000, "windows of 30 s would have taken 1600 streams times a million windows"
 
@@ -134,7 +135,7 @@ def test_windows_follow_what_they_hold(tmp_path: Path) -> None:
         reached = plan.plan(reached)
         since, until = times(reached)[ORDERS]
         lengths.append((until - since) // S)
-        tell(pace, LogPosition.from_json(reached), {ORDERS: rows})
+        tell(pace, LogPosition.from_json(reached), {str(ORDERS): rows})
     reached = plan.plan(reached)
     lengths.append((times(reached)[ORDERS][1] - times(reached)[ORDERS][0]) // S)
     assert lengths == [60, 240, 480, 120, 120]
@@ -176,7 +177,7 @@ def test_rows_that_expired_before_the_pipe_began_are_skipped_and_said(caplog: py
         "generation 1970-01-20 00",
     ]
     [work, _] = plan.works(plan.initial(), reached)
-    assert work["windows"] == [["shop", "orders", 19 * DAY * 1000, since, until]], "nothing is asked for that is gone"
+    assert work["windows"] == [["shop", "orders", 19 * DAY * 1000, since, until, 0]], "nothing is asked for that is gone"
 
 
 def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None:
@@ -208,3 +209,27 @@ def test_every_stream_is_in_one_share() -> None:
         assert sorted(found) == streams
         assert all(len(query) <= 3 for share in range(of) for query in shares(groups, share, of, 3))
     assert start_at([1000, 5000], 0) == Place(1000, start_us(1000) - 1)
+
+
+def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) -> None:
+    cluster = Cluster(10_000 * S, {ORDERS: [1000, 9_500_000]})
+    choices = replace(CHOICES, again=300)
+    plan = planner(cluster, {ORDERS: Start(start_at([1000, 9_500_000], 9000 * S), DAY, 0)}, choices, tmp_path / "pace.json")
+    reached, first, second = plan.initial(), [], []
+    while not first or first[-1][2] < 11_000 * S:
+        end = plan.plan(reached)
+        for name, generation, after, until, again in (window[1:] for window in plan.works(reached, end)[0]["windows"]):
+            assert name == "orders"
+            (second if again else first).append((generation, after, until))
+            assert until <= cluster.time - (330 if again else 30) * S
+            assert not again or until <= first[-1][2]
+        reached = end
+    # Both looks cover everything, generation by generation; the second asks less often, and not where the first was late enough.
+    for looks, begin in ((first, 9000 * S), (second, 9620 * S - 1)):
+        assert looks[0][1] == begin
+        assert all(one[2] == other[1] for one, other in pairwise(looks))
+    assert {generation for generation, _, _ in first} == {1000, 9_500_000}
+    assert second[-1][2] > 10_600 * S
+    assert len(second) < len(first) / 3
+    assert LogPosition.from_json(LogPosition.from_json(reached).to_json()) == LogPosition.from_json(reached)
+    assert not LogPosition.from_json(planner(cluster).plan(reached)).again, "switched off, it is forgotten"

@@ -11,6 +11,7 @@ import functools
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -265,13 +266,12 @@ class Batches:
         self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, str(self.reached))
 
 
-def _rows(reports: Iterable[Report]) -> dict[TableName, int]:
+def _rows(reports: Iterable[Report]) -> Counter[str]:
     """How many log rows each table's window had, all tasks together."""
-    found: dict[TableName, int] = {}
+    found: Counter[str] = Counter()
     for report in reports:
-        for name, rows in (json.loads(report.detail)["rows"] if report.kind == "done" else {}).items():
-            keyspace, _, table = name.partition(".")
-            found[TableName(keyspace, table)] = found.get(TableName(keyspace, table), 0) + rows
+        if report.kind == "done":
+            found.update(json.loads(report.detail)["rows"])
     return found
 
 

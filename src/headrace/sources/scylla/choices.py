@@ -28,6 +28,9 @@ class ScyllaChoices:
     servers and of clients that set timestamps, and writes that are slow to arrive."""
     window: float = 0.0
     """Seconds of the log that a batch covers at the least, once the pipe has caught up; 0: a tenth of `confidence`."""
+    again: float = 300.0
+    """Seconds after which the log is looked at once more, for rows that came later than `confidence` allows: from clients whose clocks are
+    slow, or written at a consistency so low that only a replica that was away had them. Only where log rows have a TTL. 0: never."""
     batch_rows: int = 200_000
     """About how many log rows a window of a table is to have while the pipe catches up: windows grow while they hold less, and shrink."""
     queries_per_second: float = 1000.0
@@ -55,6 +58,10 @@ class ScyllaChoices:
     @property
     def confidence_us(self) -> int:
         return int(self.confidence * 1e6)
+
+    @property
+    def again_us(self) -> int:
+        return int(self.again * 1e6)
 
     @property
     def window_us(self) -> int:

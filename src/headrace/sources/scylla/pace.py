@@ -9,22 +9,22 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.model.schema import TableName
-from headrace.sources.scylla.position import LogPosition, parse_name
+from headrace.sources.scylla.position import LogPosition
 
 
-def tell(path: Path, reached: LogPosition, rows: Mapping[TableName, int]) -> None:
-    """Say how many rows the windows had that ended here."""
-    content = {str(name): [reached.places[name].time, count] for name, count in rows.items() if name in reached.places}
+def tell(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
+    """Say how many rows the windows had that ended here, by the names that they have in offsets."""
+    ends = reached.to_json()
+    content = {label: [ends[label][1], count] for label, count in rows.items() if label in ends}
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(content))
     temporary.replace(path)
 
 
-def told(path: Path | None) -> dict[TableName, tuple[int, int]]:
-    """For each table, where its last window ended and how many rows it had."""
+def told(path: Path | None) -> dict[str, tuple[int, int]]:
+    """Where windows ended last, and how many rows they had."""
     try:
         raw = json.loads(path.read_bytes()) if path is not None else {}
-        return {parse_name(name): (int(until), int(rows)) for name, (until, rows) in raw.items()}
+        return {label: (int(until), int(rows)) for label, (until, rows) in raw.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -18,13 +18,15 @@ from headrace.sources.base import Offset, Work
 from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
 from headrace.sources.scylla.generations import Start, StreamCatalog, expired, floor_us, lost_log, start_at
 from headrace.sources.scylla.pace import told
-from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.position import LogPosition, Place, label_of
 from headrace.sources.scylla.windows import FIRST_US, Window, adapted, next_window, onward, window_to
 
 log = logging.getLogger("headrace.scylla")
 
 _POLL_S: Final = 1.0
 _LOOK_S: Final = 0.1
+_AGAIN_WINDOWS: Final = 10
+"""How many windows of the first look one of the second is long, at the least."""
 
 
 @dataclass(slots=True)
@@ -34,10 +36,6 @@ class _Course:
     size: int = FIRST_US
     last: Window | None = None
     """The window that was planned last, until it is known how many rows it had."""
-    queries: int = 0
-    """Queries that a look at all streams of a generation takes."""
-    generation: int = -1
-    """The generation that they are of."""
 
 
 @dataclass(slots=True)
@@ -50,30 +48,42 @@ class LogPlanner:
     slots: int
     pace: Path | None = None
     wait: Callable[[float], None] = time.sleep
-    _courses: dict[TableName, _Course] = field(default_factory=dict)
+    _courses: dict[str, _Course] = field(default_factory=dict)
+    _queries: dict[TableName, tuple[int, int]] = field(default_factory=dict)
+    """A table's last generation, and how many queries a look at all its streams takes."""
 
     def initial(self) -> Offset:
         return LogPosition({name: start.place for name, start in self.starts.items()}).to_json()
 
     def plan(self, start: Offset) -> Offset:
         # Tables that came since are read from where they begin; those that are not chosen any more are left.
-        known = LogPosition.from_json(start).places
-        places = {name: known.get(name, begin.place) for name, begin in self.starts.items()}
+        known = LogPosition.from_json(start)
+        first = {name: known.places.get(name, begin.place) for name, begin in self.starts.items()}
+        # Whether a row is late is told from what is left of its life: without a TTL nobody can tell.
+        looked = {name: begin for name, begin in self.starts.items() if self.choices.again and begin.ttl}
+        second = {name: known.again.get(name, begin.place) for name, begin in looked.items()}
         self._adapt()
         for _ in range(int(_POLL_S / _LOOK_S)):
             now = self.catalog.now()
-            ends = {name: self._advanced(name, place, now) for name, place in places.items()}
-            if ends != known:
-                return LogPosition(ends).to_json()
+            ends = {name: self._advanced(name, place, now) for name, place in first.items()}
+            again = {name: self._advanced_again(name, place, first[name], ends[name], now) for name, place in second.items()}
+            end = LogPosition(ends, again).to_json()
+            if end != start:
+                return end
             self.wait(_LOOK_S)
         return start
 
     def works(self, start: Offset, end: Offset) -> list[Work]:
-        before, after = LogPosition.from_json(start).places, LogPosition.from_json(end).places
-        windows = {name: window_to(place) for name, place in after.items() if place.since >= 0 and place != before.get(name)}
-        queries = max((self._queries(name, window.generation) for name, window in windows.items()), default=0)
+        before, after = LogPosition.from_json(start), LogPosition.from_json(end)
+        windows = [
+            (name, window_to(place), again)
+            for again, (old, new) in enumerate(((before.places, after.places), (before.again, after.again)))
+            for name, place in sorted(new.items())
+            if place.since >= 0 and place != old.get(name)
+        ]
+        queries = max((self._queries_of(name, window.generation) for name, window, _ in windows), default=0)
         of = max(min(self.slots, queries), 1)
-        listed = [[name.database, name.table, window.generation, window.after, window.until] for name, window in sorted(windows.items())]
+        listed = [[name.database, name.table, window.generation, window.after, window.until, again] for name, window, again in windows]
         return [{"kind": "log", "windows": listed, "share": share, "of": of} for share in range(of)]
 
     def commit(self, end: Offset) -> None:
@@ -84,11 +94,24 @@ class LogPlanner:
 
     def _advanced(self, name: TableName, place: Place, now: int) -> Place:
         """Where the next window of a table ends; the place itself if none is due."""
+        return self._next(name, self._past_expired(name, place, now), now - self.choices.confidence_us, again=False)
+
+    def _advanced_again(self, name: TableName, place: Place, read: Place, end: Place, now: int) -> Place:
+        """The same for the second look, which stays behind the first (it is at `read`, and the batch takes it to `end`)."""
+        if place.time >= read.time and end.time <= now - self.choices.confidence_us - self.choices.again_us:
+            # The first look itself is so late that nothing can come after it.
+            return Place(end.generation, end.time)
+        # What is gone by now was looked at once.
+        floor = floor_us(self.starts[name].ttl, now)
+        here = place if place.time >= floor else start_at(self.catalog.generations(name), floor)
+        return self._next(name, here, min(now - self.choices.confidence_us - self.choices.again_us, read.time), again=True)
+
+    def _next(self, name: TableName, place: Place, horizon: int, *, again: bool) -> Place:
         generations = self.catalog.generations(name)
-        place = self._past_expired(name, place, now)
-        course = self._courses.setdefault(name, _Course())
-        least = self._least(name, onward(place, generations).generation)
-        window = next_window(place, generations, now - self.choices.confidence_us, course.size, least)
+        course = self._courses.setdefault(label_of(name, again=again), _Course())
+        # Nobody waits for the second look: it asks less often.
+        least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if again else 1)
+        window = next_window(place, generations, horizon, course.size, least)
         if window is None:
             return place
         course.last = window
@@ -109,22 +132,22 @@ class LogPlanner:
 
     def _least(self, name: TableName, generation: int) -> int:
         """The least length of a window: with many streams, so long that servers are not asked too often."""
-        queries = sum(self._queries(one, generation if one == name else self._courses[one].generation) for one in self._courses)
+        self._queries_of(name, generation)
+        queries = sum(count for _, count in self._queries.values())
         return max(self.choices.window_us, int(queries / self.choices.queries_per_second * 1e6))
 
-    def _queries(self, name: TableName, generation: int) -> int:
-        course = self._courses.setdefault(name, _Course())
-        if course.generation != generation and generation >= 0:
-            groups = self.catalog.streams(name, generation)
-            at_once = self.choices.streams_per_query
-            course.queries, course.generation = sum(-(-len(group) // at_once) for group in groups), generation
-        return course.queries
+    def _queries_of(self, name: TableName, generation: int) -> int:
+        known = self._queries.get(name)
+        if known is None or known[0] != generation:
+            groups, at_once = self.catalog.streams(name, generation), self.choices.streams_per_query
+            known = self._queries[name] = (generation, sum(-(-len(group) // at_once) for group in groups))
+        return known[1]
 
     def _adapt(self) -> None:
         """Let windows grow and shrink by what the last ones held."""
         found = told(self.pace)
-        for name, course in self._courses.items():
-            until, rows = found.get(name, (-1, 0))
+        for label, course in self._courses.items():
+            until, rows = found.get(label, (-1, 0))
             if course.last is not None and course.last.until == until:
                 course.size = adapted(course.size, course.last, rows, self.choices.batch_rows, self.choices.window_us)
                 course.last = None

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset
+
+AGAIN: Final = " again"
+"""What is behind a table's name where its log is looked at once more. (No name has a space.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +35,23 @@ class LogPosition:
     """A place in the logs of all of a pipe's tables."""
 
     places: Mapping[TableName, Place] = field(default_factory=dict)
+    again: Mapping[TableName, Place] = field(default_factory=dict)
+    """How far logs were looked at once more, for rows that came late."""
     gtid: str = ""
 
     @classmethod
     def from_json(cls, raw: Offset) -> LogPosition:
-        return cls({parse_name(name): Place(*map(int, place)) for name, place in raw.items()})
+        found = {label: Place(*map(int, place)) for label, place in raw.items()}
+        first, second = ({label: place for label, place in found.items() if label.endswith(AGAIN) is late} for late in (False, True))
+        return cls(
+            {parse_name(label): place for label, place in first.items()},
+            {parse_name(label.removesuffix(AGAIN)): place for label, place in second.items()},
+        )
 
     def to_json(self) -> Offset:
-        return {str(name): [place.generation, place.time, place.since] for name, place in sorted(self.places.items())}
+        looks = [(label_of(name, again=False), place) for name, place in self.places.items()]
+        looks += [(label_of(name, again=True), place) for name, place in self.again.items()]
+        return {label: [place.generation, place.time, place.since] for label, place in sorted(looks)}
 
     @property
     def version(self) -> int:
@@ -56,6 +69,11 @@ class LogPosition:
 
     def __str__(self) -> str:
         return f"{moment(self.reached)} in {len(self.places)} tables" if self.places else "the beginning"
+
+
+def label_of(name: TableName, *, again: bool) -> str:
+    """What a table's first or second look is called in offsets."""
+    return f"{name}{AGAIN if again else ''}"
 
 
 def parse_name(text: str) -> TableName:

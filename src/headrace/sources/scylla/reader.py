@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headrace.cql.address import CqlAddress
 from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
-from headrace.cql.pages import Request, as_batch, read_pages
+from headrace.cql.pages import Request, as_batch, read_many, read_pages
 from headrace.cql.raw import RawPage
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
@@ -35,7 +35,7 @@ from headrace.sources.base import Work
 from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import shares
-from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.position import label_of, moment
 from headrace.sources.scylla.rereading import Begun, Rereader
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.sources.scylla.windows import Window
@@ -47,6 +47,8 @@ LEFT: Final = "cdc$left"
 """What the answers' column is called that says how many seconds a log row has left to live."""
 _END_PATIENCE_S: Final = 30.0
 _END_WAIT_S: Final = 0.5
+_TELLING_US: Final = 2_000_000
+"""How exactly it can be told when a row was written."""
 _AHEAD_US: Final = 60_000_000
 """Servers refuse writes whose timestamp is further ahead of their clocks than a few seconds."""
 
@@ -74,16 +76,15 @@ class LogReader:
         """The blocks of a work; returns how many log rows each table had."""
         session, catalog = shared_session(self.address), _catalog(self.address, self.choices, os.getpid())
         found: dict[str, int] = {}
-        for keyspace, table, *numbers in work["windows"]:
+        for keyspace, table, *numbers, again in work["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
-            rows = 0
-            for block in WindowReading(session, self.logs[name], window, self.choices, catalog).blocks(asked):
-                rows += block.rows.num_rows
+            reading = WindowReading(session, self.logs[name], window, self.choices, catalog)
+            for block in reading.late_blocks(asked) if again else reading.blocks(asked):
                 yield block
                 if name in self.begun:
                     yield from Rereader(session, self.choices).after(block, self.begun[name])
-            found[str(name)] = rows
+            found[label_of(name, again=again)] = reading.seen
         return {"rows": found}
 
 
@@ -102,7 +103,35 @@ class WindowReading:
     window: Window
     choices: ScyllaChoices
     catalog: ServerCatalog
+    seen: int = 0
+    """Rows that were read."""
     _broken: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+        """The rows that the first look at the window cannot have seen, as far as anybody can tell; all of it was looked at before.
+
+        Which streams have such rows is asked with few columns; hardly ever is there one.
+        """
+        late: set[bytes] = set()
+        first, last = greatest(self.window.after), greatest(self.window.until)
+        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
+        for rows in read_many(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows):
+            self.seen += rows.num_rows
+            found = self._is_late(bulk_micros(fixed_bytes(rows.column(TIME), 16)), self._written(rows))
+            late.update(rows.column(STREAM).filter(pa.array(found)).to_pylist())
+        for block in self.blocks([stream] for stream in sorted(late)) if late else ():
+            found = self._is_late(block.times, block.written)
+            if found.any():
+                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, int(found.sum()))
+                chosen = pa.array(found)
+                yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
+
+    def _is_late(self, times: NDArray[np.int64], written: pa.Int64Array) -> NDArray[np.bool_]:
+        """Which rows may have been written after the first look at them, which was the confidence time after their own at the earliest."""
+        unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
+        after_us = written.fill_null(0).to_numpy() * 1_000_000 - times
+        found: NDArray[np.bool_] = unknown | (after_us > self.choices.confidence_us - _TELLING_US)
+        return found
 
     def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """The rows of these streams, asked for list by list."""
@@ -182,8 +211,11 @@ class WindowReading:
 
     def _block(self, rows: pa.RecordBatch) -> LogBlock:
         check_operations(rows, self._place)
-        left = rows.column(LEFT)
-        return LogBlock(self.log.table, rows.drop_columns([LEFT]), written_at(rows, left, self.log.ttl, self.catalog.now()))
+        self.seen += rows.num_rows
+        return LogBlock(self.log.table, rows.drop_columns([LEFT]), self._written(rows))
+
+    def _written(self, rows: pa.RecordBatch) -> pa.Int64Array:
+        return written_at(rows, rows.column(LEFT), self.log.ttl, self.catalog.now())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -196,6 +228,15 @@ def log_query(table: CqlTable, *, one: bool) -> str:
         f"SELECT {columns}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)} FROM {quoted(target.name.database)}.{quoted(target.name.table)} "
         f"WHERE {streams} AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def times_query(table: CqlTable) -> str:
+    """The query for nothing but when the rows of a window were made and written."""
+    target = log_table(table).name
+    columns = f"{quoted(STREAM)}, {quoted(TIME)}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)}"
+    window = f"{quoted(STREAM)} IN ? AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
+    return f"SELECT {columns} FROM {quoted(target.database)}.{quoted(target.table)} WHERE {window}"
 
 
 def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int) -> pa.Int64Array:
