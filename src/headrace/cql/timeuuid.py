@@ -49,3 +49,14 @@ def bulk_micros(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     high = raw[:, 6:8].copy().view(">u2")[:, 0].astype(np.int64) & 0x0FFF
     found: NDArray[np.int64] = ((high << 48 | middle << 32 | low) - _EPOCH) // 10
     return found
+
+
+def bulk_order_keys(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Rows of sixteen bytes that sort as CQL sorts these timeuuids."""
+    found = np.empty_like(raw)
+    found[:, 0] = raw[:, 6] & 0x0F
+    found[:, 1] = raw[:, 7]
+    found[:, 2:4] = raw[:, 4:6]
+    found[:, 4:8] = raw[:, 0:4]
+    found[:, 8:] = raw[:, 8:] ^ 0x80
+    return found
