@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import math
 import os
@@ -305,7 +306,9 @@ def retry(arguments: argparse.Namespace) -> int:
 
 
 def tail(arguments: argparse.Namespace) -> int:
-    """Print what is in a topic, message by message."""
+    """Print what is in a topic, message by message, or in ScyllaDB's log, row by row."""
+    if is_cql(arguments.topic):
+        return _tail_log(arguments)
     from headrace.kafka.consumer import Reading
     from headrace.kafka.tailing import json_line, tail, text_line
     from headrace.kafka.topics import EARLIEST, LATEST
@@ -319,6 +322,28 @@ def tail(arguments: argparse.Namespace) -> int:
             Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
         ):
             print(line(found), flush=True)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing is left to write at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+def _tail_log(arguments: argparse.Namespace) -> int:
+    """Print what is in the CDC log of a cluster's tables."""
+    from headrace.pipes.scylla.tailing import Tail, tail_choices, text_line
+
+    for name, value in (("--offset", arguments.offset), ("--registry", arguments.registry)):
+        if value:
+            raise DefiniteError("this is about topics of Kafka", place=name, hint="leave it out")
+    address = parse_cql_url(arguments.topic)
+    looking = Tail(
+        address, tail_choices(arguments.set), _selection(arguments, address.keyspace), oldest=arguments.from_beginning, once=arguments.once
+    )
+    stop = threading.Event()
+    _stop_on_signals(stop.set)
+    try:
+        for document in itertools.islice(looking.documents(stop), arguments.limit):
+            print(document.decode() if arguments.json else text_line(document), flush=True)
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing is left to write at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -109,15 +109,19 @@ def build_parser(run: Mapping[str, Verb]) -> argparse.ArgumentParser:
     )
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
 
-    command = _command(verbs, run, "tail", "print what is in a Kafka topic: mypipe's messages and Debezium's events, decoded")
+    command = _command(verbs, run, "tail", "print what is in a Kafka topic, or in the log of ScyllaDB's tables, decoded")
     text = f"kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
-    command.add_argument("topic", metavar="TOPIC", help=f"{text}; a topic that begins with ^ is a pattern")
+    text += "; a topic that begins with ^ is a pattern; or scylla://user:password@host:port/keyspace"
+    command.add_argument("topic", metavar="TOPIC", help=text)
     command.add_argument("--from-beginning", action="store_true", help="from the oldest message (what comes from now on)")
     command.add_argument("--offset", default="", metavar="N", help="from this offset of each partition; -N: the last N of each")
     command.add_argument("--limit", type=int, default=None, metavar="N", help="end after N messages")
     command.add_argument("--once", action="store_true", help="end where the topic ends now; from the beginning unless --offset is given")
     command.add_argument("--registry", default="", metavar="ADDRESS", help="where schemas are: a folder, or http://host:port of a registry")
     command.add_argument("--json", action="store_true", help="print each as a line of JSON")
+    _add_tables(command)
+    text = "of ScyllaDB's log: a setting such as scylla.confidence=1 (5: seconds that a change waits to be shown)"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
 
     command = _command(verbs, run, "sql", "run a query on a sink and print the result")
     _add_sink(command)

@@ -41,7 +41,9 @@ def _documents(table: CqlTable, *statements: str, options: CdcOptions | None = N
 
 
 def _said(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in ("table", "timestamp", "time", "sequence", "stream", "end_of_batch")}
+    return {
+        name: value for name, value in document.items() if name not in ("table", "timestamp", "time", "sequence", "stream", "end_of_batch")
+    }
 
 
 MAP = "pk int, ck int, v map<int, text>, PRIMARY KEY (pk, ck)"
@@ -51,7 +53,7 @@ def test_atomic_columns_are_set_or_deleted() -> None:
     table = _table('pk int, ck int, v int, "W w" text, f frozen<map<int, text>>, PRIMARY KEY (pk, ck)')
     first, second, third, fourth = _documents(
         table,
-        "UPDATE ks.t USING TTL 60 SET v = 0, \"W w\" = 'a\"b' WHERE pk = 0 AND ck = 1",
+        'UPDATE ks.t USING TTL 60 SET v = 0, "W w" = \'a"b\' WHERE pk = 0 AND ck = 1',
         "UPDATE ks.t SET v = null, \"W w\" = 'x' WHERE pk = 0 AND ck = 1",
         "INSERT INTO ks.t (pk, ck, f) VALUES (0, 2, {1: 'a'})",
         "INSERT INTO ks.t (pk, ck) VALUES (0, 3)",

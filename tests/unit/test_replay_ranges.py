@@ -35,9 +35,7 @@ def covered(found: list[Deletion], columns: int) -> set[tuple[int, ...]]:
 
 def _is_in(deletion: Deletion, row: tuple[int, ...]) -> bool:
     parts = [re.fullmatch(r"c(\d) (\S+) \?", relation) for relation in deletion.relations]
-    return all(
-        part is not None and SIGNS[part[2]](row[int(part[1])], value[0]) for part, value in zip(parts, deletion.values, strict=True)
-    )
+    return all(part is not None and SIGNS[part[2]](row[int(part[1])], value[0]) for part, value in zip(parts, deletion.values, strict=True))
 
 
 def _place(bound: Bound, orders: tuple[bool, ...], *, start: bool) -> tuple[tuple[int, ...], int]:

@@ -1,4 +1,4 @@
-"""Sinks of log rows by their address: ClickHouse, where cells are merged; another cluster, where they are written again."""
+"""Sinks of log rows by their address: ClickHouse, where cells are merged; another cluster, where they are written again; Kafka, as messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import CLICKHOUSE, open_sink, same_sink
+from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_sink, same_sink
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.settings_file import KAFKA, SINK, Chosen
 from headrace.sinks.base import Books
@@ -43,11 +44,18 @@ def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTa
         target = parse_cql_url(address)
         yield LogTarget(ReplaySink(target), str(target), LocalBooks(state))
         return
+    if is_kafka(address):
+        chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
+        # Its kernels and librdkafka are for those who need them.
+        from headrace.sinks.kafka.log_sink import KafkaLogSink
+
+        yield LogTarget(KafkaLogSink.from_url(address, chosen.kafka), str(parse_kafka_url(address)), LocalBooks(state))
+        return
     if not address.startswith((*CLICKHOUSE, "chdb:")):
         raise DefiniteError(
-            "the log of ScyllaDB goes to ClickHouse, or to another CQL cluster",
+            "the log of ScyllaDB goes to ClickHouse, to another CQL cluster, or to Kafka",
             place=address.partition(":")[0],
-            hint="give clickhouse://user:password@host:port/db, chdb:PATH or cql://user:password@host:port/keyspace",
+            hint="give clickhouse://user:password@host:port/db, chdb:PATH, cql://user:password@host:port/keyspace or kafka://host:port/",
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink) as named:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from headrace.model.change import ChangeBlock
+B_contra = TypeVar("B_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,12 @@ class Messages:
     """Of a snapshot, whose rows share one version: the row's number in it. It follows the version in the header."""
     commit_us: pa.Int64Array | None = None
     """When each change was committed, for a header of its own: where the value does not say it."""
+    position: tuple[bytes | None, ...] = ()
+    """In place of the version, where a place in the source's log is more than a number; None: the message is no part of the log."""
 
 
-class Encoder(Protocol):
-    """Turns blocks into messages. Belongs to one task."""
+class Encoder(Protocol[B_contra]):
+    """Turns blocks of one kind into messages. Belongs to one task."""
 
-    def encode(self, block: ChangeBlock) -> list[Messages]:
+    def encode(self, block: B_contra) -> list[Messages]:
         """The block's messages; every update in it has its before image."""

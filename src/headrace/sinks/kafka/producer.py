@@ -137,6 +137,8 @@ class Delivery:
 
 def _headers(messages: Messages) -> Iterable[Headers]:
     """The headers of each message. Lists are made here and now: this is the part of sending that costs most."""
+    if messages.position:
+        return ([(POSITION_HEADER, position)] if position is not None else [] for position in messages.position)
     positions, more = position_bytes(messages.version, messages.row), messages.headers
     if messages.commit_us is None:
         if not more:

@@ -14,6 +14,7 @@ from typing import Self
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.kafka.mypipe_values import Mapping as ValueMapping
+from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
@@ -137,10 +138,10 @@ class KafkaSink:
     def renewed(self) -> Self:
         return self
 
-    def writer(self) -> KafkaWriter:
+    def writer(self) -> KafkaWriter[ChangeBlock]:
         return KafkaWriter(self.address, self.choices, self.encoder())
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> Encoder[ChangeBlock]:
         """What makes messages of blocks."""
         forms = self._forms()
         if forms is None:

@@ -7,22 +7,25 @@ keys and bytes.
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from headrace.kafka.address import KafkaAddress
-from headrace.model.change import ChangeBlock
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sinks.kafka.messages import Encoder
 from headrace.sinks.kafka.producer import Delivery, pool, producer_settings
 
+B = TypeVar("B")
 
-class KafkaWriter:
+
+class KafkaWriter(Generic[B]):
     """Writes the blocks of one task."""
 
-    def __init__(self, address: KafkaAddress, choices: KafkaChoices, encoder: Encoder) -> None:
+    def __init__(self, address: KafkaAddress, choices: KafkaChoices, encoder: Encoder[B]) -> None:
         self._settings, self._timestamps = producer_settings(address, choices), choices.timestamps
         self._encoder = encoder
         self._delivery: Delivery | None = None
 
-    def write(self, block: ChangeBlock) -> None:
+    def write(self, block: B) -> None:
         """Send the block's messages and wait until they are acknowledged."""
         messages = self._encoder.encode(block)
         delivery = self._open()
