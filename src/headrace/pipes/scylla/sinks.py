@@ -1,4 +1,4 @@
-"""Sinks of log rows by their address: ClickHouse, where cells are merged; another cluster, where they are written again; Kafka, as messages."""
+"""Sinks of log rows by their address: ClickHouse, where cells are merged; another cluster, which gets them again; Kafka, as messages."""
 
 from __future__ import annotations
 
