@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from operator import index
 from struct import error as PackingError
 from struct import pack
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final
 from uuid import UUID
 
 from cassandra.util import Date, Duration, Time
@@ -209,9 +210,9 @@ def integer_bytes(value: int) -> bytes:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if isinstance(value, bool):
         raise TypeError(value)
-    return value.__index__()
+    return index(value)
 
 
 def _fixed_integer(width: int) -> Callable[[Any], bytes]:

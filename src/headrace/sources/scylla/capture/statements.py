@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from headrace.cql.lexing import Cursor, Kind, shortened
 from headrace.cql.terms import NULL, Markers, Parentheses, Term, read_term
@@ -91,6 +92,7 @@ class Batch:
     markers: int = 0
 
 
+@lru_cache(4096)
 def parse(text: str, keyspace: str = "") -> Batch:
     """A statement; one that is no BATCH is a batch of one. `keyspace`: where tables are that are named without one."""
     cursor = Cursor(text)
