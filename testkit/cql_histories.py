@@ -15,8 +15,11 @@ from typing import Final
 from hypothesis import strategies as st
 
 from headrace.cql.ddl import sorted_table
+from headrace.cql.encoding import serialise
+from headrace.cql.lexing import Cursor
 from headrace.cql.printing import create_table, create_type, table_name, types_used
 from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.terms import Markers, Parameters, read_term
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -163,8 +166,13 @@ def literal(random: Random, kind: CqlType) -> str:
     size = kind.size if kind.name == "vector" else random.randint(1, 3)
     items = [literal(random, kind.args[0]) for _ in range(size)]
     if kind.name == "map":
-        return "{" + ", ".join(f"{key}: {literal(random, kind.args[1])}" for key in dict.fromkeys(items)) + "}"
-    return "{" + ", ".join(dict.fromkeys(items)) + "}" if kind.name == "set" else "[" + ", ".join(items) + "]"
+        return "{" + ", ".join(f"{key}: {literal(random, kind.args[1])}" for key in _distinct(kind.args[0], items)) + "}"
+    return "{" + ", ".join(_distinct(kind.args[0], items)) + "}" if kind.name == "set" else "[" + ", ".join(items) + "]"
+
+
+def _distinct(kind: CqlType, literals: Sequence[str]) -> list[str]:
+    """Literals of a type, each value once: {1, 2} and {2, 1} are the same."""
+    return list({serialise(kind, read_term(Cursor(text), Markers()), Parameters()): text for text in literals}.values())
 
 
 # --- statements

@@ -362,8 +362,11 @@ def _map(kind: CqlType, value: Any) -> bytes:
 
 
 def collection_of_pairs(kind: CqlType, pairs: Iterable[tuple[object, object]]) -> bytes:
-    """A map, serialised."""
-    items = in_order(kind.args[0], [(_inner(kind.args[0], key), _inner(kind.args[1], item)) for key, item in pairs])
+    """A map, serialised. A key that is there twice is refused: which value counts then differs from server to server."""
+    given = [(_inner(kind.args[0], key), _inner(kind.args[1], item)) for key, item in pairs]
+    items = in_order(kind.args[0], given)
+    if len(items) != len(given):
+        raise DefiniteError(f"a key is twice in a value of type {kind}", hint="leave one of them out")
     return collection([part for pair in items for part in pair], len(items))
 
 

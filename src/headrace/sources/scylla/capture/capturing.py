@@ -13,7 +13,7 @@ from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.tables import CqlTable
+from headrace.cql.tables import CqlTable, Role
 from headrace.cql.terms import Parameters
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -21,12 +21,14 @@ from headrace.sources.scylla.capture.cells import Key, Partition
 from headrace.sources.scylla.capture.images import Images
 from headrace.sources.scylla.capture.logrows import LogRow, LogWriter
 from headrace.sources.scylla.capture.mutations import ListKeys, Moment, Writer, ttl_of, whole_number
-from headrace.sources.scylla.capture.state import State
+from headrace.sources.scylla.capture.state import ListPlace, State
 from headrace.sources.scylla.capture.statements import Batch, Change, parse
 from headrace.sources.scylla.capture.streams import Generations, even_generation, token_of
 
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
+Knowing = Callable[[CqlTable, Key, Iterable[ListPlace]], None]
+"""Called before the state of a partition is read, with the lists whose elements will be named; it may have to be learned first."""
 
 
 def wall_clock() -> int:
@@ -63,6 +65,7 @@ class Capture:
         keyspace: str = "",
         seed: int | None = None,
         node: int | None = None,
+        knowing: Knowing | None = None,
     ) -> None:
         self.tables = {table.name: table for table in tables}
         for table in self.tables.values():
@@ -75,6 +78,7 @@ class Capture:
         self._random = Random(seed)
         self._last = 0
         self._keys = ListKeys(clock, self._random.getrandbits(62) | 1 << 63 if node is None else node)
+        self._knowing = knowing
         self.default_ttls: dict[TableName, int] = {}
         """`default_time_to_live` of tables, seconds."""
 
@@ -133,6 +137,7 @@ class Capture:
         moment = Moment(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
+            self._know(table, key, [(clustering, column)])
             return self.state.list_elements(table, key, clustering, column, now)
 
         return Writer(table, self._keys, read_list).write(change, given, moment)
@@ -141,13 +146,26 @@ class Capture:
         table, options = self.tables[name], self.options(name)
         if not options.enabled:
             return []
+        if options.images:
+            self._know(table, key, _lists_of(table, written))
         wanted = written.rows if table.clustering else [()]
         images = Images.read(table, self.state.partition(name, key), wanted, now) if options.images else None
         token = token_of(key)
         return LogWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
 
+    def _know(self, table: CqlTable, key: Key, lists: Iterable[ListPlace]) -> None:
+        if self._knowing is not None:
+            self._knowing(table, key, lists)
+
     def _time(self, timestamp: int) -> bytes:
         return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes
+
+
+def _lists_of(table: CqlTable, written: Partition) -> list[ListPlace]:
+    """The lists that images of a write show."""
+    lists = [column for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
+    static = [(None, column.name) for column in lists if column.role is Role.STATIC and not written.static.is_empty]
+    return [*static, *((clustering, column.name) for clustering in written.rows for column in lists if column.role is Role.REGULAR)]
 
 
 def log_block(table: CqlTable, rows: Iterable[LogRow], written: int | None = None) -> LogBlock:

@@ -17,6 +17,9 @@ from headrace.sources.scylla.capture.cells import Cell, Key, Order, Partition, R
 Elements = tuple[tuple[bytes, Cell], ...]
 """What is seen of a column that is not atomic, in the order of its keys."""
 
+ListPlace = tuple[Key | None, str]
+"""A list of a partition: the row's clustering key (None: the static columns), and the column."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenRow:

@@ -1,0 +1,344 @@
+"""A ScyllaDB-style log for Apache Cassandra: statements and their log rows, written in one logged batch.
+
+Whoever writes through a captured session gets a log that a reader of ScyllaDB's cannot tell from one. A logged batch is all or nothing, so
+log and table agree, also after a crash. Every statement gets an explicit timestamp, so that cells and log rows agree on it.
+
+Limits: what is written past the captured session is not in the log. Cassandra chooses the keys of lists itself; the log's keys are chosen
+here, in the same order, so lists agree as long as one captured session at a time writes to a list. (By index and by value a list's
+elements are named through what this session, or the log, knows of them; where neither knows, the statement is refused.) Preimages and
+postimages are read before the write, as in ScyllaDB, and are not atomic with writers elsewhere. Cassandra bounds the size of a batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cassandra.cluster import ExecutionProfile, Session
+from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement, PreparedStatement, SimpleStatement
+
+from headrace.cql.address import parse_cql_url
+from headrace.cql.ddl import Definitions
+from headrace.cql.describing import describe
+from headrace.cql.failures import server_errors
+from headrace.cql.lexing import Cursor, shortened
+from headrace.cql.log import SUFFIX, log_table
+from headrace.cql.options import CdcOptions
+from headrace.cql.printing import create_log_table, table_name
+from headrace.cql.raw import RawHandler, whole_page
+from headrace.cql.session import RAW, CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.cql.terms import Parameters, Serialised
+from headrace.cql.types import quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sources.scylla.capture.capturing import Capture, Clock, Given, Written, wall_clock
+from headrace.sources.scylla.capture.learning import Learning
+from headrace.sources.scylla.capture.logrows import LogRow
+from headrace.sources.scylla.capture.restrictions import chosen
+from headrace.sources.scylla.capture.statements import Change, Does, parse
+from headrace.sources.scylla.capture.streams import Generations, from_description
+
+_CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
+_STAMP: Final = "headrace_timestamp"
+_GENERATIONS_US: Final = 10_000_000
+"""After so long generations are asked for again; ScyllaDB makes them known longer than that before they begin."""
+
+
+class CapturedSession:
+    """A session whose changes to some tables are logged. Statements are carried out one after the other, from any thread."""
+
+    def __init__(
+        self,
+        session: CqlSession,
+        tables: Iterable[CqlTable],
+        generations: Generations | str,
+        options: CdcOptions | Mapping[TableName, CdcOptions] | None = None,
+        clock: Clock = wall_clock,
+    ) -> None:
+        """`generations`: what operates, or the keyspace whose tables tell it."""
+        self.session = session
+        self._clock = clock
+        self._told_by = generations if isinstance(generations, str) else ""
+        self._generations = generations if isinstance(generations, Generations) else Generations(())
+        self._asked = -_GENERATIONS_US
+        self._lock = threading.Lock()
+        self._capture = Capture(
+            tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._know
+        )
+        self._learning = Learning(session, self._capture.state, self._current, clock)
+        for name in self._capture.tables:
+            self._capture.default_ttls[name] = _default_ttl(session, name)
+
+    @property
+    def tables(self) -> Mapping[TableName, CqlTable]:
+        return self._capture.tables
+
+    def execute(self, statement: Any, parameters: Given | None = None) -> list[Any]:
+        """Carry out a statement: text, or one of the driver's. Changes of captured tables are logged, everything else is passed on."""
+        text, given = _text_and_parameters(statement, parameters)
+        verb = Cursor(text).peek.text
+        if verb == "alter":
+            return self._alter(text)
+        if verb not in _CHANGES or not self._is_captured(text):
+            with server_errors(self.session.address, about=shortened(text)):
+                return list(self.session.driver.execute(statement, parameters))
+        with self._lock:
+            self._write(text, given)
+        return []
+
+    def _is_captured(self, text: str) -> bool:
+        tables = {change.table for change in parse(text, self.session.address.keyspace).changes}
+        captured = tables & self._capture.tables.keys()
+        if captured and captured != tables:
+            other = next(iter(tables - captured))
+            raise DefiniteError(
+                f"the batch changes {other} too, which is not captured",
+                place=f"statement {shortened(text)}",
+                hint="write it apart, or capture it",
+            )
+        return bool(captured)
+
+    # --- knowing
+
+    def _know(self, table: CqlTable, key: tuple[bytes, ...], lists: Iterable[tuple[tuple[bytes, ...] | None, str]]) -> None:
+        self._learning(table, key, lists)
+
+    def _current(self) -> Generations:
+        """The generations that are known by now."""
+        if self._told_by and self._clock() - self._asked >= _GENERATIONS_US:
+            self._generations = read_generations(self.session, self._told_by)
+            self._asked = self._clock()
+        return self._generations
+
+    # --- writing
+
+    def _write(self, text: str, given: Given) -> None:
+        self._capture.generations = self._current()
+        written = self._capture.write(text, given)
+        batch = BatchStatement(BatchType.LOGGED)
+        for change, timestamp in zip(written.batch.changes, written.timestamps, strict=True):
+            self._add_base(batch, change, timestamp, given)
+        for row in written.log:
+            batch.add(self._log_statement(row))
+        try:
+            with server_errors(self.session.address, about=shortened(text)):
+                self.session.driver.execute(batch)
+        except BaseException:
+            # Whether it was carried out is not known now: what it touched is learned again.
+            for name, partitions in written.base.items():
+                for key in partitions:
+                    self._learning.forget(name, key)
+            raise
+        self._remember(written)
+
+    def _remember(self, written: Written) -> None:
+        for name, partitions in written.base.items():
+            known = {key: partition for key, partition in partitions.items() if self._learning.knows(name, key)}
+            self._capture.state.merge(name, known)
+
+    def _add_base(self, batch: BatchStatement, change: Change, timestamp: int, given: Given) -> None:
+        text = self._without_list_keys(change, Parameters(given))
+        own = change.using.timestamp is None
+        if not change.markers:
+            batch.add(SimpleStatement(_stamped(change, text, str(timestamp)) if own else text))
+            return
+        if isinstance(given, Mapping):
+            names = dict(given) | ({_STAMP: timestamp} if own else {})
+            prepared = self.session.prepare(_stamped(change, text, f":{_STAMP}") if own else text)
+            batch.add(_bound(prepared, {column.name: names[column.name] for column in prepared.column_metadata}))
+            return
+        values = list(given[change.first_marker : change.first_marker + change.markers])
+        if own:
+            values.insert(change.timestamp_marker, timestamp)
+        batch.add(_bound(self.session.prepare(_stamped(change, text, "?") if own else text), values))
+
+    def _without_list_keys(self, change: Change, given: Parameters) -> str:
+        """The statement with lists' keys, which Cassandra does not take, as the places of their elements."""
+        text = change.text
+        for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
+            if assignment.does is Does.LIST_KEY and assignment.key is not None:
+                start, end = assignment.key_span
+                text = text[:start] + str(self._place_of(change, assignment.column, assignment.key, given)) + text[end:]
+        return text
+
+    def _place_of(self, change: Change, column: str, key: Any, given: Parameters) -> int:
+        from headrace.cql.encoding import serialise
+        from headrace.cql.types import CqlType
+
+        table = self._capture.table(change.table)
+        selected = chosen(table, change.where, given)
+        wanted = serialise(CqlType("timeuuid"), key, given)
+        is_static = table.column(column) in table.static
+        if len(selected.partitions) == 1 and len(selected.prefixes) == 1:
+            place = selected.partitions[0], None if is_static else selected.prefixes[0]
+            self._know(table, place[0], [(place[1], column)])
+            found = self._capture.state.list_elements(table, *place, column, self._clock() // 1_000_000)
+            keys = [element for element, _ in found]
+            if wanted in keys:
+                return keys.index(wanted)
+        raise DefiniteError(
+            "Cassandra chooses the keys of lists itself: only an element that is there can be named by its key, in one row",
+            place=f"statement {shortened(change.text)}",
+            hint="append or prepend it, or write to ScyllaDB",
+        )
+
+    def _log_statement(self, row: LogRow) -> BoundStatement:
+        table = log_table(row.table)
+        names = [column.name for column in table.columns]
+        ttl = self._capture.options(row.table.name).ttl
+        marks = ", ".join("?" * len(names))
+        columns = ", ".join(map(quoted, names))
+        prepared = self.session.prepare(f"INSERT INTO {table_name(table.name)} ({columns}) VALUES ({marks}) USING TTL ? AND TIMESTAMP ?")
+        bound = BoundStatement(prepared)
+        values = [row.values.get(name, UNSET_VALUE) for name in names]
+        bound.values = [*values, ttl.to_bytes(4, "big"), row.timestamp.to_bytes(8, "big", signed=True)]
+        return bound
+
+    # --- definitions
+
+    def _alter(self, text: str) -> list[Any]:
+        """ALTER TABLE and ALTER TYPE: the log tables follow, and what is captured from now on."""
+        with self._lock:
+            known = self._definitions()
+            changed = known.apply(text)
+            for name, new in changed.tables.items():
+                if new != known.tables[name] and name in self._capture.tables:
+                    self._widen_log(known.tables[name], new)
+            self.session.execute(text)
+            for name in list(self._capture.tables):
+                new = describe(self.session, name)
+                self._narrow_log(self._capture.tables[name], new)
+                self._capture.define(new)
+        return []
+
+    def _definitions(self) -> Definitions:
+        from headrace.cql.describing import describe_types
+
+        types = {
+            (keyspace, kind): found
+            for keyspace in {name.database for name in self._capture.tables}
+            for kind, found in describe_types(self.session, keyspace).items()
+        }
+        return Definitions(self.session.address.keyspace, dict(self._capture.tables), types)
+
+    def _widen_log(self, old: CqlTable, new: CqlTable) -> None:
+        """Columns that the log gets are there before the base table has them."""
+        there = {column.name for column in log_table(old).columns}
+        for column in log_table(new).columns:
+            if column.name not in there:
+                self.session.execute(f"ALTER TABLE {table_name(log_table(old).name)} ADD {_definition(column)}")
+
+    def _narrow_log(self, old: CqlTable, new: CqlTable) -> None:
+        kept = {column.name for column in log_table(new).columns}
+        for column in log_table(old).columns:
+            if column.name not in kept:
+                self.session.execute(f"ALTER TABLE {table_name(log_table(old).name)} DROP {quoted(column.name)}")
+
+
+def capture(
+    session: CqlSession | Session,
+    tables: Iterable[TableName | str],
+    generations: Generations | str,
+    options: CdcOptions | Mapping[TableName, CdcOptions] | None = None,
+    *,
+    create: bool = True,
+    clock: Clock = wall_clock,
+) -> CapturedSession:
+    """A session whose changes to these tables (`keyspace.table`) are logged, on a server that has no log of its own.
+
+    `generations` is the keyspace of the tables that tell generations and streams, or the generations themselves. With `create`, log tables
+    that are missing are made.
+    """
+    ours = session if isinstance(session, CqlSession) else adopted(session)
+    names = [name if isinstance(name, TableName) else _parsed(name, ours) for name in tables]
+    found = [describe(ours, name) for name in names]
+    for table in found:
+        chosen_options = options if isinstance(options, CdcOptions) else (options or {}).get(table.name)
+        if create:
+            ours.execute(create_log_table(table, chosen_options, cassandra=True, if_not_exists=True).rstrip(";"))
+    return CapturedSession(ours, found, generations, options, clock)
+
+
+def adopted(driver: Session) -> CqlSession:
+    """A session of the driver's own as one of ours. Its protocol handler becomes ours, which reads pages as bytes where it is asked to."""
+    cluster = driver.cluster
+    contact = cluster.contact_points[0]
+    host, port = contact if isinstance(contact, tuple) else (contact, cluster.port)
+    address = parse_cql_url(f"scylla://{f'[{host}]' if ':' in str(host) else host}:{port}/{driver.keyspace or ''}")
+    if RAW not in cluster.profile_manager.profiles:
+        cluster.add_execution_profile(RAW, ExecutionProfile(row_factory=whole_page))
+    driver.client_protocol_handler = RawHandler
+    return CqlSession(address, driver)
+
+
+def read_generations(session: CqlSession, keyspace: str) -> Generations:
+    """The cluster's generations, as a keyspace's `cdc_generation_timestamps` and `cdc_streams_descriptions_v2` tell them."""
+    name = quoted(keyspace)
+    starts = session.execute(f"SELECT time FROM {name}.cdc_generation_timestamps WHERE key = 'timestamps'")
+    found = []
+    for (start,) in starts:
+        ranges = session.execute(f"SELECT range_end, streams FROM {name}.cdc_streams_descriptions_v2 WHERE time = %s", (start,))
+        if ranges:
+            found.append(from_description(_millis(start), [(row.range_end, sorted(row.streams)) for row in ranges]))
+    return Generations(tuple(sorted(found, key=lambda one: one.start)))
+
+
+def _millis(moment: Any) -> int:
+    from datetime import UTC, datetime, timedelta
+
+    return int((moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
+
+
+def _parsed(name: str, session: CqlSession) -> TableName:
+    cursor = Cursor(name)
+    first = cursor.name()
+    found = TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(session.address.keyspace, first)
+    cursor.end()
+    if not found.database or found.table.endswith(SUFFIX):
+        raise DefiniteError(f"{name} is no base table's full name", hint="write keyspace.table")
+    return found
+
+
+def _default_ttl(session: CqlSession, name: TableName) -> int:
+    query = "SELECT default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+    return int(session.execute(query, (name.database, name.table))[0].default_time_to_live or 0)
+
+
+def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str, Given]:
+    if isinstance(statement, BoundStatement):
+        return str(statement.prepared_statement.query_string), [Serialised(value) for value in statement.values]
+    if isinstance(statement, str):
+        return statement, parameters if parameters is not None else ()
+    if isinstance(statement, SimpleStatement | PreparedStatement):
+        return str(statement.query_string), parameters if parameters is not None else ()
+    raise DefiniteError(
+        f"a {type(statement).__name__} cannot be captured",
+        hint="give the text of a BATCH, or the driver's simple, prepared or bound statements",
+    )
+
+
+def _stamped(change: Change, text: str, timestamp: str) -> str:
+    """The statement with a timestamp. Places of keys may have moved what follows; USING stands where it stood, counted from its side."""
+    moved = len(text) - len(change.text) if change.verb == "DELETE" else 0
+    at = change.timestamp_at + moved
+    return text[:at] + change.timestamp_form.format(timestamp) + text[at:]
+
+
+def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any]) -> BoundStatement:
+    """Parameters bound, of which some may be serialised already."""
+    ordered = [values[column.name] for column in prepared.column_metadata] if isinstance(values, Mapping) else list(values)
+    bound = BoundStatement(prepared)
+    serialised = []
+    for column, value in zip(prepared.column_metadata, ordered, strict=True):
+        if isinstance(value, Serialised):
+            serialised.append(value.value)
+        else:
+            serialised.append(None if value is None else column.type.serialize(value, prepared.protocol_version))
+    bound.values = serialised
+    return bound
+
+
+def _definition(column: CqlColumn) -> str:
+    return f"{quoted(column.name)} {column.type}"

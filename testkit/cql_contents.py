@@ -1,0 +1,93 @@
+"""A table's rows by a server's own SELECT and by the model in process, in one form: serialised values, write times, which expire."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from headrace.cql.ordering import elements
+from headrace.cql.pages import read_rows
+from headrace.cql.printing import table_name
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.cql.types import quoted
+from headrace.sources.scylla.capture.cells import Cell
+from headrace.sources.scylla.capture.state import SeenRow
+
+Times = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """A row: its columns by name, null ones left out."""
+
+    key: tuple[bytes | None, ...]
+    values: tuple[tuple[str, bytes], ...]
+    times: tuple[tuple[str, Times], ...]
+    """The write times of each column's cells; a user type's field by field."""
+    expiring: tuple[tuple[str, tuple[bool, ...]], ...]
+    """Whether those cells expire."""
+
+
+def server_rows(session: CqlSession, table: CqlTable) -> list[FoundRow]:
+    """What SELECT gives, with WRITETIME and TTL of every column that is not of the key (needs Cassandra 5 for collections)."""
+    keys = [*table.partition_key, *table.clustering]
+    names = [quoted(column.name) for column in (*keys, *table.cells)]
+    told = [f"{function}({quoted(column.name)})" for column in table.cells for function in ("WRITETIME", "TTL")]
+    found = []
+    for batch in read_rows(session, f"SELECT {', '.join(names + told)} FROM {table_name(table.name)}"):
+        columns = [column.to_pylist() for column in batch.columns]
+        found += [_from_server(table, row[: len(keys)], row[len(keys) :]) for row in zip(*columns, strict=True)]
+    return sorted(found, key=_by_key)
+
+
+def _by_key(row: FoundRow) -> list[tuple[bool, bytes]]:
+    return [(part is not None, part or b"") for part in row.key]
+
+
+def _from_server(table: CqlTable, key: tuple[bytes | None, ...], rest: tuple[bytes | None, ...]) -> FoundRow:
+    cells = table.cells
+    values = {column.name: value for column, value in zip(cells, rest, strict=False) if value is not None}
+    told = {column.name: (rest[len(cells) + 2 * i], rest[len(cells) + 2 * i + 1]) for i, column in enumerate(cells)}
+    times = {column.name: _numbers(column, told[column.name][0], "q") for column in cells if column.name in values}
+    ttls = {column.name: _numbers(column, told[column.name][1], "i") for column in cells if column.name in values}
+    expiring = ((name, tuple(one is not None for one in found)) for name, found in ttls.items())
+    return FoundRow(key, tuple(values.items()), tuple(times.items()), tuple(expiring))
+
+
+def _numbers(column: CqlColumn, raw: bytes | None, form: str) -> Times:
+    """WRITETIME's or TTL's answer: a number, or a list of them."""
+    if raw is None:
+        return (None,)
+    if column.type.is_atomic:
+        return (struct.unpack(f">{form}", raw)[0],)
+    width = struct.calcsize(form)
+    return tuple(struct.unpack(f">{form}", part)[0] if len(part) == width else None for part in elements(raw))
+
+
+def model_rows(table: CqlTable, rows: Iterable[SeenRow]) -> list[FoundRow]:
+    """The same by the model."""
+    return sorted((_from_model(table, row) for row in rows), key=_by_key)
+
+
+def _from_model(table: CqlTable, row: SeenRow) -> FoundRow:
+    clustering = row.clustering if row.clustering is not None else (None,) * len(table.clustering)
+    names = [column.name for column in table.cells if column.name in row.values]
+    cells = {name: list(_cells(table.column(name), row.cells[name])) for name in names}
+    return FoundRow(
+        (*row.partition, *clustering),
+        tuple((name, row.values[name]) for name in names),
+        tuple((name, tuple(cell.timestamp if cell else None for cell in cells[name])) for name in names),
+        tuple((name, tuple(bool(cell and cell.ttl) for cell in cells[name])) for name in names),
+    )
+
+
+def _cells(column: CqlColumn, found: Cell | tuple[tuple[bytes, Cell], ...]) -> Iterator[Cell | None]:
+    if isinstance(found, Cell):
+        yield found
+    elif column.type.name == "udt":
+        fields = {int.from_bytes(key, "big"): cell for key, cell in found}
+        yield from (fields.get(i) for i in range(len(column.type.fields)))
+    else:
+        yield from (cell for _, cell in found)
