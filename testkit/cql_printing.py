@@ -166,7 +166,7 @@ def shown_row(table: CqlTable, wanted: Sequence[str], values: Mapping[str, bytes
 
 def _clock(example: Transcript) -> ScriptedClock:
     """The clock of an example's server: cdc$time of a statement is its timestamp, keys of lists have moments of their own."""
-    if not example.printed or TIME not in example.header:
+    if not example.printed or TIME not in example.header or not any("-" in row[0] for row in example.cells):
         return ScriptedClock()
     times = list(dict.fromkeys(row[example.header.index(TIME)] for row in example.cells))
     keys = [int(UUID(word[:36]).time) for line in example.printed for word in line.split("{")[1:] if "-2f" in word[:14]]

@@ -17,6 +17,7 @@ from testkit.cql_printing import Session, Transcript, shown_row, transcripts
 
 HERE = Path(__file__).parent
 PAGE = list(transcripts(HERE / "scylla_log.txt"))
+RULES = list(transcripts(HERE / "scylla_log_rules.txt"))
 
 
 def check(example: Transcript, given: list[list[str]] | str) -> None:
@@ -31,7 +32,7 @@ def check(example: Transcript, given: list[list[str]] | str) -> None:
     if TIME in example.header:
         at = example.header.index(TIME)
         for row in (*expected, *given):
-            row[at] = str(timeuuid.micros(UUID(row[at])))
+            row[at] = str(timeuuid.micros(UUID(row[at])) if "-" in row[at] else row[at])
     assert given == expected
 
 
@@ -43,6 +44,12 @@ def test_the_page_is_whole() -> None:
 def test_every_example_of_the_page() -> None:
     session = Session()
     for example in PAGE:
+        check(example, session.run(example))
+
+
+def test_every_rule() -> None:
+    session = Session()
+    for example in RULES:
         check(example, session.run(example))
 
 
