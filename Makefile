@@ -35,6 +35,12 @@ test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetche
 	@$(BIN)/python -m testkit.maven_fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
+.PHONY: test-scylla
+test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)
+	@test -n "$(HOST)" || { echo 'say which: make test-scylla HOST=host:9042' >&2; exit 2; }
+	@$(BIN)/python -m testkit.maven_fetch
+	@HEADRACE_SCYLLA='$(HOST)' $(BIN)/python -m pytest -m cql -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
+
 .PHONY: soak
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ HOST: Final = "127.0.0.1"
 DATACENTER: Final = "datacenter1"
 SUPERUSER: Final = "cassandra"
 """The name of the account that every server with accounts has, and its password."""
+GIVEN: Final = "HEADRACE_SCYLLA"
 _OPTIONS: Final = bytes.fromhex("040000000500000000")
 _SUPPORTED: Final = 0x06
 _ANSWER_S: Final = 5.0
@@ -132,6 +134,27 @@ class PrivateCassandra(PrivateProcess):
         except OSError as error:
             self._refusal = str(error)
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCluster:
+    """A cluster that somebody runs, named by `HEADRACE_SCYLLA` (an address, or host:port): a ScyllaDB to test with."""
+
+    given: str
+
+    def url(self, keyspace: str = "", **settings: object) -> str:
+        whole = self.given if "://" in self.given else f"scylla://{self.given}"
+        place, _, query = whole.partition("?")
+        more = "&".join(filter(None, (query, *(f"{name.replace('_', '-')}={value}" for name, value in settings.items()))))
+        return f"{place.rstrip('/')}/{keyspace}" + (f"?{more}" if more else "")
+
+    def address(self, keyspace: str = "", **settings: Any) -> CqlAddress:
+        return parse_cql_url(self.url(keyspace, **settings))
+
+    @classmethod
+    def from_environment(cls) -> GivenCluster | None:
+        named = os.environ.get(GIVEN)
+        return cls(named) if named else None
 
 
 def _common_settings(data_dir: Path, port: int, storage_port: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker
-from testkit.cassandra import PrivateCassandra
+from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.debezium import Worker
 from testkit.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.schema_registry import PrivateRegistry
@@ -29,6 +29,7 @@ from testkit.servers import FLAVOURS, build, find_program
 from testkit.spreading import Spreading, longest_first
 
 IN_CI = os.environ.get("CI") == "true"
+_CQL = {"cassandra", "fresh_cassandra"}
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if _CQL.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cql)
     if hasattr(config, "workerinput"):
         longest_first(items)
 
@@ -233,8 +237,12 @@ def debezium_mariadb_jars(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCassandra]:
-    """The session's Cassandra. Do not stop it; `keyspace` is a keyspace of one's own."""
+def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCassandra | GivenCluster]:
+    """The session's Cassandra, or the cluster that was given (`make test-scylla`). Do not stop it; `keyspace` is one of one's own."""
+    given = GivenCluster.from_environment()
+    if given is not None:
+        yield given
+        return
     _require("Cassandra", pytestconfig, fetch_cassandra)
     shared = PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server")
     try:
@@ -244,7 +252,7 @@ def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def cql(cassandra: PrivateCassandra) -> Iterator[CqlSession]:
+def cql(cassandra: PrivateCassandra | GivenCluster) -> Iterator[CqlSession]:
     """The session's connection to the session's Cassandra."""
     with connect(cassandra.address()) as session:
         yield session
@@ -265,6 +273,8 @@ def fresh_cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
     servers: list[PrivateCassandra] = []
 
     def start(**settings: Any) -> PrivateCassandra:
+        if GivenCluster.from_environment() is not None:
+            pytest.skip("this needs a node that can be killed, and a cluster was given")
         _require("Cassandra", pytestconfig, fetch_cassandra)
         servers.append(PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server", **settings))
         return servers[-1].start()

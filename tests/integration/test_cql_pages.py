@@ -19,7 +19,7 @@ from headrace.cql.pages import as_batch, read_many, read_pages, read_rows
 from headrace.cql.raw import RawPage
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError, TransientError
-from testkit.cassandra import PrivateCassandra
+from testkit.cassandra import GivenCluster, PrivateCassandra
 
 VALUES: dict[str, list[Any]] = {
     "ascii": ["plain", ""],
@@ -53,9 +53,10 @@ VALUES: dict[str, list[Any]] = {
 
 
 @pytest.fixture
-def plain(cassandra: PrivateCassandra) -> Iterator[Any]:
+def plain(cassandra: PrivateCassandra | GivenCluster) -> Iterator[Any]:
     """A session of the driver's with nothing of ours in it."""
-    cluster = Cluster(["127.0.0.1"], port=cassandra.port, protocol_version=4)
+    [(host, port), *_] = cassandra.address().hosts
+    cluster = Cluster([host], port=port, protocol_version=4)
     try:
         yield cluster.connect()
     finally:

@@ -18,6 +18,7 @@ from uuid import UUID
 import orjson
 
 from headrace.cql.address import CqlAddress
+from headrace.cql.blocks import LogBlock
 from headrace.cql.describing import schema_version
 from headrace.cql.session import CqlSession, shared_session
 from headrace.errors import DefiniteError
@@ -82,7 +83,7 @@ class Tail:
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
                 end = planner.plan(reached)
-                rows: dict[TableName, int] = {}
+                rows: dict[str, int] = {}
                 for work in planner.works(reached, end) if end != reached else ():
                     yield from self._read(session, work, logs, rows)
                 tell(Path(scratch) / "pace.json", LogPosition.from_json(end), rows)
@@ -102,7 +103,7 @@ class Tail:
         found = retrying(lambda: look_at(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], rows: dict[TableName, int]) -> Iterator[bytes]:
+    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], rows: dict[str, int]) -> Iterator[bytes]:
         """A work's documents, under the definitions of now."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
@@ -118,10 +119,15 @@ class Tail:
                 return
         yield from self._once(work, logs, rows, shown)
 
-    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], rows: dict[TableName, int], shown: set[bytes]) -> Iterator[bytes]:
-        for block in LogReader(self.address, logs, self.choices).read(work):
-            name = block.table.name
-            rows[name] = rows.get(name, 0) + block.rows.num_rows
+    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], rows: dict[str, int], shown: set[bytes]) -> Iterator[bytes]:
+        blocks = LogReader(self.address, logs, self.choices).read(work)
+        while True:
+            try:
+                block = next(blocks)
+            except StopIteration as end:
+                rows.update(end.value["rows"])
+                return
+            assert isinstance(block, LogBlock)  # (no table was begun with a copy)
             made = log_documents(block).in_order()
             for place, document in zip(made.position.to_pylist(), made.value.to_pylist(), strict=True):
                 if place not in shown:
