@@ -24,6 +24,7 @@ from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.capturing import Capture
+from headrace.sources.scylla.capture.logrows import LogRow
 
 START: Final = 1_700_000_000_000_000
 """The first timestamp of a history; the others are a few microseconds later."""
@@ -185,19 +186,26 @@ def random_statements(
 
     `keys` are the values of some columns of the key, by name: so that several histories can share a table.
     """
+    return [statement for statement, _ in random_log(random, table, count, start, keys)]
+
+
+def random_log(
+    random: Random, table: CqlTable, count: int, start: int = START, keys: Mapping[str, Sequence[str]] | None = None
+) -> list[tuple[Statement, list[LogRow]]]:
+    """The same, each statement with the log rows that ScyllaDB would write of it."""
     capture = Capture([table], lambda: _NOW, seed=0)
     making = _Making(random, table, capture, start, max(3, count // 2), keys=keys or {})
-    found: list[Statement] = []
+    found: list[tuple[Statement, list[LogRow]]] = []
     while len(found) < count:
         statement = making.statement()
         try:
-            capture.log(statement.text)
+            rows = capture.log(statement.text)
         except DefiniteError as error:
             # A list that two statements of one batch shorten; a server refuses it too.
             if "out of bound" not in str(error):
                 raise
             continue
-        found.append(statement)
+        found.append((statement, rows))
     return found
 
 

@@ -359,3 +359,16 @@ def test_what_is_not_ours_is_left_alone(sink: CellSink) -> None:
         sink.prepare([replace(table, name=replace(table.name, database="other"))])
     with pytest.raises(DefiniteError, match="would both be written"):
         sink.prepare([table, replace(table, name=replace(table.name, database="other"))])
+
+
+def test_moments_that_clickhouse_does_not_hold_halt(sink: CellSink) -> None:
+    table = table_of("CREATE TABLE t (pk int PRIMARY KEY, d date, m timestamp, l list<timestamp>, f frozen<map<int, tuple<date, int>>>)")
+    sink.prepare([table])
+    days, millis = -(1 << 31), 1 << 60
+    fine = {"d": Date(-700_000), "m": -60_000_000_000_000, "l": [(key(1), 0)], "f": [(1, (Date(5), 1))]}
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, **fine}]))
+    for wrong in ({"d": Date(days)}, {"m": millis}, {"l": [(key(1), -millis)]}, {"f": [(1, (Date(days), 1))]}):
+        (name,) = wrong
+        with pytest.raises(DefiniteError, match=f"of column {name}, .* is not one that ClickHouse holds"):
+            write(sink, log_block(table, [{"op": 2, "at": T, "pk": 2, **wrong}]))
+    assert shown(sink, table) == [(1, -700_000, [(1, {"1": 5, "2": 1})], [0], -60_000_000_000_000)]

@@ -33,17 +33,18 @@ from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sources.scylla.capture.capturing import log_block
 from headrace.sources.scylla.capture.logrows import LogRow
 from testkit.cql_blocks import as_clickhouse, read_view
-from testkit.cql_histories import Statement, random_statements, random_table
+from testkit.cql_histories import Statement, random_log, random_table
 from testkit.cql_values import ordered
 
 HISTORIES: Final = 20
 TABLES: Final = range(int(os.environ.get("HEADRACE_CELL_TABLES", "25")))
 TABLES_AT_ONCE: Final = 5
-STATEMENTS: Final = 14
+STATEMENTS: Final = 12
 Row = dict[str, Any]
+History = list[tuple[Statement, list[LogRow]]]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_any_delivery_of_random_histories_ends_as_cassandra_has_it(sink: CellSin
     _run(cql, [history for of_table in histories for history in of_table])
     sink.prepare(tables)
     for seed, table, of_table in zip(seeds, tables, histories, strict=True):
-        _deliver(sink, table, _log(table, of_table), Random(seed))
+        _deliver(sink, table, [row for history in of_table for _, rows in history for row in rows], Random(seed))
     different = [text for table, of_table in zip(tables, histories, strict=True) for text in _differences(sink, cql, table, of_table)]
     assert not different, "\n\n".join(different[:3]) + f"\n\nand {max(len(different) - 3, 0)} more"
 
@@ -77,21 +78,15 @@ def _table(seed: int, keyspace: str) -> CqlTable:
     return sorted_table(made.name, [CqlColumn("h", CqlType("int"), Role.PARTITION), *made.columns])
 
 
-def _histories(seed: int, table: CqlTable) -> list[list[Statement]]:
-    return [random_statements(Random(seed * 1000 + one), table, STATEMENTS, keys={"h": [str(one)]}) for one in range(HISTORIES)]
+def _histories(seed: int, table: CqlTable) -> list[History]:
+    return [random_log(Random(seed * 1000 + one), table, STATEMENTS, keys={"h": [str(one)]}) for one in range(HISTORIES)]
 
 
-def _run(cql: CqlSession, histories: Sequence[Sequence[Statement]]) -> None:
+def _run(cql: CqlSession, histories: Sequence[History]) -> None:
     """Each history's statements one after the other, the histories beside each other."""
     for statements in zip(*histories, strict=True):
-        for future in [cql.driver.execute_async(statement.text) for statement in statements]:
+        for future in [cql.driver.execute_async(statement.text) for statement, _ in statements]:
             future.result()
-
-
-def _log(table: CqlTable, histories: Sequence[Sequence[Statement]]) -> list[LogRow]:
-    ticks = itertools.count(time.time_ns() // 1000)
-    capture = Capture([table], lambda: next(ticks), seed=1)
-    return [row for history in histories for statement in history for row in capture.log(statement.text)]
 
 
 def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Random) -> None:
@@ -106,12 +101,12 @@ def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Ran
     writer.close()
 
 
-def _differences(sink: CellSink, cql: CqlSession, table: CqlTable, histories: Sequence[Sequence[Statement]]) -> Iterator[str]:
+def _differences(sink: CellSink, cql: CqlSession, table: CqlTable, histories: Sequence[History]) -> Iterator[str]:
     there, here = _selected(cql, table), _shown(sink, table)
     for number, history in enumerate(histories):
         one, other = ([row for row in rows if row["h"] == number] for rows in (there, here))
         if one != other:
-            lines = [f"history {number}", create_table(table), *(statement.text + ";" for statement in history)]
+            lines = [f"history {number}", create_table(table), *(statement.text + ";" for statement, _ in history)]
             lines += [f"Cassandra: {row}" for row in one if row not in other] + [f"ClickHouse: {row}" for row in other if row not in one]
             yield "\n".join(lines)
 

@@ -11,11 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.log import log_table
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
+from headrace.sinks.clickhouse.cells.moments import check_moments, has_moments
 from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.tables import Places, places_of
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
@@ -31,6 +33,8 @@ class _Route:
         self.places: Places = places_of(table, scope)
         self.log, self.rows = LogEncoder(self.storage), RowEncoder(self.storage)
         self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
+        self.moments = [(column.name, column.type) for column in table.columns if has_moments(column.type)]
+        self.log_moments = [(column.name, column.type) for column in log_table(table).columns if has_moments(column.type)]
         self._statements: dict[tuple[str, ...], bytes] = {}
 
     def statement(self, batch: Batch, *, of_rows: bool) -> bytes:
@@ -59,7 +63,12 @@ class CellWriter:
         route = self._routes.get(block.table)
         if route is None:
             route = self._routes[block.table] = _Route(block.table, self._scope)
-        batches = route.rows.encode(block) if isinstance(block, RowBlock) else route.log.encode(block)
+        if isinstance(block, RowBlock):
+            check_moments(route.moments, block.rows, connect(self._scope.target).limits, block.subject)
+            batches = route.rows.encode(block)
+        else:
+            check_moments(route.log_moments, block.rows, connect(self._scope.target).limits, block.subject)
+            batches = route.log.encode(block)
         for batch, of_rows in batches:
             self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
 
