@@ -19,6 +19,7 @@ import pytest
 from headrace.model.change import ChangeBlock
 from headrace.pipes import copying, streaming
 from headrace.pipes.running import RunnablePipe
+from headrace.pipes.scylla import copying as log_copying
 from headrace.pipes.scylla import pipe as log_pipe
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 from headrace.sources.base import Source, Work
@@ -117,6 +118,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
     monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
     monkeypatch.setattr(copying, "run_works", run_works)
+    monkeypatch.setattr(log_copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
 
 

@@ -15,35 +15,31 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from headrace.cql.ddl import sorted_table
 from headrace.cql.log import STREAM, TIME
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import create_table, create_type, table_name, types_used
+from headrace.cql.printing import create_table, create_type, types_used
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import connect, disconnect
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.scylla.capture.capturing import log_block
 from headrace.sources.scylla.capture.logrows import LogRow
-from testkit.cql_blocks import as_clickhouse, read_view
+from testkit.cell_views import selected, shown
 from testkit.cql_histories import Statement, random_log, random_table
-from testkit.cql_values import ordered
 
 HISTORIES: Final = 20
 TABLES: Final = range(int(os.environ.get("HEADRACE_CELL_TABLES", "25")))
 TABLES_AT_ONCE: Final = 5
 STATEMENTS: Final = 12
-Row = dict[str, Any]
 History = list[tuple[Statement, list[LogRow]]]
 
 
@@ -102,36 +98,10 @@ def _deliver(sink: CellSink, table: CqlTable, log: Sequence[LogRow], random: Ran
 
 
 def _differences(sink: CellSink, cql: CqlSession, table: CqlTable, histories: Sequence[History]) -> Iterator[str]:
-    there, here = _selected(cql, table), _shown(sink, table)
+    there, here = selected(cql, table), shown(sink, table)
     for number, history in enumerate(histories):
         one, other = ([row for row in rows if row["h"] == number] for rows in (there, here))
         if one != other:
             lines = [f"history {number}", create_table(table), *(statement.text + ";" for statement, _ in history)]
             lines += [f"Cassandra: {row}" for row in one if row not in other] + [f"ClickHouse: {row}" for row in other if row not in one]
             yield "\n".join(lines)
-
-
-def _selected(cql: CqlSession, table: CqlTable) -> list[Row]:
-    rows: list[Row] = []
-    for batch in read_rows(cql, f"SELECT * FROM {table_name(table.name)}"):
-        columns = {column.name: [_expected(column, raw) for raw in batch.column(column.name).to_pylist()] for column in table.columns}
-        rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return _sorted(table, rows)
-
-
-def _expected(column: CqlColumn, raw: bytes | None) -> Any:
-    if raw is None and column.role is Role.CLUSTERING:
-        return None
-    return as_clickhouse(column.type, ordered(column.type, raw))
-
-
-def _shown(sink: CellSink, table: CqlTable) -> list[Row]:
-    names = ", ".join(quote_name(column.name) for column in table.columns)
-    query = f"SELECT {names} FROM {sink.places(table).view}"
-    found = read_view(connect(sink.sink.target).client, query, [column.type for column in table.columns])
-    return _sorted(table, [dict(zip((column.name for column in table.columns), row, strict=True)) for row in found])
-
-
-def _sorted(table: CqlTable, rows: list[Row]) -> list[Row]:
-    keys = [column.name for column in (*table.partition_key, *table.clustering)]
-    return sorted(rows, key=lambda row: [repr(row[name]) for name in keys])
