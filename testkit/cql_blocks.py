@@ -33,8 +33,14 @@ def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: in
     columns = [
         pa.array([None if row.get(c.name) is None else serialised(c.type, row[c.name]) for row in rows], pa.binary()) for c in log.columns
     ]
-    batch = pa.record_batch(columns, names=[c.name for c in log.columns])
+    batch = as_read(pa.record_batch(columns, names=[c.name for c in log.columns]))
     return LogBlock(table, batch, pa.array([written] * len(rows), pa.int64()))
+
+
+def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory that nobody may write to, as pages are."""
+    found: pa.RecordBatch = pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
+    return found
 
 
 Timed = tuple[Any, Any, Any]
@@ -57,7 +63,7 @@ def row_block(table: CqlTable, as_of: int, rows: Sequence[Mapping[str, Any]], go
     ]
     keys = [c for c in table.columns if c not in cells]
     lost = pa.record_batch([pa.array([_raw(c, row[c.name]) for row in gone], pa.binary()) for c in keys], names=[c.name for c in keys])
-    batch = pa.record_batch(values, names=[c.name for c in table.columns])
+    batch = as_read(pa.record_batch(values, names=[c.name for c in table.columns]))
     return RowBlock(table, batch, *stamps, as_of, again=bool(gone), gone=lost if gone else None)
 
 

@@ -19,7 +19,8 @@ PLAIN, EXPIRING, DELETED = 0, 1, 2
 FINE = -1
 _SIGN = np.uint64(1 << 63)
 _HIGH_BITS = np.uint64(0x8080808080808080)
-CELLS = "uint8[::1], int64[::1], int64[::1]"
+CELLS = "Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1]"
+"""The bytes (a page's, which nobody writes to), where each value starts in them, its size."""
 
 
 @compiled("void(CPointer(uint8), int64, int64)", inlined=True)
