@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from headrace.cql.session import CqlSession, connect
+from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
@@ -248,6 +248,7 @@ def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
     try:
         yield shared.start()
     finally:
+        close_shared_sessions()
         shared.remove()
 
 

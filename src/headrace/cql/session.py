@@ -6,7 +6,6 @@ way back to nodes that were away. Protocol version 4 is what ScyllaDB speaks, an
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
@@ -30,6 +29,10 @@ log = logging.getLogger("headrace")
 PROTOCOL: Final = 4
 RAW: Final = "raw"
 """The execution profile whose rows stay bytes."""
+
+
+_open: dict[tuple[CqlAddress, int], CqlSession] = {}
+_opening = threading.Lock()
 
 
 class CqlSession:
@@ -74,7 +77,7 @@ def connect(address: CqlAddress) -> CqlSession:
     """A session with the cluster; raises our errors only. A keyspace in the address is not entered: statements name theirs."""
     cluster = _cluster(address)
     try:
-        driver = _open(cluster, address)
+        driver = _opened(cluster, address)
     except BaseException:
         cluster.shutdown()
         raise
@@ -82,7 +85,7 @@ def connect(address: CqlAddress) -> CqlSession:
     return CqlSession(address, driver)
 
 
-def _open(cluster: Cluster, address: CqlAddress) -> Session:
+def _opened(cluster: Cluster, address: CqlAddress) -> Session:
     with server_errors(address):
         try:
             return cluster.connect()
@@ -97,12 +100,19 @@ def _open(cluster: Cluster, address: CqlAddress) -> Session:
 
 def shared_session(address: CqlAddress) -> CqlSession:
     """This process's own session with the cluster, connected once."""
-    return _shared(address, os.getpid())
+    # A forked process has none of its parent's threads, hence none of its sessions.
+    key = (address, os.getpid())
+    with _opening:
+        if key not in _open:
+            _open[key] = connect(address)
+        return _open[key]
 
 
-@functools.cache
-def _shared(address: CqlAddress, _process: int) -> CqlSession:
-    return connect(address)
+def close_shared_sessions() -> None:
+    """Close what `shared_session` opened: whoever has one of them may not use it any more."""
+    for session in _open.values():
+        session.close()
+    _open.clear()
 
 
 def _cluster(address: CqlAddress) -> Cluster:
