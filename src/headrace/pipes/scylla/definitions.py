@@ -23,7 +23,7 @@ from headrace.retry import pause, retrying
 from headrace.sinks.logs import LogSink
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.logs import LoggedTable, choose_tables, look_at, no_log
+from headrace.sources.scylla.logs import LoggedTable, choose_tables, gone, look_at, no_log
 
 log = logging.getLogger("headrace")
 
@@ -82,11 +82,7 @@ class Definitions:
             if name in chosen.unlogged:
                 raise no_log(name, "its log was there when the pipe began")
             if name not in chosen.logged and self.wanted(name):
-                raise DefiniteError(
-                    f"the table {name} is not there any more",
-                    place=str(self.session.address),
-                    hint=f"what was read of it stays in the sink; go on without it: --exclude {name}",
-                )
+                raise gone(name, str(self.session.address))
         return self._agreed(lambda: look_at(self.session, self.notes.tables, self.choices))
 
     def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
@@ -105,8 +101,11 @@ class Definitions:
 
 def difference(old: CqlTable, new: CqlTable) -> str:
     """What became of a table, for people."""
-    before, after = ({column.name: str(column.type) for column in table.columns} for table in (old, new))
+    before, after = ({column.name: column.type for column in table.columns} for table in (old, new))
     parts = [f"column {name} added ({kind})" for name, kind in after.items() if name not in before]
     parts += [f"column {name} dropped" for name in before if name not in after]
-    parts += [f"column {name} is {kind} now" for name, kind in after.items() if name in before and before[name] != kind]
-    return ", ".join(parts) or "a user type of it was altered"
+    for name, kind in after.items():
+        if name in before and before[name] != kind:
+            is_inside = str(before[name]) == str(kind)
+            parts.append(f"the user type in column {name} was altered" if is_inside else f"column {name} is {kind} now")
+    return ", ".join(parts) or "columns have another order"

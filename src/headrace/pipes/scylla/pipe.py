@@ -36,7 +36,7 @@ from headrace.retry import retrying, waits
 from headrace.sinks.base import Books
 from headrace.sinks.logs import LogSink
 from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.logs import LoggedTable, choose_tables, look_at, no_log
+from headrace.sources.scylla.logs import LoggedTable, choose_tables, gone, look_at, no_log
 from headrace.sources.scylla.pace import tell
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.reader import KnownLog, LogReader
@@ -176,6 +176,9 @@ class ScyllaPipe(RunnablePipe):
         for name in chosen.unlogged:
             if str(name) in named or name in notes.tables:
                 raise no_log(name, str(self._address))
+        for name in notes.tables:
+            if self._settings.selection(name) and name not in chosen.logged:
+                raise gone(name, str(self._address))
         if not chosen.logged:
             raise (
                 no_log(chosen.unlogged[0], str(self._address))

@@ -57,7 +57,7 @@ def choose_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> C
         there = set(list_tables(session, keyspace))
         for table in sorted(there):
             name = TableName(keyspace, table)
-            if wanted(name) and not (table.endswith(SUFFIX) and table.removesuffix(SUFFIX) in there):
+            if wanted(name) and not table.endswith(SUFFIX):
                 (logged if table + SUFFIX in there else unlogged).append(name)
     return ChosenTables(tuple(logged), tuple(unlogged))
 
@@ -102,6 +102,15 @@ def enabling(name: TableName) -> str:
 def no_log(name: TableName, place: str) -> DefiniteError:
     """A chosen table has no log."""
     return DefiniteError(f"the table {name} has no CDC log", place=place, hint=f"{enabling(name)}; or leave it out with --exclude")
+
+
+def gone(name: TableName, place: str) -> DefiniteError:
+    """A table that was replicated is there no more."""
+    return DefiniteError(
+        f"the table {name} is not there any more",
+        place=place,
+        hint=f"what was read of it stays in the sink; go on without it: --exclude {name}",
+    )
 
 
 def check_options(name: TableName, options: CdcOptions | None) -> None:

@@ -1,0 +1,225 @@
+"""A pipe from log tables on a real server into a real ClickHouse, batch by batch in this process: what is altered, added and dropped under
+it, and what it says when it cannot go on. The view is compared with the server's own SELECT."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cql.describing import describe
+from headrace.cql.session import CqlSession
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.progress import LogView
+from headrace.pipes.scylla.pipe import ScyllaPipe
+from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.scylla.capture.streams import Generations, from_description
+from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.spark.checkpoint import committed_offset
+from testkit.cell_views import selected, shown
+from testkit.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
+from testkit.sparkless import without_spark
+
+CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2)
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        target = ClickHouseTarget("127.0.0.1", server.port)
+        yield target
+        disconnect(target)
+
+
+@dataclass
+class Source:
+    """A keyspace with generations of streams, and the pipe from it."""
+
+    session: CqlSession
+    keyspace: str
+    sink: CellSink
+    state: Path
+    choices: ScyllaChoices = field(init=False)
+    snapshot: SnapshotMode = SnapshotMode.NONE
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.choices = replace(CHOICES, generations=self.keyspace, tablets=self.keyspace)
+        create_tables(self.session, self.keyspace)
+        self.new_generation(2, 2)
+
+    def new_generation(self, ranges: int, streams: int) -> None:
+        add_generation(self.session, self.keyspace, make_generation(time.time_ns() // 1_000_000, ranges, streams))
+
+    def create(self, name: str, columns: str) -> CapturedSession:
+        """A table with a log, and a session that writes both."""
+        self.session.execute(f"CREATE TABLE {self.keyspace}.{name} ({columns})")
+        return self.captured(name)
+
+    def captured(self, *names: str) -> CapturedSession:
+        return capture(self.session, [f"{self.keyspace}.{name}" for name in names], self.keyspace)
+
+    def pipe(self, *, start_at: str = "", once: bool = True) -> ScyllaPipe:
+        tables, left_out = (tuple(f"{self.keyspace}.{glob}" for glob in globs) for globs in (self.include, ("cdc_*", *self.exclude)))
+        settings = PipeSettings(
+            Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, patience_s=30
+        )
+        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
+
+    def run(self, **more: Any) -> None:
+        self.pipe(**more).run()
+
+    def assert_equal(self, *names: str) -> int:
+        """The views show what SELECT gives; how many rows that is."""
+        rows = 0
+        for name in names:
+            table = describe(self.session, TableName(self.keyspace, name))
+            there, here = selected(self.session, table), shown(self.sink, table)
+            assert here == there, name
+            rows += len(there)
+        return rows
+
+
+@pytest.fixture
+def source(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    without_spark(monkeypatch)
+    return Source(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+
+
+def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    ks = source.keyspace
+    source.session.execute(f"CREATE TYPE {ks}.ut (a int, b text)")
+    captured = source.create("t", "p int, c int, s text static, v int, m map<int, text>, u ut, PRIMARY KEY (p, c)")
+    for p in range(5):
+        captured.execute(f"INSERT INTO {ks}.t (p, c, s, v, m, u) VALUES ({p}, 1, 's', {p}, {{1: 'a', 2: 'b'}}, {{a: 1, b: 'x'}})")
+    source.run()
+    assert source.assert_equal("t") == 5
+
+    # Columns and fields come, the streams become others.
+    captured.execute(f"ALTER TABLE {ks}.t ADD w set<text>")
+    captured.execute(f"ALTER TYPE {ks}.ut ADD d int")
+    source.new_generation(3, 1)
+    captured = source.captured("t")
+    captured.execute(f"UPDATE {ks}.t SET w = {{'new'}}, u.d = 7, m[2] = null WHERE p = 1 AND c = 1")
+    captured.execute(f"INSERT INTO {ks}.t (p, c, u) VALUES (9, 9, {{a: 1, d: 9}})")
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 2 AND c > 0")
+    with caplog.at_level(logging.INFO, "headrace"):
+        source.run()
+    # (One partition has nothing left but what is static.)
+    assert source.assert_equal("t") == 6
+    assert f"table {ks}.t: column w added (set<text>), the user type in column u was altered" in caplog.text
+    generations = {place[0] for place in (committed_offset(source.state / "checkpoint") or {}).values()}
+    assert len(generations) == 1
+
+    # A column goes, and comes back empty; a table comes with its rows.
+    captured.execute(f"ALTER TABLE {ks}.t DROP v")
+    captured.execute(f"UPDATE {ks}.t SET w = w + {{'more'}} WHERE p = 3 AND c = 1")
+    source.run()
+    source.assert_equal("t")
+    captured.execute(f"ALTER TABLE {ks}.t ADD v int")
+    captured.execute(f"UPDATE {ks}.t SET v = 70 WHERE p = 3 AND c = 1")
+    other = source.create("other", "k text PRIMARY KEY, l list<int>")
+    other.execute(f"INSERT INTO {ks}.other (k, l) VALUES ('k', [1, 2])")
+    source.run()
+    assert source.assert_equal("t", "other") == 7
+
+
+def test_a_table_with_tablets_and_one_without(source: Source) -> None:
+    ks = source.keyspace
+    tablets = make_generation(time.time_ns() // 1_000_000, 4, 1)
+    add_tablet_generation(source.session, ks, TableName(ks, "tab"), tablets)
+    vnodes = source.create("plain", "k int PRIMARY KEY, v int")
+    source.session.execute(f"CREATE TABLE {ks}.tab (k int PRIMARY KEY, v int)")
+    streams = Generations((from_description(tablets.time, [(end, list(found)) for end, found in tablets.ranges]),))
+    other = capture(source.session, [f"{ks}.tab"], streams)
+    for k in range(10):
+        vnodes.execute(f"INSERT INTO {ks}.plain (k, v) VALUES ({k}, {k})")
+        other.execute(f"INSERT INTO {ks}.tab (k, v) VALUES ({k}, {k})")
+    source.run()
+    assert source.assert_equal("plain", "tab") == 20
+    used = {row[0] for row in source.session.execute(f'SELECT DISTINCT "cdc$stream_id" FROM {ks}.tab_scylla_cdc_log')}
+    assert used <= set(tablets.streams)
+    assert len(used) > 1
+
+
+def test_what_a_pipe_says_when_it_cannot_begin(source: Source) -> None:
+    ks = source.keyspace
+    with pytest.raises(DefiniteError, match=f"no table matches {ks}"):
+        source.run()
+    source.session.execute(f"CREATE TABLE {ks}.bare (k int PRIMARY KEY)")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.bare has no CDC log") as raised:
+        source.run()
+    assert f"ALTER TABLE {ks}.bare WITH cdc = {{'enabled': true}}" in raised.value.hint
+    source.create("t", "k int PRIMARY KEY")
+    with pytest.raises(DefiniteError, match="is no place in a log"):
+        source.run(start_at="binlog.000001:4")
+    source.snapshot = SnapshotMode.CONSISTENT
+    with pytest.raises(DefiniteError, match="no moment at which all tables"):
+        source.run()
+    source.snapshot, source.include = SnapshotMode.NONE, ("t", "bare")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.bare has no CDC log"):
+        source.run()
+    source.include = ("*",)
+    source.choices = replace(source.choices, log_ttl=3600)
+    with pytest.raises(DefiniteError, match="keeps its rows for 3600 s: there is nothing from before"):
+        source.run(start_at="2020-01-01T00:00:00Z")
+    source.run(start_at="now")
+    stranger = replace(source, include=("t",))
+    stranger.sink = source.sink
+    pipe = stranger.pipe()
+    pipe._sink_name = "clickhouse://elsewhere/"
+    with pytest.raises(DefiniteError, match="the state belongs to"):
+        pipe.run()
+
+
+def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
+    ks = source.keyspace
+    for name in ("dropped", "silent", "remade", "altered", "kept"):
+        source.create(name, "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.{name} (k, v) VALUES (1, 'x')")
+    source.run()
+    assert source.assert_equal("dropped", "silent", "remade", "altered", "kept") == 5
+    for statement, message in (
+        (f"DROP TABLE {ks}.dropped", f"the table {ks}.dropped is not there any more"),
+        (f"DROP TABLE {ks}.silent_scylla_cdc_log", f"the table {ks}.silent has no CDC log"),
+        (f'ALTER TABLE {ks}.altered_scylla_cdc_log DROP "cdc$deleted_v"', "was altered: its column cdc\\$deleted_v should be boolean"),
+    ):
+        source.session.execute(statement)
+        with pytest.raises(DefiniteError, match=message):
+            source.run()
+        source.exclude = (*source.exclude, message.split(f"{ks}.")[1].split(" ")[0] if f"{ks}." in message else "altered")
+    for table in ("remade", "remade_scylla_cdc_log"):
+        source.session.execute(f"DROP TABLE {ks}.{table}")
+    source.create("remade", "k int PRIMARY KEY, v text")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.remade was dropped and made anew"):
+        source.run()
+    source.exclude = (*source.exclude, "remade")
+    source.captured("kept").execute(f"INSERT INTO {ks}.kept (k, v) VALUES (2, 'y')")
+    source.run()
+    assert source.assert_equal("kept") == 2
+    # What nobody knows the meaning of is not passed over.
+    stream = source.session.execute(f'SELECT "cdc$stream_id" FROM {ks}.kept_scylla_cdc_log LIMIT 1')[0][0]
+    source.session.execute(
+        f'INSERT INTO {ks}.kept_scylla_cdc_log ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$end_of_batch") '
+        "VALUES (%s, now(), 0, 42, true)",
+        (stream,),
+    )
+    before = committed_offset(source.state / "checkpoint")
+    with pytest.raises(DefiniteError, match="operation 42, which Headrace does not know"):
+        source.run()
+    assert committed_offset(source.state / "checkpoint") == before
