@@ -27,8 +27,9 @@ from headrace.sources.scylla.capture.streams import Generations, even_generation
 
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
-Knowing = Callable[[CqlTable, Key, Iterable[ListPlace]], None]
-"""Called before the state of a partition is read, with the lists whose elements will be named; it may have to be learned first."""
+Knowing = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListPlace]], None]
+"""Called before the state of rows (None: static columns) is read, with the lists whose elements will be named: it may have to be learned
+first."""
 
 
 def wall_clock() -> int:
@@ -137,7 +138,7 @@ class Capture:
         moment = Moment(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
-            self._know(table, key, [(clustering, column)])
+            self._know(table, key, [clustering], [(clustering, column)])
             return self.state.list_elements(table, key, clustering, column, now)
 
         return Writer(table, self._keys, read_list).write(change, given, moment)
@@ -146,16 +147,16 @@ class Capture:
         table, options = self.tables[name], self.options(name)
         if not options.enabled:
             return []
+        wanted = list(written.rows) if table.clustering else [()]
         if options.images:
-            self._know(table, key, _lists_of(table, written))
-        wanted = written.rows if table.clustering else [()]
+            self._know(table, key, [*wanted, None], _lists_of(table, written))
         images = Images.read(table, self.state.partition(name, key), wanted, now) if options.images else None
         token = token_of(key)
         return LogWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
 
-    def _know(self, table: CqlTable, key: Key, lists: Iterable[ListPlace]) -> None:
+    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
         if self._knowing is not None:
-            self._knowing(table, key, lists)
+            self._knowing(table, key, rows, lists)
 
     def _time(self, timestamp: int) -> bytes:
         return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes

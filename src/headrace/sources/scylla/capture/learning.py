@@ -8,7 +8,7 @@ as its elements must be named.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from headrace.cql.log import STREAM, log_table
@@ -16,60 +16,81 @@ from headrace.cql.ordering import elements, parts
 from headrace.cql.pages import RawValues, read_rows
 from headrace.cql.printing import table_name
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.cells import Cell, Key, Partition, Row
+from headrace.sources.scylla.capture.cells import Cell, Key, Order, Partition, Row
 from headrace.sources.scylla.capture.recovery import Values, recovered
-from headrace.sources.scylla.capture.state import Elements, ListPlace, State, partition_rows
+from headrace.sources.scylla.capture.state import Elements, ListPlace, State, seen_elements
 from headrace.sources.scylla.capture.streams import Generations, token_of
 
 _UNNAMED: Final = bytes(8)
 """How keys begin that stand for those of a list which nobody knows; no timeuuid does."""
 _MOST: Final = 10_000
-"""How many partitions are remembered; the one that was not needed for the longest time is learned again."""
+"""How many lists are remembered; the one that was not needed for the longest time is learned again."""
+_Place = tuple[TableName, Key, Key | None]
 
 
 class Learning:
-    """Fills a state with partitions of a server as they are needed, and forgets them again."""
+    """Fills a state with the rows that a statement needs to know; for each statement anew, since others write too."""
 
     def __init__(self, session: CqlSession, state: State, generations: Callable[[], Generations], clock: Callable[[], int]) -> None:
         self._session, self._state = session, state
         self._generations, self._clock = generations, clock
-        self._known: OrderedDict[tuple[TableName, Key], bool] = OrderedDict()
+        self._fresh: set[_Place] = set()
+        self._logged: dict[tuple[TableName, Key], Partition] = {}
+        self._lists: OrderedDict[tuple[_Place, str], Elements] = OrderedDict()
+        """Lists whose keys are known, as this session left them."""
 
-    def __call__(self, table: CqlTable, key: Key, lists: Iterable[ListPlace]) -> None:
-        """Make sure that a partition is known, and the keys of lists whose elements will be named."""
-        place = (table.name, key)
-        if place not in self._known:
-            self._state.merge(table.name, {key: self._learn(table, key)})
-            self._known[place] = True
-        self._known.move_to_end(place)
-        while len(self._known) > _MOST:
-            self.forget(*next(iter(self._known)))
+    def begin(self) -> None:
+        """A statement begins: what was known is old."""
+        self._fresh.clear()
+        self._logged.clear()
+        self._state.partitions.clear()
+
+    def __call__(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+        """Make sure that rows (None: the static columns) are known, and the keys of lists whose elements will be named."""
+        for clustering in rows:
+            place = (table.name, key, clustering)
+            if place not in self._fresh:
+                self._state.merge(table.name, {key: self._learn(table, key, clustering)})
+                self._fresh.add(place)
         now = self._clock() // 1_000_000
         for clustering, column in lists:
             found = self._state.list_elements(table, key, clustering, column, now)
             if any(element.startswith(_UNNAMED) for element, _ in found):
                 raise _unknown(table, key, column)
 
-    def knows(self, name: TableName, key: Key) -> bool:
-        return (name, key) in self._known
-
-    def forget(self, name: TableName, key: Key) -> None:
-        self._known.pop((name, key), None)
-        self._state.partitions.get(name, {}).pop(key, None)
-
-    def _learn(self, table: CqlTable, key: Key) -> Partition:
+    def done(self, tables: Mapping[TableName, CqlTable], base: Mapping[TableName, Mapping[Key, Partition]]) -> None:
+        """A statement was carried out: the lists that were known are known as it left them."""
         now = self._clock() // 1_000_000
-        held = self._held(table, key, now)
-        shown = _lists(table, key, held, now)
-        if shown:
-            logged = _lists(table, key, recovered(table, self._log_rows(table, key), now).get(key, Partition()), now)
-            for place, found in shown.items():
-                _name_elements(held, place, found, logged.get(place, ()))
+        for name, partitions in base.items():
+            self._state.merge(name, partitions)
+        for name, key, clustering in self._fresh:
+            partition = self._state.partition(name, key)
+            for place, found in _lists(tables[name], partition, clustering, now).items():
+                self._lists[(name, key, place[0]), place[1]] = found
+                self._lists.move_to_end(((name, key, place[0]), place[1]))
+        while len(self._lists) > _MOST:
+            self._lists.popitem(last=False)
+
+    def _learn(self, table: CqlTable, key: Key, clustering: Key | None) -> Partition:
+        now = self._clock() // 1_000_000
+        held = self._held(table, key, clustering, now)
+        for place, found in _lists(table, held, clustering, now).items():
+            known = self._lists.get(((table.name, key, place[0]), place[1]), ())
+            if not _are_same(found, known):
+                known = _lists(table, self._from_log(table, key, now), clustering, now).get(place, ())
+            if _are_same(found, known):
+                row = held.static if clustering is None else held.row(clustering)
+                row.collection(place[1]).cells = {element: cell for (element, _), (_, cell) in zip(known, found, strict=True)}
         return held
+
+    def _from_log(self, table: CqlTable, key: Key, now: int) -> Partition:
+        if (table.name, key) not in self._logged:
+            self._logged[table.name, key] = recovered(table, self._log_rows(table, key), now).get(key, Partition())
+        return self._logged[table.name, key]
 
     def _log_rows(self, table: CqlTable, key: Key) -> Iterator[Values]:
         """The partition's rows of the log, from its stream in every generation."""
@@ -83,34 +104,36 @@ class Learning:
                     if tuple(row[column.name] for column in table.partition_key) == key:
                         yield row
 
-    def _held(self, table: CqlTable, key: Key, now: int) -> Partition:
-        """The partition by SELECT; lists with keys that are only good for their order."""
-        cells = table.cells
-        names = [quoted(column.name) for column in (*table.clustering, *cells)]
-        told = [f"{function}({quoted(column.name)})" for column in cells for function in ("WRITETIME", "TTL")]
-        where = " AND ".join(f"{quoted(column.name)} = ?" for column in table.partition_key)
-        query = f"SELECT {', '.join(names + told)} FROM {table_name(table.name)} WHERE {where}"
+    def _held(self, table: CqlTable, key: Key, clustering: Key | None, now: int) -> Partition:
+        """A row, or the static columns, by SELECT; lists with keys that are only good for their order."""
+        cells = table.static if clustering is None else table.regular
         found = Partition()
-        for batch in read_rows(self._session, query, RawValues(key)):
+        if clustering is None and not cells:
+            return found
+        keys = [*table.partition_key, *(table.clustering if clustering is not None else ())]
+        told = [f"{function}({quoted(column.name)})" for column in cells for function in ("WRITETIME", "TTL")]
+        names = [quoted(column.name) for column in (table.partition_key[0], *cells)]
+        where = " AND ".join(f"{quoted(column.name)} = ?" for column in keys)
+        query = f"SELECT {', '.join(names + told)} FROM {table_name(table.name)} WHERE {where} LIMIT 1"
+        for batch in read_rows(self._session, query, RawValues((*key, *(clustering or ())))):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                _hold(table, found, row, now)
+                _hold(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
+                if clustering is not None:
+                    # It is there: whether by its marker or by its cells is not told.
+                    found.row(clustering).marker = Cell(0, b"")
         return found
 
 
-def _hold(table: CqlTable, found: Partition, row: tuple[bytes | None, ...], now: int) -> None:
-    keys = len(table.clustering)
-    clustering = tuple(part for part in row[:keys] if part is not None)
-    has_row = len(clustering) == keys
-    cells = table.cells
-    if has_row:
-        # It is there: whether by its marker or by its cells is not told.
-        found.row(clustering).marker = Cell(0, b"")
-    for i, column in enumerate(cells):
-        value, told = row[keys + i], row[keys + len(cells) + 2 * i :]
-        if value is None or (column.role is Role.REGULAR and not has_row):
-            continue
-        held = found.static if column.role is Role.STATIC else found.row(clustering)
-        _hold_column(held, column, value, (told[0] or b"", told[1] or b""), now)
+def _are_same(left: Elements, right: Elements) -> bool:
+    """Whether lists have the same elements, by value and write time."""
+    return [(cell.value, cell.timestamp) for _, cell in left] == [(cell.value, cell.timestamp) for _, cell in right]
+
+
+def _hold(columns: Sequence[CqlColumn], held: Row, row: Sequence[bytes | None], now: int) -> None:
+    for i, column in enumerate(columns):
+        value, times, ttls = row[i], row[len(columns) + 2 * i], row[len(columns) + 2 * i + 1]
+        if value is not None:
+            _hold_column(held, column, value, (times or b"", ttls or b""), now)
 
 
 def _hold_column(held: Row, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
@@ -140,24 +163,19 @@ def _elements(column: CqlColumn, value: bytes) -> list[tuple[bytes, bytes | None
     return [(_UNNAMED + i.to_bytes(8, "big"), item) for i, item in enumerate(items)]
 
 
-def _lists(table: CqlTable, key: Key, partition: Partition, now: int) -> dict[ListPlace, Elements]:
-    """The lists that are seen in a partition."""
-    names = [column for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
-    found: dict[ListPlace, Elements] = {}
-    for row in partition_rows(table, key, partition, now):
-        for column in names:
-            cells = row.cells.get(column.name)
-            if cells is not None and not isinstance(cells, Cell):
-                found[None if column.role is Role.STATIC else row.clustering, column.name] = cells
-    return found
-
-
-def _name_elements(held: Partition, place: ListPlace, shown: Elements, logged: Elements) -> None:
-    """Give the elements of a list the keys that the log knows, if it knows the same elements."""
-    if [cell.value for _, cell in shown] == [cell.value for _, cell in logged]:
-        clustering, column = place
-        row = held.static if clustering is None else held.row(clustering)
-        row.collection(column).cells = {key: cell for (key, _), (_, cell) in zip(logged, shown, strict=True)}
+def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListPlace, Elements]:
+    """The lists that are seen in a row, or among the static columns."""
+    row = partition.static if clustering is None else partition.rows.get(clustering)
+    if row is None:
+        return {}
+    gone = partition.deleted if clustering is None else Order(table).deleted(partition, clustering)
+    columns = [
+        column
+        for column in (table.static if clustering is None else table.regular)
+        if column.type.name == "list" and not column.type.is_atomic
+    ]
+    found = {(clustering, column.name): seen_elements(column, row, gone, now) for column in columns}
+    return {place: elements for place, elements in found.items() if elements}
 
 
 def _unknown(table: CqlTable, key: Key, column: str) -> DefiniteError:

@@ -3,16 +3,18 @@
 Whoever writes through a captured session gets a log that a reader of ScyllaDB's cannot tell from one. A logged batch is all or nothing, so
 log and table agree, also after a crash. Every statement gets an explicit timestamp, so that cells and log rows agree on it.
 
-Limits: what is written past the captured session is not in the log. Cassandra chooses the keys of lists itself; the log's keys are chosen
-here, in the same order, so lists agree as long as one captured session at a time writes to a list. (By index and by value a list's
-elements are named through what this session, or the log, knows of them; where neither knows, the statement is refused.) Preimages and
-postimages are read before the write, as in ScyllaDB, and are not atomic with writers elsewhere. Cassandra bounds the size of a batch.
+Limits: what is written past captured sessions is not in the log. Cassandra chooses the keys of lists itself, by its clock; the log's keys
+are chosen here, by ours, so the order of elements that two sessions add to one list at the same moment may differ. Elements that a
+statement names by place or by value are looked up before the write: in the table, and their keys in what this session or the log knows;
+where neither knows them, the statement is refused. Images, too, are read before the write. As in ScyllaDB, neither is atomic with writers
+elsewhere. Cassandra bounds the size of a batch, and here the log's rows are in it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cassandra.cluster import ExecutionProfile, Session
@@ -20,7 +22,8 @@ from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStateme
 
 from headrace.cql.address import parse_cql_url
 from headrace.cql.ddl import Definitions
-from headrace.cql.describing import describe
+from headrace.cql.describing import describe, describe_types
+from headrace.cql.encoding import serialise
 from headrace.cql.failures import server_errors
 from headrace.cql.lexing import Cursor, shortened
 from headrace.cql.log import SUFFIX, log_table
@@ -30,13 +33,15 @@ from headrace.cql.raw import RawHandler, whole_page
 from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.terms import Parameters, Serialised
-from headrace.cql.types import quoted
+from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capturing import Capture, Clock, Given, Written, wall_clock
+from headrace.sources.scylla.capture.capturing import Capture, Clock, Given, wall_clock
+from headrace.sources.scylla.capture.cells import Key
 from headrace.sources.scylla.capture.learning import Learning
 from headrace.sources.scylla.capture.logrows import LogRow
 from headrace.sources.scylla.capture.restrictions import chosen
+from headrace.sources.scylla.capture.state import ListPlace
 from headrace.sources.scylla.capture.statements import Change, Does, parse
 from headrace.sources.scylla.capture.streams import Generations, from_description
 
@@ -102,8 +107,8 @@ class CapturedSession:
 
     # --- knowing
 
-    def _know(self, table: CqlTable, key: tuple[bytes, ...], lists: Iterable[tuple[tuple[bytes, ...] | None, str]]) -> None:
-        self._learning(table, key, lists)
+    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+        self._learning(table, key, rows, lists)
 
     def _current(self) -> Generations:
         """The generations that are known by now."""
@@ -115,6 +120,7 @@ class CapturedSession:
     # --- writing
 
     def _write(self, text: str, given: Given) -> None:
+        self._learning.begin()
         self._capture.generations = self._current()
         written = self._capture.write(text, given)
         batch = BatchStatement(BatchType.LOGGED)
@@ -122,21 +128,9 @@ class CapturedSession:
             self._add_base(batch, change, timestamp, given)
         for row in written.log:
             batch.add(self._log_statement(row))
-        try:
-            with server_errors(self.session.address, about=shortened(text)):
-                self.session.driver.execute(batch)
-        except BaseException:
-            # Whether it was carried out is not known now: what it touched is learned again.
-            for name, partitions in written.base.items():
-                for key in partitions:
-                    self._learning.forget(name, key)
-            raise
-        self._remember(written)
-
-    def _remember(self, written: Written) -> None:
-        for name, partitions in written.base.items():
-            known = {key: partition for key, partition in partitions.items() if self._learning.knows(name, key)}
-            self._capture.state.merge(name, known)
+        with server_errors(self.session.address, about=shortened(text)):
+            self.session.driver.execute(batch)
+        self._learning.done(self._capture.tables, written.base)
 
     def _add_base(self, batch: BatchStatement, change: Change, timestamp: int, given: Given) -> None:
         text = self._without_list_keys(change, Parameters(given))
@@ -164,16 +158,13 @@ class CapturedSession:
         return text
 
     def _place_of(self, change: Change, column: str, key: Any, given: Parameters) -> int:
-        from headrace.cql.encoding import serialise
-        from headrace.cql.types import CqlType
-
         table = self._capture.table(change.table)
         selected = chosen(table, change.where, given)
         wanted = serialise(CqlType("timeuuid"), key, given)
         is_static = table.column(column) in table.static
         if len(selected.partitions) == 1 and len(selected.prefixes) == 1:
             place = selected.partitions[0], None if is_static else selected.prefixes[0]
-            self._know(table, place[0], [(place[1], column)])
+            self._know(table, place[0], [place[1]], [(place[1], column)])
             found = self._capture.state.list_elements(table, *place, column, self._clock() // 1_000_000)
             keys = [element for element, _ in found]
             if wanted in keys:
@@ -214,8 +205,6 @@ class CapturedSession:
         return []
 
     def _definitions(self) -> Definitions:
-        from headrace.cql.describing import describe_types
-
         types = {
             (keyspace, kind): found
             for keyspace in {name.database for name in self._capture.tables}
@@ -285,10 +274,8 @@ def read_generations(session: CqlSession, keyspace: str) -> Generations:
     return Generations(tuple(sorted(found, key=lambda one: one.start)))
 
 
-def _millis(moment: Any) -> int:
-    from datetime import UTC, datetime, timedelta
-
-    return int((moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
+def _millis(moment: datetime) -> int:
+    return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _parsed(name: str, session: CqlSession) -> TableName:

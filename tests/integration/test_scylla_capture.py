@@ -1,0 +1,213 @@
+"""capture(session) on a real Cassandra: tables and logs agree, with each other and with the model."""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+import pytest
+from cassandra.query import SimpleStatement
+
+from headrace.cql.describing import describe
+from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, log_table
+from headrace.cql.options import CdcOptions
+from headrace.cql.pages import read_rows
+from headrace.cql.printing import table_name
+from headrace.cql.session import CqlSession, connect
+from headrace.cql.tables import CqlTable
+from headrace.cql.timeuuid import micros
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sources.scylla.capture.capturing import Capture
+from headrace.sources.scylla.capture.recovery import recovered
+from headrace.sources.scylla.capture.state import State
+from headrace.sources.scylla.capture.streams import Generations, even_generation
+from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from testkit import scylla_tables
+from testkit.cql_contents import model_rows, server_rows
+from testkit.cql_histories import random_history
+
+ONE = Generations((even_generation(),))
+IMAGES = CdcOptions(enabled=True, preimage="full", postimage=True)
+
+
+def log_rows(cql: CqlSession, table: CqlTable) -> list[dict[str, bytes | None]]:
+    """The log as the server has it, in the order of its batches."""
+    query = f"SELECT * FROM {table_name(log_table(table).name)}"
+    rows = [row for batch in read_rows(cql, query) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (micros(UUID(bytes=row[TIME])), row[TIME], row[SEQUENCE]))
+
+
+def from_log(table: CqlTable, rows: list[dict[str, bytes | None]], now: int) -> State:
+    state = State()
+    state.merge(table.name, recovered(table, rows, now))
+    return state
+
+
+@pytest.mark.parametrize("seed", [7, 18, 22, 31])
+def test_tables_logs_and_the_model_agree(cql: CqlSession, keyspace: str, seed: int) -> None:
+    """Random statements: what SELECT shows (values, write times, what expires) is what the model says, and what the log says."""
+    history = random_history(seed, 35, keyspace=keyspace)
+    for definition in history.definitions:
+        cql.execute(definition)
+    options = IMAGES if seed % 2 else CdcOptions(enabled=True)
+    model = Capture([history.table], options=options)
+    expected = []
+    for i, statement in enumerate(history.statements):
+        if i % 12 == 0:
+            # Another process goes on: what it must know of lists it finds in the table and the log.
+            captured = capture(cql, [history.table.name], ONE, options)
+        captured.execute(statement.text)
+        expected += model.log(statement.text)
+    now = int(time.time())
+    shown = server_rows(cql, history.table)
+    assert shown == model_rows(history.table, model.state.rows(history.table, now))
+    logged = log_rows(cql, history.table)
+    assert shown == model_rows(history.table, from_log(history.table, logged, now).rows(history.table, now))
+    lists = {column.name for column in history.table.cells if column.type.name == "list" and not column.type.is_atomic}
+    free = {STREAM, TIME, *lists, *(f"cdc$deleted_elements_{name}" for name in lists)}
+    plain = [{name: value for name, value in row.items() if value is not None and name not in free} for row in logged]
+    wanted = [{name: value for name, value in row.values.items() if name not in free} for row in expected]
+    assert sorted(sorted(row.items()) for row in plain) == sorted(sorted(row.items()) for row in wanted)
+
+
+@pytest.fixture
+def table(cql: CqlSession, keyspace: str) -> CqlTable:
+    cql.execute(f"CREATE TYPE {keyspace}.ut (a int, b text)")
+    cql.execute(
+        f"CREATE TABLE {keyspace}.t (pk int, ck int, s text static, v int, l list<int>, m map<text, int>, u ut, PRIMARY KEY (pk, ck))"
+    )
+    return describe(cql, TableName(keyspace, "t"))
+
+
+def test_parameters_batches_and_other_statements(cql: CqlSession, table: CqlTable) -> None:
+    captured = capture(cql, [str(table.name)], ONE)
+    name = table_name(table.name)
+    captured.execute(f"INSERT INTO {name} (pk, ck, v, m) VALUES (?, ?, ?, ?) USING TTL ?", (1, 1, 5, {"a": 1}, 1000))
+    captured.execute(f"UPDATE {name} USING TTL :life SET v = :v WHERE pk = :pk AND ck = :ck", {"v": 6, "pk": 1, "ck": 1, "life": 2000})
+    captured.execute(f"UPDATE {name} USING TIMESTAMP ? SET s = ? WHERE pk = ?", (2_000_000_000_000_000, "later", 1))
+    prepared = cql.prepare(f"DELETE m[?] FROM {name} WHERE pk = ? AND ck = ?")
+    captured.execute(prepared, ("a", 1, 1))
+    captured.execute(prepared.bind(("b", 1, 1)))
+    captured.execute(SimpleStatement(f"UPDATE {name} SET u = {{a: 1}}, u.b = 'x' WHERE pk = 1 AND ck = 1".replace(", u.b = 'x'", "")))
+    captured.execute(
+        f"BEGIN BATCH UPDATE {name} SET v = ? WHERE pk = 2 AND ck = 1; INSERT INTO {name} (pk, ck, v) VALUES (?, 2, ?); APPLY BATCH",
+        (1, 2, 3),
+    )
+    (row,) = captured.execute(f"SELECT v, s, u FROM {name} WHERE pk = 1")
+    assert (row.v, row.s, row.u.a, row.u.b) == (6, "later", 1, None)
+    now = int(time.time())
+    logged = log_rows(cql, table)
+    assert [int.from_bytes(row[OPERATION] or b"", "big") for row in logged] == [2, 1, 1, 1, 1, 1, 1, 1, 2, 1]
+    assert server_rows(cql, table) == model_rows(table, from_log(table, logged, now).rows(table, now))
+    (kept,) = captured.execute(f'SELECT TTL("{OPERATION}") AS ttl FROM {table_name(log_table(table).name)} LIMIT 1')
+    assert 86_000 < kept.ttl <= 86_400
+
+
+def test_what_cannot_be_logged_is_refused_and_not_written(cql: CqlSession, table: CqlTable) -> None:
+    captured = capture(cql, [table.name], ONE)
+    name = table_name(table.name)
+    cql.execute(f"CREATE TABLE {name}2 (pk int PRIMARY KEY, v int)")
+    captured.execute(f"INSERT INTO {name}2 (pk, v) VALUES (1, 2)")
+    for statement, said in (
+        (f"INSERT INTO {name} (pk, ck, v) VALUES (1, 1, 1) IF NOT EXISTS", "condition"),
+        (f"UPDATE {name} SET v = 1 WHERE pk = 1 AND ck = 1 IF v = 0", "condition"),
+        (f"INSERT INTO {name} JSON '{{}}'", "JSON"),
+        (f"UPDATE {name} SET v = 1 WHERE pk = 1", "primary key"),
+        (f"UPDATE {name} SET s = toJson(1) WHERE pk = 1", "server alone"),
+        (f"UPDATE {name} SET nothing = 1 WHERE pk = 1 AND ck = 1", "no column nothing"),
+        (f"UPDATE {name} SET l[3] = 1 WHERE pk = 1 AND ck = 1", "out of bound"),
+        (
+            f"BEGIN BATCH UPDATE {name} SET v = 1 WHERE pk = 1 AND ck = 1; UPDATE {name}2 SET v = 1 WHERE pk = 1; APPLY BATCH",
+            "not captured",
+        ),
+        (f"UPDATE {name} SET v = 99999999999 WHERE pk = 1 AND ck = 1", "no value of type int"),
+        (f"UPDATE {name} USING TIMESTAMP 0 SET v = 1 WHERE pk = 1 AND ck = 1", ""),
+    ):
+        if said:
+            with pytest.raises(DefiniteError, match=said):
+                captured.execute(statement)
+        else:
+            captured.execute(statement)
+    assert len(log_rows(cql, table)) == 1
+    assert [row.v for row in captured.execute(f"SELECT v FROM {name}2")] == [2]
+
+
+def test_lists_are_named_by_what_table_and_log_know(cql: CqlSession, table: CqlTable) -> None:
+    name = table_name(table.name)
+    row = "WHERE pk = 1 AND ck = 1"
+    one, two = (capture(cql, [table.name], ONE, options) for options in (None, IMAGES))
+    one.execute(f"UPDATE {name} SET l = [1, 2, 3] {row}")
+    two.execute(f"UPDATE {name} SET l = [0] + l {row}")
+    one.execute(f"UPDATE {name} SET l[0] = 10 {row}")
+    two.execute(f"UPDATE {name} SET l = l - [2] {row}")
+    one.execute(f"DELETE l[1] FROM {name} {row}")
+    now = int(time.time())
+    (shown,) = cql.execute(f"SELECT l FROM {name}")
+    assert shown.l == [10, 3]
+    assert server_rows(cql, table) == model_rows(table, from_log(table, log_rows(cql, table), now).rows(table, now))
+
+    key = list(from_log(table, log_rows(cql, table), now).list_elements(table, (b"\0\0\0\1",), (b"\0\0\0\1",), "l", now))[1][0]
+    two.execute(f"UPDATE {name} SET l[SCYLLA_TIMEUUID_LIST_INDEX({UUID(bytes=key)})] = 30 {row}")
+    one.execute(f"UPDATE {name} SET l[SCYLLA_TIMEUUID_LIST_INDEX(?)] = ? {row}".replace("(?)", f"({UUID(bytes=key)})"), (31,))
+    assert cql.execute(f"SELECT l FROM {name}")[0].l == [10, 31]
+    with pytest.raises(DefiniteError, match="Cassandra chooses the keys of lists itself"):
+        one.execute(f"UPDATE {name} SET l[SCYLLA_TIMEUUID_LIST_INDEX(50554d6e-29bb-11e5-b345-feff819cdc9f)] = 1 {row}")
+
+    cql.execute(f"UPDATE {name} SET l = l + [4] {row}")
+    with pytest.raises(DefiniteError, match="keys of the elements of l are not known"):
+        one.execute(f"UPDATE {name} SET l[0] = 11 {row}")
+    with pytest.raises(DefiniteError, match="keys of the elements of l are not known"):
+        two.execute(f"UPDATE {name} SET v = 1 {row}")
+    one.execute(f"UPDATE {name} SET v = 2 {row}")
+    one.execute(f"UPDATE {name} SET l = [5, 6] {row}")
+    two.execute(f"UPDATE {name} SET l[1] = 7 {row}")
+    now = int(time.time())
+    assert server_rows(cql, table) == model_rows(table, from_log(table, log_rows(cql, table), now).rows(table, now))
+
+
+def test_definitions_change_with_their_logs(cql: CqlSession, table: CqlTable) -> None:
+    captured = capture(cql, [table.name], ONE)
+    name = table_name(table.name)
+    captured.execute(f"ALTER TABLE {name} ADD n set<int>")
+    captured.execute(f"ALTER TYPE {table.name.database}.ut ADD c int")
+    captured.execute(f"INSERT INTO {name} (pk, ck, n, u) VALUES (1, 1, {{3}}, {{c: 4}})")
+    captured.execute(f"ALTER TABLE {name} DROP m")
+    captured.execute(f"UPDATE {name} SET v = 1 WHERE pk = 1 AND ck = 1")
+    altered = describe(cql, table.name)
+    assert captured.tables[table.name] == altered
+    assert describe(cql, log_table(table).name) == log_table(altered)
+    now = int(time.time())
+    assert server_rows(cql, altered) == model_rows(altered, from_log(altered, log_rows(cql, altered), now).rows(altered, now))
+
+
+def test_streams_are_those_of_the_generation_that_operates(cql: CqlSession, keyspace: str, table: CqlTable) -> None:
+    scylla_tables.create_tables(cql, keyspace)
+    first = scylla_tables.add_generation(cql, keyspace, scylla_tables.make_generation(1_000, ranges=3, streams=2))
+    second = scylla_tables.add_generation(cql, keyspace, scylla_tables.make_generation(2_000_000, ranges=5))
+    captured = capture(cql, [table.name], keyspace)
+    name = table_name(table.name)
+    for key in range(12):
+        captured.execute(f"INSERT INTO {name} (pk, ck) VALUES ({key}, 0) USING TIMESTAMP 1500000")
+        captured.execute(f"INSERT INTO {name} (pk, ck) VALUES ({key}, 0) USING TIMESTAMP 2500000000")
+    streams = {bool(micros(UUID(bytes=row[TIME] or b"")) > 2_000_000_000): set() for row in log_rows(cql, table)}
+    for row in log_rows(cql, table):
+        streams[micros(UUID(bytes=row[TIME] or b"")) > 2_000_000_000].add(row[STREAM])
+        token = scylla_tables.token_of([row["pk"] or b""])
+        owner = next(found for end, found in (first if row[STREAM] in first.streams else second).ranges if token <= end)
+        assert row[STREAM] in owner
+    assert streams[False] <= set(first.streams)
+    assert streams[True] <= set(second.streams)
+    assert len(streams[True]) > 1
+    assert all(row[END] == b"\1" for row in log_rows(cql, table))
+
+
+def test_the_driver_s_own_session_and_a_default_life(cql: CqlSession, table: CqlTable) -> None:
+    """A plain session of the driver's is taken; a table's default TTL is in the log."""
+    cql.execute(f"ALTER TABLE {table_name(table.name)} WITH default_time_to_live = 5000")
+    with connect(cql.address) as other:
+        captured = capture(other.driver, [table.name], ONE)
+        assert isinstance(captured, CapturedSession)
+        captured.execute(f"INSERT INTO {table_name(table.name)} (pk, ck, v) VALUES (1, 1, 1)")
+    (row,) = log_rows(cql, table)
+    assert int.from_bytes(row["cdc$ttl"] or b"", "big") == 5000
