@@ -23,6 +23,7 @@ from headrace.kafka.message_kernels import DESTROY, ERROR, FUNCTIONS, HEADER_AT,
 _CONSUMER: Final = 1
 _OK: Final = 0
 _TEXT_BYTES: Final = 512
+_ASKING_MS: Final = 1000
 _OLDEST, _NEWEST = 0x01060000, 0x03000000
 """Versions of librdkafka that are known to have, or bound to keep, what is called here."""
 _HEAR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -40,6 +41,10 @@ _CALLED: Final[dict[str, tuple[Any, ...]]] = {
     "rd_kafka_queue_destroy": (None, _P),
     "rd_kafka_consumer_close": (_I, _P),
     "rd_kafka_destroy": (None, _P),
+    "rd_kafka_topic_new": (_P, _P, _S, _P),
+    "rd_kafka_topic_destroy": (None, _P),
+    "rd_kafka_metadata": (_I, _P, _I, _P, ctypes.POINTER(_P), _I),
+    "rd_kafka_metadata_destroy": (None, _P),
     "rd_kafka_topic_partition_list_new": (_P, _I),
     "rd_kafka_topic_partition_list_add": (_P, _P, _S, ctypes.c_int32),
     "rd_kafka_topic_partition_list_set_offset": (_I, _P, _S, ctypes.c_int32, ctypes.c_int64),
@@ -102,6 +107,7 @@ class BatchConsumer:
         self._client = self._made(settings)
         self._called["poll_set_consumer"](self._client)
         self._queue = self._called["queue_get_consumer"](self._client)
+        self._topics: dict[str, int] = {}
 
     def _made(self, settings: Mapping[str, str]) -> int:
         wanted = self._called["conf_new"]()
@@ -120,6 +126,7 @@ class BatchConsumer:
 
     def turn_to(self, topic: str, partition: int, offset: int) -> None:
         """Go on there, and only there."""
+        self._ask_about(topic)
         places = self._called["topic_partition_list_new"](1)
         try:
             self._called["topic_partition_list_add"](places, topic.encode(), partition)
@@ -129,6 +136,19 @@ class BatchConsumer:
             self._called["topic_partition_list_destroy"](places)
         if code != _OK:
             raise KafkaException(KafkaError(code))
+
+    def _ask_about(self, topic: str) -> None:
+        """Let the client know a topic: by itself it asks about new ones once a second."""
+        if topic in self._topics:
+            return
+        handle = self._called["topic_new"](self._client, topic.encode(), None)
+        if handle is None:
+            raise KafkaException(KafkaError(self._called["last_error"]()))
+        self._topics[topic] = handle
+        told = _P()
+        # What fails here fails once more when messages are waited for, and is told then.
+        if self._called["metadata"](self._client, 0, handle, ctypes.byref(told), _ASKING_MS) == _OK:
+            self._called["metadata_destroy"](told)
 
     @contextmanager
     def taken(self, most: int, timeout_s: float) -> Iterator[Numbers]:
@@ -154,6 +174,8 @@ class BatchConsumer:
         return found
 
     def close(self) -> None:
+        for handle in self._topics.values():
+            self._called["topic_destroy"](handle)
         self._called["queue_destroy"](self._queue)
         self._called["consumer_close"](self._client)
         self._called["destroy"](self._client)
