@@ -86,7 +86,8 @@ class LocalTopicPipe:
 
         def over(task: RecordTask) -> list[Report]:
             self.rounds += 1
-            return [report for piece in pieces for report in pickle.loads(pickle.dumps(task)).run([piece])]
+            read = [piece for piece in pieces if task.reads(piece.topic)]
+            return [report for piece in read for report in pickle.loads(pickle.dumps(task)).run([piece])]
 
         self.batches.run(over, self.number)
         if commit:

@@ -233,7 +233,7 @@ def test_an_envelopes_images(made: Made) -> None:
     assert events.before.to_pylist()[1:3] == [row(1), dict.fromkeys(row(1))]
     assert events.source["pos"].to_pylist() == [10, 20, 30, 40]
     assert events.source["ts_us"].to_pylist() == [5000] * 4
-    assert events.source["gtid"].null_count == 4
+    assert events.source["lsn"].null_count == 4
     asked = AvroParser(DebeziumChoices(), made.repository).parse(
         records([(None, made.encode(ENVELOPE, values[1]))]), np.array([0]), ("note",)
     )

@@ -22,7 +22,8 @@ from headrace.sources.debezium.fetching import OffsetRange, reading_error
 from headrace.sources.debezium.versions import Order, Rule, Tail
 from headrace.spark.checkpoint import initial_offset
 from headrace.spark.faults import decode, encode
-from headrace.spark.records import KafkaAway, kafka_failure, ranges_of, told_apart
+from headrace.spark.record_reports import IGNORED
+from headrace.spark.records import KafkaAway, chosen_ranges, kafka_failure, ranges_of, told_apart
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -172,3 +173,11 @@ def test_a_topic_that_goes_away_or_back_while_it_is_read_halts(tmp_path: Path, n
 
 def _planned(offsets: str) -> str:
     return f"v1\n{{}}\n{offsets}"
+
+
+def test_topics_of_tables_that_are_not_chosen_are_not_fetched() -> None:
+    wanted, other = OffsetRange("srv.shop.goods", 0, 3, 9), OffsetRange("srv.shop.logs", 1, 0, 70)
+    ranges, told = chosen_ranges([wanted, other], lambda topic: topic == wanted.topic)
+    assert ranges == [wanted]
+    assert [(report.kind, report.changes) for report in told] == [(IGNORED, 70)]
+    assert "srv.shop.logs" in told[0].subject

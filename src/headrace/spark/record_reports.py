@@ -84,11 +84,6 @@ class Done:
         self._kept_bytes += size
         return one
 
-    def pass_over(self, records: Records) -> None:
-        self._records += records.rows
-        why = f"topic {records.topic} is of a table that is not chosen"
-        self._ignored[why] = self._ignored.get(why, 0) + records.rows
-
     def leave_out(self, block: ChangeBlock) -> None:
         why = f"table {block.schema.name} is not chosen"
         self._ignored[why] = self._ignored.get(why, 0) + block.changes

@@ -31,7 +31,7 @@ from headrace.sources.debezium.records import Decoded, Records
 from headrace.spark.checkpoint import initial_offset, offset_of
 from headrace.spark.faults import carried, decode
 from headrace.spark.logs import mark_log
-from headrace.spark.record_reports import Done
+from headrace.spark.record_reports import IGNORED, Done
 from headrace.spark.stream import BatchStream, run_task, spark_failure
 from headrace.spark.tasks import Report, Retry, report_batch
 
@@ -129,19 +129,31 @@ class RecordStream(BatchStream):
 
         super().__init__(session, planned_frame(session, subscription), checkpoint, batch)
 
-    def _over(self, session: SparkSession, ranges: Sequence[OffsetRange], task: Any) -> list[Report]:
+    def _over(self, session: SparkSession, whole: Sequence[OffsetRange], task: RecordTask) -> list[Report]:
+        ranges, passed = chosen_ranges(whole, task.reads)
         if not ranges:
-            return []
+            return passed
         # Rows made by Spark itself: a frame from Python's data would start a Python worker of another kind.
         works = array(*(lit(json.dumps(one.to_json())) for one in ranges))
         frame = session.range(0, len(ranges), 1, len(ranges)).select(works[col("id").cast("int")].alias("work"))
         try:
-            return run_task(frame, task)
+            return passed + run_task(frame, task)
         except TransientError as error:
             raise told_apart(error) from error
 
     def _translated(self, error: Exception) -> HeadraceError:
         return decode(str(error)) or kafka_failure(str(error), self._address) or spark_failure(error)
+
+
+def chosen_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
+    """What is fetched, and reports of what is not because nobody wants it: how many offsets, of which some may be holes."""
+    ranges, passed = [], []
+    for one in whole:
+        if reads(one.topic):
+            ranges.append(one)
+        else:
+            passed.append(Report(IGNORED, f"topic {one.topic} is of a table that is not chosen", one.end - one.start, 0, 0, ""))
+    return ranges, passed
 
 
 def told_apart(error: TransientError) -> TransientError:
@@ -214,18 +226,19 @@ class RecordTask:
             reports = self.run(records for work in works for records in self.fetch(OffsetRange(*work)))
         yield report_batch(reports)
 
+    def reads(self, topic: str) -> bool:
+        """Whether records of a topic are read at all."""
+        return self.left_out is None or not self.left_out(topic)
+
     def run(self, pieces: Iterable[Records]) -> list[Report]:
         """Read and write; what is left for the driver."""
         done = Done()
         writer = self.sink.writer()
         try:
             for records in pieces:
-                if self.left_out is not None and self.left_out(records.topic):
-                    done.pass_over(records)
-                else:
-                    self._copy(records, writer, done)
-                    if self.news is not None and any(map(self.news, done.found)):
-                        break
+                self._copy(records, writer, done)
+                if self.news is not None and any(map(self.news, done.found)):
+                    break
         finally:
             writer.close()
         return done.reports()

@@ -29,7 +29,6 @@ CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = (ord(letter) for letter in "cu
 SOURCE: Final = pa.schema(
     [
         ("connector", pa.string()),
-        ("name", pa.string()),
         ("db", pa.string()),
         ("schema", pa.string()),
         ("table", pa.string()),
@@ -39,7 +38,6 @@ SOURCE: Final = pa.schema(
         ("row", pa.int64()),
         ("lsn", pa.int64()),
         ("server_id", pa.int64()),
-        ("gtid", pa.string()),
         ("ts_us", pa.int64()),
     ]
 )
@@ -62,7 +60,7 @@ class Events:
     """The row put there or taken away: the columns of `fields.row`, in wire types, of as many rows as there are events. A value is NULL if
     the event says null, or does not hold the field."""
     source: pa.RecordBatch
-    """Of schema `SOURCE`."""
+    """Of schema `SOURCE`; columns that the parser was not asked for are NULL."""
     has_before: npt.NDArray[np.bool_]
     """Which updates say what the row was before."""
     before: pa.RecordBatch

@@ -21,12 +21,13 @@ from headrace.sources.debezium.columns import DECIMAL
 from headrace.sources.debezium.events import wire_type
 from headrace.sources.debezium.fields import Field, Wire
 from headrace.sources.debezium.json_program import Path, Program
-from headrace.sources.debezium.json_scan import Kinds, Places, Table, scan
-from headrace.sources.debezium.json_values import FINE, TOO_BIG, copy_tokens, read_whole
+from headrace.sources.debezium.json_scan import KINDS, Kinds, Places, Table, scan
+from headrace.sources.debezium.json_values import FINE, TOO_BIG, copy_tokens, pick, read_whole, tokens_size
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
+_PADDING: Final = 208
 _TEXTS: Final = 1 << grammar.TEXT | 1 << grammar.ESCAPED
 _NUMBERS: Final = 1 << grammar.WHOLE | 1 << grammar.NUMBER
 _SPECIAL: Final = ("NaN", "Infinity", "-Infinity")
@@ -90,9 +91,12 @@ class Scanned:
     def __init__(self, texts: Texts, program: Program) -> None:
         self.texts, self._slots = texts, program.slots
         rows, slots = len(texts), max(len(program.slots), 1)
-        self._begins = np.empty((slots, rows), dtype=np.int32)
-        self._ends = np.empty((slots, rows), dtype=np.int32)
-        self._kinds = np.zeros((slots, rows), dtype=np.uint8)
+        # Rows of a length that is a power of two would all be written through the same lines of a cache.
+        wide = rows + _PADDING
+        self._begins = np.empty((slots, wide), dtype=np.int32)
+        self._ends = np.empty((slots, wide), dtype=np.int32)
+        self._kinds = np.zeros((slots, wide), dtype=np.uint8)
+        self._counts = np.zeros((slots, KINDS), dtype=np.int64)
         self._status = np.empty((rows, 2), dtype=np.int64)
         self._unknown = np.zeros((rows, 2), dtype=np.int64)
         scratch = np.empty(6 * program.longest_name + 8, dtype=np.uint8)
@@ -106,6 +110,7 @@ class Scanned:
             self._begins,
             self._ends,
             self._kinds,
+            self._counts,
             self._status,
             self._unknown,
             scratch,
@@ -135,7 +140,12 @@ class Scanned:
 
     def kinds(self, path: Path) -> Kinds:
         slot = self._slots.get(path)
-        return np.zeros(len(self), dtype=np.uint8) if slot is None else self._kinds[slot]
+        return np.zeros(len(self), dtype=np.uint8) if slot is None else self._kinds[slot, : len(self)]
+
+    def counts(self, path: Path) -> Table:
+        """How many values of each kind there are, those of texts that cannot be read among them; of ABSENT, none."""
+        slot = self._slots.get(path)
+        return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
 
     def values(self, path: Path) -> Values:
         """The places of one value in all texts."""
@@ -143,7 +153,8 @@ class Scanned:
         if slot is None:
             nothing = np.zeros(len(self), dtype=np.int32)
             return Values(self, path, nothing, nothing, np.zeros(len(self), dtype=np.uint8))
-        return Values(self, path, self._begins[slot], self._ends[slot], self._kinds[slot])
+        rows = len(self)
+        return Values(self, path, self._begins[slot, :rows], self._ends[slot, :rows], self._kinds[slot, :rows])
 
     def _spot(self, row: int) -> str:
         """Where in the text, and what is there."""
@@ -168,13 +179,10 @@ class Values:
 
     def or_else(self, mask: Mask, other: Values) -> Values:
         """These where the mask is true, the other's elsewhere."""
-        return Values(
-            self._scanned,
-            self._path,
-            np.where(mask, self._begins, other._begins),
-            np.where(mask, self._ends, other._ends),
-            np.where(mask, self.kinds, other.kinds),
-        )
+        rows = len(mask)
+        found = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.uint8)
+        pick(mask.view(np.uint8), self._begins, self._ends, self.kinds, other._begins, other._ends, other.kinds, *found)
+        return Values(self._scanned, self._path, *found)
 
     def only(self, mask: Mask) -> Values:
         """These where the mask is true, nothing elsewhere."""
@@ -223,12 +231,12 @@ class Values:
         single = (self.kinds == grammar.TEXT) & (self._ends - self._begins == 1)
         return np.where(single, self._scanned.texts.data[np.where(single, self._begins, 0)], np.uint8(0))
 
-    def text_or_truth(self) -> pa.StringArray:
-        """Texts; true and false are the texts that they look like."""
-        truths = (self.kinds == grammar.TRUE) | (self.kinds == grammar.FALSE)
-        if not truths.any():
-            return self.text()
-        return self.raw(grammar.TRUE, grammar.FALSE, grammar.TEXT, grammar.ESCAPED)
+    def text_or_truth_if_any(self) -> pa.StringArray:
+        """Texts, and true and false as the texts that they look like; what is neither is NULL, and no problem."""
+        if not ((self.kinds == grammar.TRUE) | (self.kinds == grammar.FALSE)).any():
+            return self.text_if_any()
+        kinds = (grammar.TRUE, grammar.FALSE, grammar.TEXT, grammar.ESCAPED)
+        return self.only(np.isin(self.kinds, kinds)).raw(*kinds)
 
     def shown(self, row: int) -> str:
         """One value, for people."""
@@ -246,8 +254,7 @@ class Values:
 
     def _tokens(self, taken: int, expected: str) -> pa.StringArray:
         rows = len(self.kinds)
-        chosen = (taken >> self.kinds.astype(np.int64) & 1).astype(np.bool_)
-        size = int(np.sum(self._ends[chosen] - self._begins[chosen], dtype=np.int64)) if chosen.any() else 0
+        size = tokens_size(self._begins, self._ends, self.kinds, taken)
         offsets, out = np.empty(rows + 1, dtype=np.int32), np.empty(size + 64, dtype=np.uint8)
         valid, bad = np.empty(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint8)
         if copy_tokens(self._scanned.texts.data, self._begins, self._ends, self.kinds, taken, offsets, out, valid, bad):

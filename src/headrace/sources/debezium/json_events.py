@@ -33,7 +33,7 @@ from headrace.sources.debezium.records import Records
 Infer = Callable[[Sequence[dict[str, Any]]], tuple[Field, ...]]
 """The fields of rows that nothing describes."""
 
-_OPS: Final = np.frombuffer(b"cudrtm", dtype=np.uint8)
+_IS_OP: Final = np.isin(np.arange(256), np.frombuffer(b"cudrtm", dtype=np.uint8))
 _SHAPES: Final = {
     grammar.TRUE: "boolean",
     grammar.FALSE: "boolean",
@@ -44,6 +44,8 @@ _SHAPES: Final = {
     grammar.OBJECT: "map",
     grammar.ARRAY: "map",
 }
+_ONLY_TOLD: Final = frozenset({"connector", "db", "schema", "table", "snapshot"})
+"""Parts of an event's source that are asked for only where something is not known yet: what is no text there says nothing."""
 _HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
 _MOST_ROUNDS: Final = 8
 _MOST_STRANGERS: Final = 256
@@ -54,8 +56,10 @@ _MOST_REQUIRED: Final = 62
 class JsonParser:
     """Turns JSON records of one table, or of one topic, into events. Belongs to a task."""
 
-    def __init__(self, choices: DebeziumChoices, expected: RowFields | None, infer: Infer) -> None:
+    def __init__(self, choices: DebeziumChoices, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
+        """`asked`: the columns of `SOURCE` that are read, the others stay NULL; None: all."""
         self._choices, self._expected, self._infer = choices, expected, infer
+        self._asked = frozenset(SOURCE.names) if asked is None else asked
         self.saw_flat = False
         """Whether flat rows were among what was parsed, and which of them say so when they are deleted."""
         self.saw_deleted = False
@@ -91,7 +95,7 @@ class JsonParser:
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
         self.saw_flat |= what is What.FLAT
         self.saw_deleted |= layout.deleted is not None
-        made = _Reading(scanned, layout, what, before, described=part.value is not None).events(rows[part.rows])
+        made = _Reading(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
         return made, scanned.problems, 0, ""
 
     def _what(self, part: Part, records: Records, rows: Rows) -> What:
@@ -243,10 +247,8 @@ def _shapes(scanned: Scanned, layout: Layout) -> dict[str, set[str]]:
     sides = [side for side in (layout.after, layout.before) if side is not None]
     found: dict[str, set[str]] = {}
     for field in layout.fields.row:
-        kinds = np.zeros(grammar.ARRAY + 1, np.int64)
-        for side in sides:
-            kinds += np.bincount(scanned.kinds((*side, field.name)), minlength=len(kinds))
-        found[field.name] = {shape for kind, shape in _SHAPES.items() if kinds[kind]}
+        counts = [scanned.counts((*side, field.name)) for side in sides]
+        found[field.name] = {shape for kind, shape in _SHAPES.items() if any(count[kind] for count in counts)}
     return found
 
 
@@ -261,14 +263,17 @@ def _about_of(layout: Layout) -> dict[str, str]:
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
 class _Reading:
     """One scan's events."""
 
-    def __init__(self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, *, described: bool) -> None:
+    def __init__(
+        self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, source: frozenset[str], *, described: bool
+    ) -> None:
         self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
+        self._of_source = source
         self._written: dict[str, Field] = {}
         row = layout.fields.row
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
@@ -296,6 +301,8 @@ class _Reading:
         """Which fields are not there that must be, or whose columns have a default, as bits."""
         layout = self._layout
         found = np.zeros(len(op), np.int64)
+        if self._is_whole():
+            return found
         has_image = (op != TRUNCATE) & (op != MESSAGE)
         for place, field in enumerate(self._required()):
             kinds = self._scanned.kinds((*layout.after, field.name))
@@ -303,6 +310,14 @@ class _Reading:
                 kinds = np.where(deleted, self._scanned.kinds((*layout.before, field.name)), kinds)
             found |= ((kinds == grammar.ABSENT) & has_image).astype(np.int64) << place
         return found
+
+    def _is_whole(self) -> bool:
+        """Whether every row there is, on either side, holds every field that may be lacking; counted, which is cheaper than looking."""
+        scanned, layout = self._scanned, self._layout
+        if layout.before is None or scanned.problems:
+            return False
+        sides = [(side, int(scanned.counts(side)[grammar.OBJECT])) for side in (layout.after, layout.before)]
+        return all(int(scanned.counts((*side, field.name)).sum()) == rows for field in self._required() for side, rows in sides)
 
     def _required(self) -> list[Field]:
         row = self._layout.fields.row
@@ -329,7 +344,7 @@ class _Reading:
         scanned, layout = self._scanned, self._layout
         assert layout.before is not None
         op = self._letters(layout.op)
-        for row in np.flatnonzero(~np.isin(op, _OPS)).tolist():
+        for row in np.flatnonzero(~_IS_OP[op]).tolist():
             scanned.mark(row, _wrong_op(scanned, layout.op, row))
         after, before = scanned.kinds(layout.after), scanned.kinds(layout.before)
         for side, kinds in (("after", after), ("before", before)):
@@ -346,7 +361,7 @@ class _Reading:
         scanned, layout = self._scanned, self._layout
         said = scanned.kinds(layout.op) > grammar.NULL if layout.op else np.zeros(len(scanned), np.bool_)
         op = np.where(said, self._letters(layout.op), np.uint8(UPDATE)) if layout.op else np.full(len(scanned), UPDATE, np.uint8)
-        for row in np.flatnonzero(~np.isin(op, _OPS)).tolist():
+        for row in np.flatnonzero(~_IS_OP[op]).tolist():
             scanned.mark(row, _wrong_op(scanned, layout.op, row))
         if layout.deleted is not None:
             op = np.where(self._deleted(layout.deleted), np.uint8(DELETE), op)
@@ -400,12 +415,12 @@ class _Reading:
         columns: dict[str, pa.Array] = {}
         for name, kind in zip(SOURCE.names, SOURCE.types, strict=True):
             path = paths.get(name)
-            if path is None:
+            if path is None or name not in self._of_source:
                 columns[name] = pa.nulls(len(scanned), kind)
                 continue
             values = scanned.values(path)
-            if name == "snapshot":
-                columns[name] = values.text_or_truth()
+            if name in _ONLY_TOLD:
+                columns[name] = values.text_or_truth_if_any()
             else:
                 columns[name] = values.text() if pa.types.is_string(kind) else values.whole()
         if "ts_ms" in paths and columns["ts_us"].null_count:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, load_word, pointer_to, stack_slots
 from headrace.kernels.words import Slots, slots_of
 from headrace.sources.debezium.json_grammar import (
+    ARRAY,
     CUT,
     ESCAPED,
     NO_OBJECT,
@@ -40,6 +41,8 @@ before."""
 
 READ = "Array(uint8, 1, 'C', readonly=True)"
 """Bytes that others own; they may be writable too."""
+KINDS = ARRAY + 1
+"""How many kinds of values there are."""
 MAX_LEVELS = 16
 """How deep a program may be."""
 
@@ -64,7 +67,7 @@ def _find_member(
 
 @compiled(
     f"void({READ}, int64[::1], int64[::1], uint8[::1], int64[:, ::1], int64[:, ::1],"
-    " int32[:, ::1], int32[:, ::1], uint8[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1])"
+    " int32[:, ::1], int32[:, ::1], uint8[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1])"
 )
 def scan(
     data: Bytes,
@@ -76,15 +79,17 @@ def scan(
     begins: Places,
     ends: Places,
     kinds: Kinds,
+    counts_table: Table,
     status: Table,
     unknown: Table,
     scratch_data: Bytes,
 ) -> None:
     """Scan the texts data[starts[i]:stops[i]) by a program. For text i and slot s: the place [begins[s, i], ends[s, i]) of a value of
-    kind kinds[s, i], all zero before; status[i]: what is wrong, and where; unknown[i]: the first name that a strict node does not list."""
+    kind kinds[s, i], all zero before; counts[s, k]: how many values of each kind; status[i]: what is wrong, and where; unknown[i]: the
+    first name that a strict node does not list. Rows of `begins`, `ends` and `kinds` may be longer than there are texts."""
     buf, names, scratch = pointer_to(data), pointer_to(names_data), pointer_to(scratch_data)
     names_size, scratch_size = len(names_data), len(scratch_data)
-    nodes, members = slots_of(nodes_table), slots_of(members_table)
+    nodes, members, counts = slots_of(nodes_table), slots_of(members_table), slots_of(counts_table)
     kind = stack_slots(1)
     stack_node, stack_next, stack_slot = stack_slots(16), stack_slots(16), stack_slots(16)
     for i in range(len(starts)):
@@ -127,13 +132,17 @@ def scan(
             first, count = nodes[node + FIRST], nodes[node + COUNT]
             expected = stack_next[level]
             found = -1
-            if expected < first + count:
+            # A member may be left out: the one after it is as likely as any.
+            last = min(expected + 2, first + count)
+            while expected < last:
                 member = expected * MEMBER_COLUMNS
                 size = members[member + NAME_SIZE]
                 fits = members[member + PLAIN] != 0 and at + size + 1 < limit and byte_at(buf, at + 1 + size) == 34
                 if fits and same_name(buf, at + 1, names, members[member + NAME_AT], size, limit, names_size):
                     found = expected
                     at += size + 2
+                    break
+                expected += 1
             if found < 0:
                 close = text_end(buf, at + 1, limit, kind)
                 if close < 0:
@@ -175,6 +184,7 @@ def scan(
             begins[slot, i] = at
             if members[member + CHILD] >= 0 and byte_at(buf, at) == 123:
                 kinds[slot, i] = OBJECT
+                counts[slot * KINDS + OBJECT] += 1
                 level += 1
                 stack_slot[level], stack_node[level] = slot, members[member + CHILD]
                 stack_next[level] = nodes[members[member + CHILD] * NODE_COLUMNS + FIRST]
@@ -185,6 +195,7 @@ def scan(
                 problem = after
                 break
             kinds[slot, i] = kind[0]
+            counts[slot * KINDS + kind[0]] += 1
             if kind[0] == TEXT or kind[0] == ESCAPED:
                 begins[slot, i], ends[slot, i] = at + 1, after - 1
             else:

@@ -6,7 +6,14 @@ by the scan: nothing here looks beyond them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, pointer_to
 from headrace.kernels.words import copy_run
@@ -18,6 +25,23 @@ FINE, WRONG_KIND, TOO_BIG = range(3)
 
 _U64 = np.uint64
 _LEAST = -(1 << 63)
+_AHEAD = 16
+"""So many values ahead memory is asked for: those of one column are as far apart as their texts."""
+
+
+def _type_prefetch(typingctx: Any, buf: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+        # To be read, into all caches.
+        builder.call(function, [builder.gep(args[0], [args[1]]), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.CPointer(types.uint8), types.int64), generate  # type: ignore[no-untyped-call]
+
+
+_prefetch = cast(Callable[[Pointer, int], None], intrinsic(_type_prefetch))
 
 
 @compiled("boolean(CPointer(uint8), int64, int64, int64[::1], int64)", inlined=True)
@@ -45,6 +69,8 @@ def read_whole(data: Bytes, begins: Places, ends: Places, kinds: Kinds, out: Tab
     buf = pointer_to(data)
     count = 0
     for i in range(len(kinds)):
+        if i + _AHEAD < len(kinds) and kinds[i + _AHEAD] == WHOLE:
+            _prefetch(buf, begins[i + _AHEAD])
         kind = kinds[i]
         valid[i] = kind == WHOLE
         if kind == WHOLE:
@@ -59,6 +85,37 @@ def read_whole(data: Bytes, begins: Places, ends: Places, kinds: Kinds, out: Tab
     return count
 
 
+@compiled("int64(int32[::1], int32[::1], uint8[::1], int64)")
+def tokens_size(begins: Places, ends: Places, kinds: Kinds, taken: int) -> int:
+    """How long the values are, as they are written, that `copy_tokens` copies."""
+    size = 0
+    for i in range(len(kinds)):
+        if taken >> int(kinds[i]) & 1:
+            size += ends[i] - begins[i]
+    return size
+
+
+@compiled("void(uint8[::1], int32[::1], int32[::1], uint8[::1], int32[::1], int32[::1], uint8[::1], int32[::1], int32[::1], uint8[::1])")
+def pick(
+    mask: Kinds,
+    begins: Places,
+    ends: Places,
+    kinds: Kinds,
+    other_begins: Places,
+    other_ends: Places,
+    other_kinds: Kinds,
+    out_begins: Places,
+    out_ends: Places,
+    out_kinds: Kinds,
+) -> None:
+    """The places of the first where the mask is not 0, of the other elsewhere."""
+    for i in range(len(mask)):
+        first = mask[i] != 0
+        out_begins[i] = begins[i] if first else other_begins[i]
+        out_ends[i] = ends[i] if first else other_ends[i]
+        out_kinds[i] = kinds[i] if first else other_kinds[i]
+
+
 @compiled(f"int64({READ}, int32[::1], int32[::1], uint8[::1], int64, int32[::1], uint8[::1], uint8[::1], uint8[::1])")
 def copy_tokens(
     data: Bytes, begins: Places, ends: Places, kinds: Kinds, taken: int, offsets: Places, out_data: Bytes, valid: Kinds, bad: Kinds
@@ -70,6 +127,8 @@ def copy_tokens(
     count, to = 0, 0
     offsets[0] = 0
     for i in range(len(kinds)):
+        if i + _AHEAD < len(kinds) and taken >> int(kinds[i + _AHEAD]) & 1:
+            _prefetch(buf, begins[i + _AHEAD])
         kind = int(kinds[i])
         valid[i] = taken >> kind & 1
         if valid[i]:

@@ -50,7 +50,7 @@ from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
 from headrace.sources.debezium.snapshots import Snapshot, snapshots_in
 from headrace.sources.debezium.values import default_text
-from headrace.sources.debezium.versions import Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
+from headrace.sources.debezium.versions import ASKED_OF_LOGS, Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
 
 _AVRO_MAGIC: Final = 0
 _KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
@@ -173,7 +173,9 @@ class Reading:
         return self._expected.setdefault(table, expected_fields(known.schema, self._choices))
 
     def _json_parser(self, table: TableName | None) -> JsonParser:
-        return JsonParser(self._choices, self._expected_of(table), infer_fields)
+        known = self._known(table)
+        by_log = known is not None and known.order is not None and known.order.rule is Rule.BINLOG and known.schema.row_key
+        return JsonParser(self._choices, self._expected_of(table), infer_fields, ASKED_OF_LOGS if by_log else None)
 
     def _avro_parser(self, table: TableName | None) -> EventParser:
         from headrace.sources.debezium.avro_events import AvroParser, repository_at

@@ -47,6 +47,10 @@ class Rule(StrEnum):
     OFFSET = "offset"
 
 
+ASKED_OF_LOGS: Final = frozenset({"file", "pos", "row", "server_id", "ts_us"})
+"""Where the rule is the place in a binary log, and the table is known and has a key, nothing else is asked of an event's source."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """How a table's changes are ordered, for good."""
