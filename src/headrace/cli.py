@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import logging
 import math
@@ -11,7 +12,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.pipes.settings import PipeSettings
     from headrace.pipes.settings_file import Chosen
     from headrace.pipes.verification import Sample
+    from headrace.pipes.verifying.result import TableResult
     from headrace.sinks.base import Sink
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
@@ -158,27 +160,33 @@ def _check_no_topics(arguments: argparse.Namespace) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
-    from headrace.pipes.settings_file import read_settings
-    from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
-    from headrace.pipes.verifying.pipes import find_watermark, known_pipe, pipe_in_sink
-    from headrace.pipes.verifying.result import TableResult, Verdict
-    from headrace.pipes.verifying.view import choose_view, overall, result_lines, results_json
-
     if is_kafka(arguments.source):
         raise DefiniteError(
             "topics hold changes, and no rows to compare a copy with",
             place="the source of verify",
             hint="give the database that the connector reads: mysql://user:password@host:port/db",
         )
+    if is_cql(arguments.source):
+        from headrace.pipes.scylla.verify_command import verified
+
+        return _tell_results(arguments, verified(arguments, functools.partial(_selection, arguments)))
+    return _tell_results(arguments, _verified(arguments))
+
+
+def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
+    from headrace.pipes.settings_file import read_settings
+    from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
+    from headrace.pipes.verifying.pipes import find_watermark, known_pipe, pipe_in_sink
+    from headrace.pipes.verifying.view import choose_view
+
     address = parse_mysql_url(arguments.source)
-    results: list[TableResult] = []
     with open_sink(arguments.sink) as named:
         known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(named.sink.own_tables(), address, arguments.pipe)
         options = VerifyOptions(
             projection=known.carried(Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))),
             zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
             chunk_rows=arguments.chunk_rows,
-            sample=_sample(arguments.sample, arguments.seed),
+            sample=_sample(arguments),
             repair=arguments.repair,
             spark=SparkUse(arguments.spark),
             master=arguments.master,
@@ -187,34 +195,44 @@ def verify(arguments: argparse.Namespace) -> int:
         choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
         sink = replace(named.sink, choices=choices)
         watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
-        for result in verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view()):
-            results.append(result)
-            if not arguments.json:
-                print("\n".join(result_lines(result)), flush=True)
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())
+
+
+def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
+    from headrace.pipes.verifying.result import Verdict
+    from headrace.pipes.verifying.view import overall, result_lines, results_json
+
+    results: list[TableResult] = []
+    for result in found:
+        results.append(result)
+        if not arguments.json:
+            print("\n".join(result_lines(result)), flush=True)
     if arguments.json:
-        print(results_json(results, seed=options.sample.seed if options.sample is not None else None))
+        print(results_json(results, seed=arguments.seed if arguments.sample else None))
     else:
-        if options.sample is not None:
-            print(f"verify: a sample of {arguments.sample}, --seed {options.sample.seed}")
+        if arguments.sample:
+            print(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
         rows, different = sum(one.comparison.rows for one in results), sum(one.comparison.total for one in results)
         print(f"verify: {len(results)} tables, {rows} rows, {different} differences")
     return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
 
 
-def _sample(text: str, seed: int | None) -> Sample | None:
-    """`1%`, `0.5%` or a number of rows."""
+def _sample(arguments: argparse.Namespace) -> Sample | None:
+    """`1%`, `0.5%` or a number of rows. A seed that was not given is drawn."""
     from headrace.pipes.verification import Sample
 
+    text: str = arguments.sample
     if not text:
         return None
-    drawn = secrets.randbelow(1 << 31) if seed is None else seed
+    if arguments.seed is None:
+        arguments.seed = secrets.randbelow(1 << 31)
     try:
         share, rows = (float(text[:-1]) / 100, 0) if text.endswith("%") else (0.0, int(text))
     except ValueError:
         share = rows = 0
     if not (0 < share <= 1 or rows > 0):
         raise DefiniteError(f"{text!r} is no sample", hint="write --sample 1% or --sample 100000")
-    return Sample(drawn, share, rows)
+    return Sample(arguments.seed, share, rows)
 
 
 def check(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.cql.arrow import to_arrow
 from headrace.cql.canonical import canonical, shown
+from headrace.cql.encoding import encode
 from headrace.cql.types import CqlType, parse_type
 from testkit.cql_values import cql_types, cql_values, serialised, witnessed
 
@@ -29,7 +31,11 @@ def test_values_are_equal_just_where_their_bytes_are(drawn: tuple[CqlType, list[
     for one, other in zip(raw, found, strict=True):
         alone = canonical(kind, to_arrow(kind, pa.array([None, one, None], pa.binary()))[1:2]).to_pylist()
         assert alone == [other]
-        shown(kind, other)
+        # (Sets and maps are not in their own order here, and what is empty is nothing.)
+        if kind.name not in {"set", "map", "list", "vector", "tuple", "udt", "duration"}:
+            assert encode(kind, shown(kind, other)) == one
+        else:
+            shown(kind, other)
 
 
 def _plain(kind: CqlType, value: Any) -> Any:
@@ -70,7 +76,7 @@ def test_sets_and_maps_have_no_order_and_lists_have() -> None:
 def test_what_clickhouse_gives_is_what_arrow_has() -> None:
     uuids = pa.array([b"\1" * 16, None], pa.uuid())
     assert canonical(CqlType("uuid"), uuids).equals(canonical(CqlType("uuid"), pa.array([b"\1" * 16, None], pa.binary(16))))
-    assert _one("uuid", uuids) == ["01010101-0101-0101-0101-010101010101", None]
+    assert _one("uuid", uuids) == [UUID("01010101-0101-0101-0101-010101010101"), None]
     texts = canonical(CqlType("text"), pa.chunked_array([["a", None], [""]]))
     assert texts.equals(canonical(CqlType("text"), pa.array([b"a", None, b""])))
     zeros = canonical(CqlType("double"), pa.array([0.0, -0.0])).to_pylist()

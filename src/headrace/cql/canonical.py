@@ -7,7 +7,10 @@ compared by their bits. Columns in bulk; single values come back for people (`sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +34,13 @@ _NUMBERS: Final = {
     "timestamp": ("<i8", pa.int64()),
     "tinyint": ("<i1", pa.int8()),
 }
-_BYTES: Final = frozenset({"blob", "timeuuid", "uuid"})
+_MADE_OF: Final[dict[str, Callable[[bytes], object]]] = {
+    "blob": bytes,
+    "decimal": lambda raw: Decimal(raw.decode()),
+    "timeuuid": lambda raw: UUID(bytes=raw),
+    "uuid": lambda raw: UUID(bytes=raw),
+    "varint": int,
+}
 _DURATION: Final = (CqlType("int"), CqlType("int"), CqlType("bigint"))
 
 
@@ -61,14 +70,14 @@ def canonical(kind: CqlType, column: Array) -> Array:
 
 
 def shown(kind: CqlType, raw: bytes | None) -> object:
-    """One value of `canonical`'s, for people."""
+    """One value of `canonical`'s as Python has it, for people, and for `headrace.cql.encoding`."""
     if raw is None:
         return None
     if kind.name in _NUMBERS:
         value = np.frombuffer(raw, _NUMBERS[kind.name][0])[0].item()
         return bool(value) if kind.name == "boolean" else value
-    if kind.name in _BYTES:
-        return raw if kind.name == "blob" else f"{raw[:4].hex()}-{raw[4:6].hex()}-{raw[6:8].hex()}-{raw[8:10].hex()}-{raw[10:].hex()}"
+    if kind.name in _MADE_OF:
+        return _MADE_OF[kind.name](raw)
     parts = _parts(raw) if kind.args or kind.name == "duration" else []
     match kind.name:
         case "list" | "vector" | "set":

@@ -82,7 +82,7 @@ def verify_tables(
     selection: Selection,
     options: VerifyOptions | None = None,
     *,
-    watermark: Watermark | None = None,
+    watermark: Watermark[BinlogPosition] | None = None,
     view: VerifyView | None = None,
 ) -> Iterator[TableResult]:
     """Compare the selected tables; each result as soon as it is sure."""
@@ -97,9 +97,9 @@ def verify_tables(
 class _Verification:
     """One comparison under way."""
 
-    def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark | None, view: VerifyView) -> None:
+    def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
         self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
-        self._standing: Standing | None = None
+        self._standing: Standing[BinlogPosition] | None = None
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
 

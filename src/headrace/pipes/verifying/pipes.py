@@ -15,13 +15,14 @@ from headrace.model.schema import ZeroDates
 from headrace.pipes.registry import pipe_from
 from headrace.pipes.remembered import settings_of
 from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.verifying.watermark import Standing, Watermark, standing_of
+from headrace.pipes.verifying.watermark import P, Standing, Watermark, standing_of
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.positions import POSITIONS, read_progress
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress
+from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 
 _KAFKA: Final = "kafka://"
@@ -57,7 +58,7 @@ def known_pipe(path: str) -> KnownPipe:
     return _told_by(directory, state)
 
 
-def pipe_in_sink(own: OwnTables, address: MySQLAddress, name: str) -> KnownPipe:
+def pipe_in_sink(own: OwnTables, address: object, name: str) -> KnownPipe:
     """The pipe that the sink knows under a name, or for this source; what its state says counts, if that is on this machine."""
     entry = pipe_from(own, str(address), name)
     if entry is None:
@@ -81,9 +82,17 @@ def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
     )
 
 
-def find_watermark(sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float) -> Watermark | None:
+def find_watermark(
+    sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float
+) -> Watermark[BinlogPosition] | None:
     """The pipe to watch, by its name in the sink or by its state; else the only one that reads this source; None if that says nothing."""
-    own = sink.own_tables()
+    return watch(sink.own_tables(), str(address), pipe, known, wait_s, standing_of)
+
+
+def watch(
+    own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, standing: Callable[[Progress], Standing[P]]
+) -> Watermark[P] | None:
+    """The same, whatever the source's places are."""
     told = _pipes(own)
     if pipe and pipe not in told:
         known_ones = ", ".join(sorted(told)) or "none"
@@ -92,26 +101,23 @@ def find_watermark(sink: ClickHouseSink, address: MySQLAddress, pipe: str, known
     if not pipe and likely in told:
         pipe = likely
     if not pipe:
-        same = [name for name, source in told.items() if _server(source) == _server(str(address))]
+        same = [name for name, other in told.items() if _server(other) == _server(source)]
         if len(same) != 1:
             return None
         [pipe] = same
     if told[pipe].startswith(_KAFKA):
         # It stands at offsets of topics, which say nothing of the source's log.
         return None
-    return Watermark(pipe, _asking(own, pipe, known.directory), wait_s)
 
-
-def _asking(own: OwnTables, pipe: str, directory: StateDirectory | None) -> Callable[[], Standing]:
-    def ask() -> Standing:
+    def ask() -> Standing[P]:
         progress: Progress | None = read_progress(own, pipe)
         if progress is None:
             raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
-        found = standing_of(progress)
+        found = standing(progress)
         # A lock tells at once that a pipe has ended; its last word in the sink only after a while.
-        return found if directory is None else replace(found, is_running=directory.is_owned)
+        return found if known.directory is None else replace(found, is_running=known.directory.is_owned)
 
-    return ask
+    return Watermark(pipe, ask, wait_s)
 
 
 def _pipes(own: OwnTables) -> dict[str, str]:

@@ -33,7 +33,7 @@ from headrace.sources.mysql.watermark import note_position
 _KEYS_AT_ONCE: Final = 500
 
 
-def refusal(table: ComparedTable, sides: Sides, watermark: Watermark | None) -> str:
+def refusal(table: ComparedTable, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
     """Why a table's rows cannot be written again one by one, and what to do instead; empty if they can."""
     name, layout = table.schema.name, sides.sink.layout(table.schema)
     if watermark is None:
@@ -48,7 +48,7 @@ def refusal(table: ComparedTable, sides: Sides, watermark: Watermark | None) -> 
 class Repairer:
     """Writes rows of one table again."""
 
-    def __init__(self, sides: Sides, table: ComparedTable, watermark: Watermark) -> None:
+    def __init__(self, sides: Sides, table: ComparedTable, watermark: Watermark[BinlogPosition]) -> None:
         self._sides, self._table, self._watermark = sides, table, watermark
         self._schema, self._layout = table.schema, sides.sink.layout(table.schema)
 

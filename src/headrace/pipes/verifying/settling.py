@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from headrace.pipes.verifying.compared import ComparedTable
 from headrace.pipes.verifying.keys import Key, chosen, key_list
 from headrace.pipes.verifying.looking import Looker
 from headrace.pipes.verifying.regions import Region
-from headrace.pipes.verifying.watermark import Watermark, has_reached
+from headrace.pipes.verifying.watermark import P, Watermark, has_reached
 from headrace.sources.mysql.position import BinlogPosition
 
 _ROUNDS: Final = 8
@@ -49,14 +49,22 @@ class Settled:
     """Rows that differ, in a sink that has not reached what the source shows."""
 
 
-class Settler:
-    """Looks at rows until it is sure of them."""
+class RowLooker(Protocol):
+    """What shows single rows of both sides."""
+
+    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+
+    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+
+
+class KeySettler(Generic[P]):
+    """Looks at rows, told by their keys, until it is sure of them."""
 
     def __init__(
         self,
-        looker: Looker,
-        watermark: Watermark | None,
-        log_end: Callable[[], BinlogPosition],
+        looker: RowLooker,
+        watermark: Watermark[P] | None,
+        log_end: Callable[[], P],
         await_visible: Callable[[], None],
         *,
         patient: bool = True,
@@ -100,30 +108,6 @@ class Settler:
             keys = chosen(keys, unlike - found)
         return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
 
-    def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
-        """The same for a region of a table whose rows have no key: it is looked at as a whole."""
-        pauses_s = iter(self._pauses_s)
-        nothing = table.shown.arrow_schema.empty_table()
-        deadline = self._deadline()
-        before: tuple[Digest, Comparison] | None = None
-        for number in range(_ROUNDS):
-            if number > 1 and time.monotonic() > deadline:
-                break
-            first = self._looker.source_digest(table, region.wheres)
-            reached = self._await()
-            found = self._looker.narrow(table, region, rows) if table.by_digest else self._looker.read(table, region)
-            total = Comparison(0, found.comparison.total, found.comparison.differences)
-            if not total.total or reached is False:
-                return Settled(Comparison(), nothing, behind=total.total)
-            if reached is None and _pause(pauses_s):
-                continue
-            if reached:
-                self._await_visible()
-            if self._looker.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
-                return Settled(total, found.keys)
-            before = (first, total)
-        return Settled(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
-
     def _deadline(self) -> float:
         """When to stop looking: a pipe with a long lag makes every round as long."""
         return time.monotonic() + 5.0 + (self._watermark.wait_s if self._watermark is not None else _LONGEST_S)
@@ -141,6 +125,46 @@ class Settler:
             return None
         wanted = self._log_end()
         return has_reached(self._watermark.await_position(wanted), wanted)
+
+
+class Settler(KeySettler[BinlogPosition]):
+    """The same for tables whose rows may have no keys."""
+
+    def __init__(
+        self,
+        looker: Looker,
+        watermark: Watermark[BinlogPosition] | None,
+        log_end: Callable[[], BinlogPosition],
+        await_visible: Callable[[], None],
+        *,
+        patient: bool = True,
+    ) -> None:
+        super().__init__(looker, watermark, log_end, await_visible, patient=patient)
+        self._regions = looker
+
+    def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
+        """Look at a region of a table whose rows have no key as a whole."""
+        pauses_s = iter(self._pauses_s)
+        nothing = table.shown.arrow_schema.empty_table()
+        deadline = self._deadline()
+        before: tuple[Digest, Comparison] | None = None
+        for number in range(_ROUNDS):
+            if number > 1 and time.monotonic() > deadline:
+                break
+            first = self._regions.source_digest(table, region.wheres)
+            reached = self._await()
+            found = self._regions.narrow(table, region, rows) if table.by_digest else self._regions.read(table, region)
+            total = Comparison(0, found.comparison.total, found.comparison.differences)
+            if not total.total or reached is False:
+                return Settled(Comparison(), nothing, behind=total.total)
+            if reached is None and _pause(pauses_s):
+                continue
+            if reached:
+                self._await_visible()
+            if self._regions.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
+                return Settled(total, found.keys)
+            before = (first, total)
+        return Settled(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
 
 
 class _Suspects:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from headrace.model.version import unpack_version
 from headrace.sinks.base import Progress
@@ -20,17 +20,26 @@ SILENT_S: Final = 30.0
 """A pipe that has not said so long that it runs, does not run."""
 
 
+class Place(Protocol):
+    """A place in a source's log."""
+
+    def __ge__(self, other: Any, /) -> bool: ...
+
+
+P = TypeVar("P", bound=Place)
+
+
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Generic[P]):
     """Where a pipe stands."""
 
-    position: BinlogPosition
+    position: P
     is_running: bool
     incomplete: frozenset[str] = frozenset()
     """Tables whose rows are still being read."""
 
 
-def standing_of(progress: Progress) -> Standing:
+def standing_of(progress: Progress) -> Standing[BinlogPosition]:
     """Where a pipe stands, by what it told the sink."""
     file, _, offset = progress.position.rpartition(":")
     epoch, _, address = unpack_version(progress.version)
@@ -40,14 +49,14 @@ def standing_of(progress: Progress) -> Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(Generic[P]):
     """A pipe that is watched."""
 
     pipe: str
-    ask: Callable[[], Standing]
+    ask: Callable[[], Standing[P]]
     wait_s: float
 
-    def await_position(self, wanted: BinlogPosition) -> Standing:
+    def await_position(self, wanted: P) -> Standing[P]:
         """Wait until the pipe has reached a position; give up when it does not run, or after a while. Where it stands then."""
         deadline = time.monotonic() + self.wait_s
         while True:
@@ -57,5 +66,5 @@ class Watermark:
             time.sleep(_POLL_S)
 
 
-def has_reached(standing: Standing, wanted: BinlogPosition) -> bool:
+def has_reached(standing: Standing[P], wanted: P) -> bool:
     return standing.position >= wanted

@@ -99,8 +99,12 @@ class RowQuery:
     @property
     def by_key(self) -> str:
         """One row; for statics, any row of one partition."""
-        where = " AND ".join(f"{quoted(column.name)} = ?" for column in self.keys)
-        return f"{self.text} WHERE {where}{' LIMIT 1' if self.statics else ''}"
+        return self.of_partition if self.statics else f"{self.text} WHERE {_equal(self.keys)}"
+
+    @property
+    def of_partition(self) -> str:
+        """The first row of one partition."""
+        return f"{self.text} WHERE {_equal(self.table.partition_key)} LIMIT 1"
 
     def tokens(self, page: pa.RecordBatch) -> npt.NDArray[np.int64]:
         return np.asarray(to_arrow(_BIGINT, page.column(page.num_columns - 2)).to_numpy())
@@ -247,6 +251,10 @@ def _only(batch: pa.RecordBatch, table: CqlTable, roles: set[Role], mask: Mask) 
         for name in batch.schema.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _equal(columns: Iterable[CqlColumn]) -> str:
+    return " AND ".join(f"{quoted(column.name)} = ?" for column in columns)
 
 
 def _all_null(values: Columns, names: Sequence[str]) -> Mask:

@@ -1,0 +1,79 @@
+"""Reads views of cells back, whole or some rows of them, for comparing them with their base tables.
+
+Rows come as ClickHouse gives them in Arrow: texts as bytes, uuids as uuids; `headrace.cql.canonical` makes them comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.sinks.clickhouse.cells.tables import places_of
+from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.names import quote_name, quote_text
+
+_SETTINGS: Final = {"output_format_arrow_string_as_string": "0", "max_query_size": str(16 << 20), "enable_time_time64_type": "1"}
+_FLOATS: Final = frozenset({"double", "float"})
+_TEXTS: Final = frozenset({"decimal", "varint"})
+
+Key = Sequence[bytes | None]
+"""Serialised values of a key's columns; null clustering columns are those of a partition's static columns."""
+
+
+class CellReader:
+    """Reads one server."""
+
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope = scope
+
+    def is_there(self, table: CqlTable) -> bool:
+        """Whether the table's view is there."""
+        [[found]] = self._query(f"EXISTS VIEW {places_of(table, self._scope).view}")
+        return bool(found)
+
+    def count(self, table: CqlTable) -> int:
+        """How many rows the view shows."""
+        [[found]] = self._query(f"SELECT count() FROM {places_of(table, self._scope).view}")
+        return int(found)
+
+    def rows(self, table: CqlTable, condition: str = "1") -> Iterator[pa.RecordBatch]:
+        """The view's rows that satisfy a condition, all columns in the table's order."""
+        names = ", ".join(quote_name(column.name) for column in table.columns)
+        query = f"SELECT {names} FROM {places_of(table, self._scope).view} WHERE {condition}"
+        connection = connect(self._scope.target)
+        with (
+            translated(self._scope.target, f"reading {table.name}"),
+            connection.client.query_arrow_stream(query, settings=connection.known(_SETTINGS)) as stream,
+        ):
+            for found in stream:
+                yield from [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
+
+    def key_condition(self, table: CqlTable, keys: Sequence[Key], texts: Sequence[Sequence[str]] = ()) -> str:
+        """A condition that all rows with these keys satisfy, and few others; `texts` are the values of the key's columns as texts."""
+        columns = table.partition_key + table.clustering
+        spelled = texts or [[""] * len(columns)] * len(keys)
+        return " OR ".join(
+            "(" + (" AND ".join(filter(None, map(_equals, columns, key, row))) or "1") + ")" for key, row in zip(keys, spelled, strict=True)
+        )
+
+    def _query(self, query: str) -> Any:
+        connection = connect(self._scope.target)
+        with translated(self._scope.target, "reading views"):
+            return connection.client.query(query, settings=connection.known(_SETTINGS)).result_rows
+
+
+def _equals(column: CqlColumn, raw: bytes | None, text: str) -> str:
+    name = quote_name(column.name)
+    if raw is None:
+        return f"isNull({name})"
+    if column.type.name in _TEXTS:
+        return f"{name} = {quote_text(text)}" if text else ""
+    if not is_plain(column.type) or column.type.name in _FLOATS or not raw:
+        return ""
+    return f"{name} = {value_sql(column.type, f'''unhex('{raw.hex()}')''')}"
