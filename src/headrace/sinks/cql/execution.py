@@ -22,6 +22,8 @@ from headrace.sinks.cql.changes import Write
 
 CONCURRENCY: Final = 128
 """Statements that are under way at a time."""
+_BUNDLE, _BUNDLE_BYTES = 64, 128 << 10
+"""Statements, and bytes of values, that are sent together at the most."""
 Place = Callable[[int], str]
 """What a row of a block is called in errors."""
 
@@ -35,18 +37,14 @@ def bound(session: CqlSession, text: str, values: Sequence[Any]) -> BoundStateme
 
 
 def run(session: CqlSession, writes: Iterable[Write], place: Place, concurrency: int = CONCURRENCY) -> None:
-    """Do the writes."""
-    waiting = list(writes)
-    # A list: the driver takes further ones on its own thread, where nothing can be prepared.
-    statements = [(bound(session, write.text, write.values), None) for write in waiting]
-    for write, (succeeded, answer) in zip(waiting, _execute(session, statements, concurrency), strict=True):
-        if not succeeded:
-            raise _failed(answer, session, place(write.row))
+    """Do the writes, those of one partition together."""
+    run_together(session, _by_partition(session, writes), place, concurrency)
 
 
 def run_together(session: CqlSession, batches: Iterable[Sequence[Write]], place: Place, concurrency: int = CONCURRENCY) -> None:
     """Do writes of one partition each in one step: readers see all of them or none."""
     waiting = [batch for batch in batches if batch]
+    # A list: the driver takes further ones on its own thread, where nothing can be prepared.
     statements = [(_batch(session, batch), None) for batch in waiting]
     for batch, (succeeded, answer) in zip(waiting, _execute(session, statements, concurrency), strict=True):
         if not succeeded:
@@ -70,6 +68,25 @@ def _execute(session: CqlSession, statements: Sequence[Any], concurrency: int, *
         session.driver, statements, concurrency=concurrency, raise_on_first_error=False, results_generator=True, **settings
     )
     yield from found
+
+
+def _by_partition(session: CqlSession, writes: Iterable[Write]) -> list[list[Write]]:
+    """Writes of one partition side by side, in bundles of bounded size: a server does them as one, and they cost us as one."""
+    found: list[list[Write]] = []
+    last: dict[tuple[str, bytes], tuple[list[Write], int]] = {}
+    for write in writes:
+        prepared = session.prepare(write.text)
+        parts = [write.values[place] for place in prepared.routing_key_indexes]
+        table = prepared.column_metadata[0].table_name
+        key = (table, b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+        size = sum(len(value) for value in write.values if isinstance(value, bytes))
+        bundle, room = last.get(key, ([], 0))
+        if size > room or not bundle:
+            bundle, room = [], _BUNDLE_BYTES
+            found.append(bundle)
+        bundle.append(write)
+        last[key] = (bundle, room - size if len(bundle) < _BUNDLE else 0)
+    return found
 
 
 def _batch(session: CqlSession, writes: Sequence[Write]) -> BoundStatement | BatchStatement:
