@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -32,12 +33,13 @@ _SLACK_S: Final = 120
 
 
 class Replaying:
-    """Two keyspaces of one server."""
+    """Two keyspaces of one server, both made here unless the first is there."""
 
-    def __init__(self, session: CqlSession, url: str, source: str, target: str) -> None:
-        self.session, self.source, self.target = session, source, target
-        self.sink = ReplaySink(parse_cql_url(f"{url.rstrip('/')}/{target}"))
-        for keyspace in (source, target):
+    def __init__(self, session: CqlSession, url: str, source: str | None, target: str, *, start: int = START) -> None:
+        self.session, self.source, self.target, self.start = session, source or "", target, start
+        address = parse_cql_url(url)
+        self.sink = ReplaySink(replace(address, keyspace=target))
+        for keyspace in filter(None, (source, target)):
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
             session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
 
@@ -86,7 +88,7 @@ class Replaying:
     def provoke(self, table: CqlTable, random: Random, statements: int) -> None:
         """Write in the middle of the history, then delete more and more, on both sides alike."""
         keys = self._keys(table)
-        middle = START + max(3, statements // 2) // 2
+        middle = self.start + max(3, statements // 2) // 2
         for column in table.cells:
             if column.type.name == "list" and not column.type.is_atomic:
                 continue  # on Apache Cassandra the replayed one has no tombstones of its own
@@ -97,11 +99,11 @@ class Replaying:
             self._both(table, text, scope)
         self.compare(table, about=", after writes in its middle")
         cells = ", ".join(quoted(column.name) for column in table.cells)
-        latest = START + 10 * statements
+        latest = self.start + 10 * statements
         self._both(table, f"DELETE {cells} FROM TABLE USING TIMESTAMP {latest}", keys)
         self.compare(table, about=", its cells deleted")
         for part in (4, 2, 1):
-            self._both(table, f"DELETE FROM TABLE USING TIMESTAMP {START + max(3, statements // 2) // part}", keys)
+            self._both(table, f"DELETE FROM TABLE USING TIMESTAMP {self.start + max(3, statements // 2) // part}", keys)
             self.compare(table, about=", its rows deleted")
 
     def _keys(self, table: CqlTable) -> set[tuple[bytes, ...]]:

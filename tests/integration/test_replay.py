@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
+from headrace.cli import main
 from headrace.cql import timeuuid
+from headrace.cql.blocks import LogBlock
 from headrace.cql.ddl import Definitions
 from headrace.cql.describing import describe
+from headrace.cql.printing import table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
+from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.sinks.cql import execution, lists
 from headrace.sources.scylla.base_rows import RowQuery, Telling
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.snapshot import Chunk, read_chunk
 from headrace.sources.scylla.token_ranges import WHOLE
-from testkit.cassandra import PrivateCassandra
+from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cql_blocks import log_block
-from testkit.cql_histories import random_history
+from testkit.cql_histories import literal, random_history
+from testkit.logged_cluster import LoggedCluster
 from testkit.replaying import Replaying, shuffled
+from testkit.sparkless import without_spark
 
 T = 1_700_000_000_000_000
+Server = PrivateCassandra | GivenCluster
 
 
 @pytest.fixture
-def replaying(cassandra: PrivateCassandra, cql: CqlSession, keyspace: str) -> Replaying:
+def replaying(cassandra: Server, cql: CqlSession, keyspace: str) -> Replaying:
     """Two keyspaces, which are left behind: dropping many tables takes longer than all else."""
     return Replaying(cql, cassandra.url(scheme="cql"), f"{keyspace}_from", f"{keyspace}_to")
 
@@ -66,6 +77,68 @@ def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
         Random(seed).shuffle(blocks)
         replaying.replay(history.table, blocks)
         replaying.compare(history.table, list_times=False)
+
+
+def test_replicate_through_the_log_of_a_cluster(
+    cql: CqlSession, keyspace: str, cassandra: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statements, the log that they leave, the command: the same data in another keyspace, also after a stop and an ALTER."""
+    histories = [random_history(seed, 25, keyspace=keyspace, start=_now()) for seed in (1, 3, 22)]
+    replaying = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_to", start=_now())
+    cluster = LoggedCluster(cql, keyspace, "\n".join(line for history in histories for line in history.definitions))
+    without_spark(monkeypatch)
+    sink = cassandra.url(replaying.target, scheme="cql")
+    command = ["replicate", cassandra.url(keyspace), sink, "--state", str(tmp_path / "state"), "--once", *cluster.settings]
+    for history in histories:
+        for statement in history.statements:
+            cluster.execute(statement.text)
+    assert main([*command, "--start-at", "oldest"]) == 0
+    for history in histories:
+        replaying.compare(history.table)
+    table = histories[0].table
+    cluster.execute(f"ALTER TABLE {table.name} ADD later set<text>")
+    key = {column.name: literal(Random(1), column.type) for column in (*table.partition_key, *table.clustering)}
+    where = " AND ".join(f"{quoted(name)} = {value}" for name, value in key.items())
+    cluster.execute(f"UPDATE {table.name} SET later = later + {{'x'}} WHERE {where}")
+    cluster.execute(f"DELETE FROM {histories[1].table.name} WHERE {_partition(histories[1].table)}")
+    assert main(command) == 0
+    replaying.compare(describe(cql, table.name))
+    for history in histories[1:]:
+        replaying.provoke(history.table, Random(7), 25)
+
+    # Another pipe: the rows that are there are copied, then the log goes on.
+    copy = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_copy", start=_now())
+    cql.execute(f"INSERT INTO {table_name(table.name)} ({', '.join(map(quoted, key))}) VALUES ({', '.join(key.values())})")
+    command[2], command[4] = cassandra.url(copy.target, scheme="cql"), str(tmp_path / "other")
+    assert main(command) == 0
+    for history in histories:
+        copy.compare(describe(cql, history.table.name), list_times=False)
+
+
+def test_interrupted_anywhere_and_done_again(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists on Cassandra are written in several steps, and each may be the last before a crash."""
+    history = random_history(2, 40, keyspace=replaying.source)
+    blocks = replaying.run(history)
+    joined = LogBlock(
+        history.table,
+        pa.Table.from_batches([block.rows for block in blocks]).combine_chunks().to_batches()[0],
+        pa.concat_arrays([block.written for block in blocks]),
+    )
+    real, calls = execution.run_together, iter(range(1000))
+
+    def interrupted(session: CqlSession, batches: Any, *more: Any) -> None:
+        done = list(batches)
+        crash = next(calls) in {0, 2, 4}
+        real(session, done[: len(done) // 2] if crash else done, *more)
+        if crash:
+            raise KeyboardInterrupt
+
+    for module in (execution, lists):
+        monkeypatch.setattr(module, "run_together", interrupted)
+    for _ in range(5):
+        with contextlib.suppress(KeyboardInterrupt):
+            replaying.replay(history.table, [joined])
+    replaying.compare(history.table)
 
 
 def test_what_has_expired_hides_what_is_older(replaying: Replaying) -> None:
@@ -140,6 +213,14 @@ def test_a_missing_keyspace_is_told_how_to_make(replaying: Replaying) -> None:
     with pytest.raises(DefiniteError, match="there is no keyspace") as found:
         replaying.sink.prepare([table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY)")])
     assert "'datacenter1': 3" in found.value.hint
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _partition(table: CqlTable) -> str:
+    return " AND ".join(f"{quoted(column.name)} = {literal(Random(2), column.type)}" for column in table.partition_key)
 
 
 def _key(number: int) -> UUID:
