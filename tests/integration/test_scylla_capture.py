@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from cassandra.query import SimpleStatement
 
+from headrace.cli import main
 from headrace.cql.describing import describe
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, log_table
 from headrace.cql.options import CdcOptions
@@ -179,6 +180,17 @@ def test_definitions_change_with_their_logs(cql: CqlSession, table: CqlTable) ->
     assert describe(cql, log_table(table).name) == log_table(altered)
     now = int(time.time())
     assert server_rows(cql, altered) == model_rows(altered, from_log(altered, log_rows(cql, altered), now).rows(altered, now))
+
+
+def test_log_tables_are_printed_from_a_server_s_tables(cql: CqlSession, table: CqlTable, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `headrace scylla log-schema URL` prints is what the server then describes."""
+    url = str(cql.address) + table.name.database
+    assert main(["scylla", "log-schema", url, "--table", "t", "--cassandra"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["scylla", "log-schema", url, "--cassandra"]) == 0
+    assert capsys.readouterr().out == printed
+    cql.execute(printed.rstrip().rstrip(";"))
+    assert describe(cql, log_table(table).name) == log_table(table)
 
 
 def test_streams_are_those_of_the_generation_that_operates(cql: CqlSession, keyspace: str, table: CqlTable) -> None:

@@ -49,8 +49,8 @@ def serialise(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None
     if isinstance(term, Constant):
         return None if term.is_null else encode(kind, _constant(kind, term))
     if isinstance(term, Brackets) and kind.name in {"list", "vector"}:
-        return _MADE[kind.name](kind, [_part(kind, kind.args[0], item, parameters) for item in term.items])
-    if isinstance(term, Parentheses) and kind.name == "tuple":
+        return encode(kind, [_part(kind, kind.args[0], item, parameters) for item in term.items])
+    if isinstance(term, Parentheses) and kind.name == "tuple" and len(term.items) <= len(kind.args):
         return _parts(kind, [Serialised(serialise(of, item, parameters)) for of, item in zip(kind.args, term.items, strict=False)])
     if isinstance(term, Braces):
         return _from_braces(kind, term, parameters)

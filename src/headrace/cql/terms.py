@@ -20,6 +20,9 @@ class Constant:
     def is_null(self) -> bool:
         return self.kind is Kind.NAME and self.text == "null"
 
+    def __str__(self) -> str:
+        return f"'{self.text}'" if self.kind is Kind.STRING else self.text
+
 
 @dataclass(frozen=True, slots=True)
 class Marker:
@@ -29,12 +32,18 @@ class Marker:
     """Its place among the statement's markers, from 0."""
     name: str = ""
 
+    def __str__(self) -> str:
+        return f":{self.name}" if self.name else "?"
+
 
 @dataclass(frozen=True, slots=True)
 class Brackets:
     """`[a, b]`: a list or a vector."""
 
     items: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.items))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +53,20 @@ class Braces:
     keys: tuple[Term, ...] = ()
     values: tuple[Term, ...] | None = None
 
+    def __str__(self) -> str:
+        if self.values is None:
+            return f"{{{', '.join(map(str, self.keys))}}}"
+        return "{" + ", ".join(f"{key}: {value}" for key, value in zip(self.keys, self.values, strict=True)) + "}"
+
 
 @dataclass(frozen=True, slots=True)
 class Parentheses:
     """`(a, b)`: a tuple, or what IN chooses from."""
 
     items: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
 
 
 Term = Constant | Marker | Brackets | Braces | Parentheses
