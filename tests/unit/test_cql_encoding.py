@@ -26,7 +26,7 @@ def _holds(kind: CqlType, names: set[str]) -> bool:
     return kind.name in names or any(_holds(arg, names) for arg in kind.args)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(cql_types().filter(lambda kind: not _holds(kind, _UNSORTED)).flatmap(lambda kind: st.tuples(st.just(kind), cql_values(kind))))
 def test_values_are_serialised_as_the_driver_does(made: tuple[CqlType, object]) -> None:
     kind, value = made
@@ -142,4 +142,4 @@ def test_what_does_not_fit_is_refused(kind: str, text: str, said: str) -> None:
 def test_serialised_values_are_ordered_as_servers_do(kind: str, ordered: list[str]) -> None:
     found = parse_type(kind)
     raw = [serialise(found, read_term(Cursor(text), Markers()), Parameters()) or b"" for text in ordered]
-    assert sorted(raw[::-1], key=order_key(found)) == raw
+    assert sorted(raw[1::2] + raw[::2], key=order_key(found)) == raw
