@@ -179,10 +179,6 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
             place=place,
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
-    if error.code() == KafkaError._INVALID_ARG:
-        return DefiniteError(
-            f"Kafka's client does not take its settings: {error.str()}", place=place, hint="check the properties in the source's address"
-        )
     return TransientError(f"{AWAY}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
 
 
