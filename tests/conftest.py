@@ -42,11 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[UNAVAILABLE] = {}
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _CQL.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.cql)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if _CQL.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.cql)
     if hasattr(config, "workerinput"):
         longest_first(items)
 
