@@ -115,9 +115,11 @@ def replicate(arguments: argparse.Namespace) -> int:
 def _replicate_log(arguments: argparse.Namespace, chosen: Chosen, settings: PipeSettings) -> int:
     """A pipe from ScyllaDB's CDC log."""
     from headrace.pipes.progress import choose_view
+    from headrace.pipes.scylla.choosing import check_chosen
     from headrace.pipes.scylla.pipe import ScyllaPipe
     from headrace.pipes.scylla.sinks import open_log_target
 
+    check_chosen(settings, chosen)
     with open_log_target(arguments.sink, chosen, settings.state) as target:
         pipe = ScyllaPipe(parse_cql_url(arguments.source), chosen.scylla, target, settings, choose_view())
         _stop_on_signals(pipe.stop)

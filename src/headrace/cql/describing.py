@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from cassandra import InvalidRequest
+
 from headrace.cql.log import SUFFIX
 from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
@@ -144,13 +146,31 @@ def _missing(session: CqlSession, name: TableName) -> DefiniteError:
 
 
 def describe_options(session: CqlSession, name: TableName) -> CdcOptions | None:
-    """What was chosen for a table's log (`WITH cdc = {...}`); None if the server does not tell, as Cassandra does not."""
+    """What was chosen for a table's log (`WITH cdc = {...}`); None if the server does not tell, as Cassandra does not.
+
+    ScyllaDB tells it in words where it keeps its own part of definitions, and in its own form of bytes beside Cassandra's.
+    """
+    words = _options_in_words(session, name)
+    if words is not None:
+        return CdcOptions.from_words(words)
     extensions = session.execute(
         "SELECT extensions FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", (name.database, name.table)
     )
     blob = (extensions[0].extensions or {}).get("cdc") if extensions else None
     words = read_extension(blob) if blob else None
     return CdcOptions.from_words(words) if words else None
+
+
+def _options_in_words(session: CqlSession, name: TableName) -> dict[str, str] | None:
+    """None: the server has no such table, or no such column in it."""
+    query = "SELECT cdc FROM system_schema.scylla_tables WHERE keyspace_name = %s AND table_name = %s"
+    try:
+        rows = session.execute(query, (name.database, name.table))
+    except DefiniteError as error:
+        if isinstance(error.__cause__, InvalidRequest):
+            return None
+        raise
+    return dict(rows[0].cdc) if rows and rows[0].cdc else None
 
 
 def read_extension(blob: bytes) -> dict[str, str]:

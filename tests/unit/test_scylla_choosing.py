@@ -1,0 +1,57 @@
+"""What is chosen for a pipe from ScyllaDB's log and means nothing there is refused, and the numbers make sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.pipes.scylla.beginning import parse_start
+from headrace.pipes.scylla.choosing import check_chosen
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.settings_file import parse_settings
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
+
+
+def settings(projection: Projection | None = None) -> PipeSettings:
+    return PipeSettings(Selection(("ks.*",)), Path("state"), projection or Projection())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[sink]\nengine = "history"', "engine: what cells of ScyllaDB's are kept in"),
+        ('[sink.tables."ks.t"]\nsort_key = "primary"', "sort_key: what cells"),
+        ('[schema_changes]\ndrop_column = "ignore"', "drop_column: tables of ScyllaDB are followed"),
+    ],
+)
+def test_settings_that_would_be_left_out_are_refused(text: str, message: str) -> None:
+    with pytest.raises(DefiniteError, match=message):
+        check_chosen(settings(), parse_settings(text, "f"))
+
+
+def test_columns_cannot_be_left_out() -> None:
+    with pytest.raises(DefiniteError, match="read with all columns"):
+        check_chosen(settings(Projection(exclude=("ks.t.secret",))), parse_settings("", "f"))
+
+
+def test_what_may_be_chosen() -> None:
+    text = '[sink]\ndatabase = "copy"\n[sink.tables."ks.t"]\ntarget = "other"\n[scylla]\nconfidence = 5\nexpired = "skip"\n'
+    chosen = parse_settings(text, "f")
+    check_chosen(settings(), chosen)
+    assert chosen.scylla == ScyllaChoices(confidence=5, expired=OnExpired.SKIP)
+    assert (chosen.scylla.window_us, ScyllaChoices().window_us, ScyllaChoices(window=7).window_us) == (500_000, 3_000_000, 7_000_000)
+    ScyllaChoices().check()
+    with pytest.raises(DefiniteError, match="concurrency must be at least 1"):
+        ScyllaChoices(concurrency=0).check()
+
+
+def test_places_to_start_at() -> None:
+    assert parse_start("2026-05-01T12:00:00Z") == parse_start("2026-05-01T12:00:00") == 1_777_636_800_000_000
+    assert [parse_start(word) for word in ("", "now", "oldest")] == [0, 0, 0]
+    with pytest.raises(DefiniteError, match="no place in a log") as raised:
+        parse_start("binlog.000007:4")
+    assert "oldest" in raised.value.hint
