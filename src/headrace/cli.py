@@ -24,7 +24,7 @@ from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from headrace.options import build_parser, chosen_by_flags
+from headrace.options import OF_A_LOG, OF_TOPICS, build_parser, check_heeded, chosen_by_flags
 from headrace.passwords import hide_passwords
 from headrace.pipes.endpoints import is_kafka, open_any_sink, open_sink
 from headrace.sources.mysql.connection import parse_mysql_url
@@ -74,8 +74,11 @@ def replicate(arguments: argparse.Namespace) -> int:
     address = None if offline or topics or cells else parse_mysql_url(arguments.source)
     database = parse_cql_url(arguments.source).keyspace if cells else address.database if address is not None else ""
     chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
-    if not topics:
-        _check_no_topics(arguments)
+    if topics:
+        hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
+        check_heeded(arguments, OF_A_LOG, "is about a server's log, and the source is in Kafka", hint)
+    else:
+        check_heeded(arguments, OF_TOPICS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source")
         chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
     if not cells:
         chosen.check_sections((SCYLLA,), "this is about ScyllaDB's log, and the source is another one")
@@ -137,8 +140,6 @@ def _topic_pipe(arguments: argparse.Namespace, chosen: Chosen, named: NamedSink[
 
     if not isinstance(named.sink, ClickHouseSink):
         raise DefiniteError("topics of Debezium's are read into ClickHouse only", place=named.name, hint="give a ClickHouse sink")
-    if arguments.start_at:
-        raise DefiniteError("--start-at is a place in a server's log", place="--start-at", hint="say where topics are begun with --start")
     address = parse_kafka_url(arguments.source)
     topics = TopicSettings(
         topic_pattern(arguments.topics, arguments.topic_pattern, address.topic),
@@ -149,15 +150,6 @@ def _topic_pipe(arguments: argparse.Namespace, chosen: Chosen, named: NamedSink[
         chosen.debezium,
     )
     return DebeziumPipe(address, topics, named.sink, named.name, settings, choose_view())
-
-
-def _check_no_topics(arguments: argparse.Namespace) -> None:
-    for name in ("topics", "topic_pattern"):
-        if getattr(arguments, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise DefiniteError(
-                f"{flag} is about a source in Kafka", place=flag, hint="leave it out, or give kafka://host:port as the source"
-            )
 
 
 def verify(arguments: argparse.Namespace) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import collections
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from headrace import __version__
+from headrace.errors import DefiniteError
 from headrace.model.schema import ZeroDates
 from headrace.pipes.endpoints import KAFKA_PASSWORD
 from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
@@ -288,6 +290,20 @@ def chosen_by_flags(arguments: argparse.Namespace) -> list[Chosen]:
         *(choose(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
         *map(parse_set, arguments.set),
     ]
+
+
+OF_TOPICS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
+OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "chunk_rows")
+"""Flags of `replicate` that only one kind of source heeds."""
+
+
+def check_heeded(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
+    """Raise `DefiniteError` if one of these flags is given: nobody would heed it."""
+    usual = build_parser(collections.defaultdict(lambda: arguments.run)).parse_args(["replicate", "source", "sink"])
+    for name in names:
+        if getattr(arguments, name) != getattr(usual, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise DefiniteError(f"{flag} {why}", place=flag, hint=hint)
 
 
 def size(text: str) -> int:

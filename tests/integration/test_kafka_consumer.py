@@ -26,7 +26,16 @@ from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.consumer import Reading
-from headrace.kafka.mypipe import COLUMNS_HEADER, NULLS_HEADER, POSITION_HEADER, Mutation, generic_schema, generic_subject, specific_subject
+from headrace.kafka.mypipe import (
+    COLUMNS_HEADER,
+    COMMITTED_HEADER,
+    NULLS_HEADER,
+    POSITION_HEADER,
+    Mutation,
+    generic_schema,
+    generic_subject,
+    specific_subject,
+)
 from headrace.kafka.mypipe_tables import columns_schema, specific_schema
 from headrace.kafka.mypipe_values import Mapping
 from headrace.kafka.registry import open_repository
@@ -226,6 +235,47 @@ def test_duplicates_are_dropped_by_their_positions_across_restarts_too(broker: P
     low = {"value": _insert(3), "headers": _position(6)}
     broker.produce(topic, [snapshot, low, low])
     assert [change.position for change in headrace.kafka.changes(topic, **settings)] == [4, 6]
+
+
+def test_a_log_that_begins_anew_is_noticed_where_there_are_no_rows_of_its_snapshot(broker: PrivateBroker) -> None:
+    """Its changes are committed after all that was seen: no duplicate is."""
+    topic = broker.create_topic()
+
+    def told(number: int, position: int, committed_us: int) -> dict[str, Any]:
+        return {"value": _insert(number), "headers": [*_position(position), (COMMITTED_HEADER, committed_us.to_bytes(8, "big"))]}
+
+    # (Long transactions are committed after what began later.)
+    old, new = [told(1, 100, 7000), told(2, 110, 6000), told(3, 120, 6500)], [told(4, 6, 9000), told(5, 7, 8000)]
+    settings: dict[str, Any] = {"servers": broker.servers, "group": "anew", "drop_duplicates": True, "until_end": True}
+    for sent, seen in (([*old, *old], [100, 110, 120]), ([old[2], *new, *new], [6, 7]), ([new[1], told(6, 8, 9100)], [8])):
+        broker.produce(topic, sent)
+        assert [change.position for change in headrace.kafka.changes(topic, **settings)] == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        (POSITION_HEADER, b"abc"),
+        (COMMITTED_HEADER, b"long enough"),
+        (NULLS_HEADER, b"{"),
+        (NULLS_HEADER, b'{"a": 1}'),
+        (NULLS_HEADER, b"[[]]"),
+        (COLUMNS_HEADER, b"x"),
+    ],
+)
+def test_a_header_of_ours_that_cannot_be_read_halts_and_says_where(broker: PrivateBroker, name: str, header: bytes) -> None:
+    topic = broker.create_topic()
+    broker.produce(topic, [{"value": _insert(1)}, {"value": _insert(2)}, {"value": _insert(3), "headers": [(name, header)]}])
+    seen: list[RowChange] = []
+    with pytest.raises(DefiniteError, match=f"its header {name} cannot be read") as halted:
+        headrace.kafka.consume(topic, seen.append, servers=broker.servers, until_end=True)
+    assert (halted.value.place, len(seen)) == (f"{topic}[0]@2", 2)
+    if name == POSITION_HEADER:
+        event = b'{"op":"c","before":null,"after":{"id":1},"source":{"db":"shop","table":"t"}}'
+        broker.produce(topic, [{"value": event, "headers": [(name, header)]}])
+        with pytest.raises(DefiniteError, match="a position of 3 bytes") as halted:
+            headrace.kafka.consume(topic, seen.append, servers=broker.servers, start="3", until_end=True)
+        assert halted.value.place == f"{topic}[0]@3"
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,16 @@ def test_a_full_queue_is_waited_for(broker: PrivateBroker) -> None:
     assert [read_position(message.position)[0] for message in found] == list(range(1000, 1500))
 
 
+def test_a_message_that_no_queue_takes_is_named(broker: PrivateBroker) -> None:
+    """It would be waited for for ever."""
+    small = (("queue.buffering.max.kbytes", "64"),)
+    rows = [(Op.INSERT, n, "x" * (200_000 if n == 7 else 10)) for n in range(9)]
+    with pytest.raises(DefiniteError, match="larger than all that may be under way") as error:
+        write(sink_of(broker, partitions=1, properties=small), block_of(table(), rows))
+    assert 'key {"id":7}' in error.value.place
+    assert "queue.buffering.max.kbytes" in error.value.hint
+
+
 def test_logins_that_were_cut_off_are_no_refusal_once_brokers_serve_again(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Refusals] = []
 

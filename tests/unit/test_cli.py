@@ -38,6 +38,24 @@ def test_globs_mean_tables_of_the_address_s_database() -> None:
     assert cli._selection(chosen, "shop") == Selection(("shop.order*", "other.*"), ("shop.*_old", "other.x"))
 
 
+@pytest.mark.parametrize(
+    ("source", "flag", "value"),
+    [
+        *(("kafka://h:1/t", flag, value) for flag, value in (("--snapshot", "none"), ("--zero-dates", "null"), ("--start-at", "now"))),
+        *(("kafka://h:1/t", flag, "7") for flag in ("--flush-rows", "--flush-bytes", "--flush-seconds", "--relay-bytes", "--chunk-rows")),
+        *(("mysql://u@h/db", flag, "7") for flag in ("--topics", "--topic-pattern", "--start", "--max-offsets", "--min-partitions")),
+    ],
+)
+def test_flags_that_nobody_would_heed_are_refused(
+    source: str, flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = ["--state", str(tmp_path / "state")]
+    assert cli.main(["replicate", source, "clickhouse://default@127.0.0.1:1/x", flag, value, *state]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert f"{flag} is about " in said
+    assert "remedy: leave it out" in said
+
+
 @pytest.mark.parametrize("globs", [[], ["orders"]])
 def test_globs_without_a_database_need_one(globs: list[str]) -> None:
     with pytest.raises(DefiniteError) as caught:

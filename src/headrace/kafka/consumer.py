@@ -121,7 +121,7 @@ class Consumption:
     def _changes(self, batch: Batch) -> list[RowChange]:
         found: dict[int, RowChange] = {}
         ours, others = _by_format(batch)
-        events = [(row, self._event(batch, row)) for row in others]
+        events = [(row, told) for row in others if (told := self._event(batch, row)) is not None]
         for read in self._read(batch, ours):
             name = read.block.schema.name
             for at, image in images_of(read):
@@ -142,7 +142,7 @@ class Consumption:
                     batch.offset(row),
                     batch.messages[row].key(),
                 )
-        found |= {row: change for row, change in events if change is not None and self._is_new(batch, change)}
+        found |= {row: change for row, (change, told_us) in events if self._is_new(batch, change, told_us)}
         return [found[row] for row in sorted(found)]
 
     def _blocks(self, batch: Batch) -> list[ChangeBlock]:
@@ -205,17 +205,18 @@ class Consumption:
             return list(read.blocks)
         return [left for one in read.blocks if (left := _without_duplicates(one, batch.marks)).block.rows]
 
-    def _event(self, batch: Batch, row: int) -> RowChange | None:
+    def _event(self, batch: Batch, row: int) -> tuple[RowChange, int] | None:
+        """A change, and when it was committed, as the source says; -1 if it does not."""
+        message = batch.messages[row]
         try:
-            event = self._events.event(_value(batch.messages[row]))
+            event = self._events.event(_value(message))
+            position, number = _position(_headers(message))
         except DefiniteError as error:
             raise _Unreadable(row, error.message, error.hint) from error
         if event is None:
             return None
-        message = batch.messages[row]
-        position, number = _position(_headers(message))
         committed_ms = message.timestamp()[1] if event.committed_ms is None else event.committed_ms
-        return RowChange(
+        change = RowChange(
             event.what,
             event.database,
             event.table,
@@ -230,15 +231,16 @@ class Consumption:
             batch.offset(row),
             message.key(),
         )
+        return change, -1 if event.source_ms is None else event.source_ms * 1000
 
-    def _is_new(self, batch: Batch, change: RowChange) -> bool:
+    def _is_new(self, batch: Batch, change: RowChange, told_us: int) -> bool:
         if not self._reading.drop_duplicates or change.position is None:
             return True
         table = f"{change.database}.{change.table}"
         if change.snapshot_row is not None:
             _see_snapshot(batch.marks, table, change.position)
             return True
-        return _passes(batch.marks, table, change.position)
+        return _passes(batch.marks, table, change.position, told_us)
 
 
 def consume(
@@ -354,16 +356,21 @@ def _position(headers: Headers) -> tuple[int | None, int | None]:
     return (None, None) if found is None else read_position(found)
 
 
-def _passes(marks: Marks, table: str, position: int) -> bool:
-    """Whether a change is after all that were seen of its table in this partition; if it is, it is seen now."""
-    last = marks.pop(table, -1)
-    marks[table] = max(last, position)
-    return position > last
+def _passes(marks: Marks, table: str, position: int, committed_us: int) -> bool:
+    """Whether a change is none of those that were seen of its table in this partition; if it is not, it is seen now.
+
+    What was seen is not after the last position, and was not committed after all that was seen. A change that was is of another log, which
+    begins anew with it. `committed_us`: -1 if nobody says it.
+    """
+    last, newest_us = marks.pop(table, (-1, -1))
+    is_anew = position <= last and newest_us >= 0 and committed_us > newest_us
+    marks[table] = (position if is_anew else max(last, position), max(newest_us, committed_us))
+    return is_anew or position > last
 
 
 def _see_snapshot(marks: Marks, table: str, position: int) -> None:
     """A snapshot is never of a place before changes that its pipe sent: if it is, the log is another one, and the mark means nothing."""
-    if position < marks.get(table, -1):
+    if position < marks.get(table, (-1, -1))[0]:
         del marks[table]
 
 
@@ -376,7 +383,7 @@ def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
     for at in np.flatnonzero((ops != Op.BEFORE) & read.has_position):
         if ops[at] == Op.SNAPSHOT:
             _see_snapshot(marks, table, int(read.position[at]))
-        elif not _passes(marks, table, int(read.position[at])):
+        elif not _passes(marks, table, int(read.position[at]), int(read.told_us[at])):
             kept[at] = False
             # The row before an update goes with it.
             kept[at - 1] &= ops[at] != Op.UPDATE
@@ -392,4 +399,4 @@ def _taken(read: ReadBlock, at: Places) -> ReadBlock:
         block.schema, block.images.take(taken), block.op.take(taken), block.version.take(taken), block.commit_ts.take(taken), **optional
     )
     absent = {name: missing[at] for name, missing in read.absent.items()}
-    return ReadBlock(left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], absent)
+    return ReadBlock(left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], read.told_us[at], absent)

@@ -37,6 +37,8 @@ class Event:
     is_snapshot: bool
     transaction: str | None
     committed_ms: int | None
+    source_ms: int | None = None
+    """The same, if it is the source that says it: the same when the event is sent again."""
 
 
 class EventReader:
@@ -98,6 +100,7 @@ def _from_envelope(found: Mapping[str, Any]) -> Event | None:
         found["op"] == "r",
         transaction if transaction is not None else source.get("gtid"),
         source.get("ts_ms") or found.get("ts_ms"),
+        source.get("ts_ms"),
     )
 
 
@@ -116,5 +119,6 @@ def _from_flat(found: Mapping[str, Any]) -> Event | None:
         None if is_deletion else row,
         op == "r",
         None,
+        found.get("__source_ts_ms"),
         found.get("__source_ts_ms"),
     )

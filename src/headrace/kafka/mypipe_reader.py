@@ -43,6 +43,7 @@ from headrace.kafka.registry import SchemaRepository
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 
+_ID_BYTES, _TIME_BYTES = 2, 8
 Places = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes | None]]
 _MAP_KINDS: Final = {"bytes": Kind.BYTES, "integers": Kind.INT32, "strings": Kind.STRING, "longs": Kind.INT64}
@@ -82,6 +83,8 @@ class ReadBlock:
     has_position: npt.NDArray[np.bool_]
     row_number: npt.NDArray[np.int64]
     """Of rows of a snapshot; -1 for changes."""
+    told_us: npt.NDArray[np.int64]
+    """When each change was committed, as its message says; -1 if it does not."""
     absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Columns that the messages of some images say nothing of, not even that they are NULL; and which."""
 
@@ -116,6 +119,16 @@ class _Part:
     """The names that a generic message says are NULL."""
 
 
+class _BadHeader(Exception):
+    """A header of ours that is not as we write it."""
+
+    def __init__(self, row: int, name: str, why: str) -> None:
+        super().__init__(row, name, why)
+        self.found = Unreadable(
+            row, f"its header {name} cannot be read: {why}", "the message was not written by Headrace, or was changed since"
+        )
+
+
 class MutationReader:
     """Reads messages; remembers schemas. Not for several threads at once."""
 
@@ -141,10 +154,15 @@ class MutationReader:
                 continue
             decoded, kept, refused = _decode(form, incoming.value, rows)
             unreadable += refused
-            if len(kept):
-                parts += self._parts(mutation, form, decoded, kept, incoming.headers)
-        unreadable.sort(key=lambda one: one.row)
-        return ReadMessages(tuple(_blocks(parts, incoming)), tuple(unreadable))
+            try:
+                parts += self._parts(mutation, form, decoded, kept, incoming.headers) if len(kept) else []
+            except _BadHeader as bad:
+                unreadable.append(bad.found)
+        try:
+            blocks = _blocks(parts, incoming)
+        except _BadHeader as bad:
+            blocks, unreadable = [], [*unreadable, bad.found]
+        return ReadMessages(tuple(blocks), tuple(sorted(unreadable, key=lambda one: one.row)))
 
     def _form(self, mutation: Mutation, number: int) -> _Form:
         found = self._forms.get((mutation, number))
@@ -164,13 +182,19 @@ class MutationReader:
     def _parts(self, mutation: Mutation, form: _Form, decoded: pa.StructArray, rows: Places, headers: Sequence[Headers]) -> list[_Part]:
         names = pc.binary_join_element_wise(decoded.field("database"), decoded.field("table"), "\0").dictionary_encode()
         described = [dict(headers[row]).get(COLUMNS_HEADER) for row in rows] if form.told is None else [None] * len(rows)
+        wrong = next((at for at, one in enumerate(described) if one and len(one) != _ID_BYTES), None)
+        if wrong is not None:
+            raise _BadHeader(int(rows[wrong]), COLUMNS_HEADER, f"it has {len(described[wrong] or b'')} bytes")
         ids = np.array([int.from_bytes(one, "big", signed=True) if one else -1 for one in described], np.int64)
         codes = names.indices.to_numpy().astype(np.int64) << 32 | (ids + 1)
         found = []
         for code in np.unique(codes):
             mine = np.flatnonzero(codes == code)
             table = TableName(*names.dictionary[int(code) >> 32].as_py().split("\0", 1))
-            told = form.told if form.told is not None else self._told_by_header(int(code & 0xFFFFFFFF) - 1)
+            try:
+                told = form.told if form.told is not None else self._told_by_header(int(code & 0xFFFFFFFF) - 1)
+            except DefiniteError as error:
+                raise _BadHeader(int(rows[mine[0]]), COLUMNS_HEADER, error.message) from error
             found += _images(mutation, table, told, decoded.take(pa.array(mine)), rows[mine], headers, is_generic=form.told is None)
         return found
 
@@ -227,7 +251,7 @@ def _images(
             for name in MAPS:
                 for column, array in map_columns(decoded.field(prefix + name)).items():
                     columns.setdefault(column, {})[name] = array
-            nulls: list[frozenset[str]] | None = [_null_names(dict(headers[row]).get(header)) for row in rows]
+            nulls: list[frozenset[str]] | None = [_nulls_of(int(row), header, dict(headers[row]).get(header)) for row in rows]
         else:
             assert told is not None
             pairs = zip(told.columns, told.fields, strict=True)
@@ -237,9 +261,19 @@ def _images(
     return found
 
 
+def _nulls_of(row: int, name: str, header: bytes | None) -> frozenset[str]:
+    try:
+        return _null_names(header)
+    except (ValueError, TypeError) as error:
+        raise _BadHeader(row, name, f"it is no list of names ({error})") from error
+
+
 @functools.lru_cache(maxsize=4096)
 def _null_names(header: bytes | None) -> frozenset[str]:
-    return frozenset(json.loads(header)) if header else frozenset()
+    found = json.loads(header) if header else []
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise TypeError(f"it is {str(found)[:60]!r}")
+    return frozenset(found)
 
 
 def _blocks(parts: Sequence[_Part], incoming: Incoming) -> list[ReadBlock]:
@@ -300,7 +334,7 @@ def _block(cut: Sequence[_Part], heads: _Heads) -> ReadBlock:
         pa.array(row_number, pa.uint64()) if (row_number >= 0).all() else None,
     )
     position, has_position = heads.version[message], heads.has_position[message]
-    return ReadBlock(block, message, position, has_position, row_number, _absent(parts, schema, order))
+    return ReadBlock(block, message, position, has_position, row_number, heads.told_us[message], _absent(parts, schema, order))
 
 
 def _values(part: _Part, column: Column) -> pa.Array:
@@ -387,15 +421,20 @@ class _Heads:
         self.has_position = np.zeros(count, bool)
         self.row_number = np.full(count, -1, np.int64)
         self.commit_us = incoming.timestamp_us.copy()
+        self.told_us = np.full(count, -1, np.int64)
         for at, headers in enumerate(incoming.headers):
             for name, value in headers:
                 if name == POSITION_HEADER and value:
+                    if len(value) not in (8, 16) or value[8:9] > b"\x7f":
+                        raise _BadHeader(at, name, f"it is no position: {value[:20].hex()}")
                     self.version[at], row = read_position(value)
                     self.has_position[at] = True
                     if row is not None:
                         self.row_number[at] = row
                 elif name == COMMITTED_HEADER and value:
-                    self.commit_us[at] = int.from_bytes(value, "big", signed=True)
+                    if len(value) != _TIME_BYTES:
+                        raise _BadHeader(at, name, f"it has {len(value)} bytes")
+                    self.commit_us[at] = self.told_us[at] = int.from_bytes(value, "big", signed=True)
 
     def key_names(self, row: int) -> tuple[str, ...]:
         """The columns of a table's key, as the message's key has them."""

@@ -27,6 +27,7 @@ client_log.setLevel(logging.CRITICAL)
 EARLIEST, LATEST = "earliest", "latest"
 _ASK_S, _TRY_S = 15.0, 2.0
 _MOST_METADATA: Final = 3500
+_MARKS_FORM: Final = 2
 """Brokers keep 4096 bytes with an offset, unless they are told otherwise."""
 _READ: Final = "allow this user to read the topic and to use the group (Read and Describe)"
 _SIGN_IN: Final = "see the user, the password and the security properties of the address"
@@ -49,8 +50,8 @@ _CUT_OFF: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
 _PASSED_S: Final = 60.0
 """Whoever is refused is told so more often than this."""
 
-Marks = dict[str, int]
-"""The last position of each table in a partition."""
+Marks = dict[str, tuple[int, int]]
+"""Of each table in a partition: the last position, and when the newest of its changes was committed, in microseconds (-1: nobody said)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ def _written(marks: Marks) -> str:
     """Marks as text; those of the tables that were heard of last, as many as a broker keeps."""
     kept = list(marks.items())
     while kept:
-        text = json.dumps({"headrace": 1, "marks": dict(kept)}, separators=(",", ":"))
+        text = json.dumps({"headrace": _MARKS_FORM, "marks": dict(kept)}, separators=(",", ":"))
         if len(text.encode()) <= _MOST_METADATA:
             return text
         kept = kept[1:]
@@ -293,6 +294,6 @@ def _read(text: str | None) -> Marks:
         told = json.loads(text or "null")
     except ValueError:
         return {}
-    if not isinstance(told, dict) or told.get("headrace") != 1:
+    if not isinstance(told, dict) or told.get("headrace") != _MARKS_FORM:
         return {}
-    return {str(table): int(mark) for table, mark in told["marks"].items()}
+    return {str(table): (int(position), int(committed)) for table, (position, committed) in told["marks"].items()}

@@ -104,13 +104,24 @@ class Delivery:
         while True:
             self._producer.poll(_POLL_S)
             self._check()
+            is_empty = not len(self._producer)
             try:
                 self._producer.produce(topic, value, key, headers=headers, timestamp=time)
             except BufferError:
+                if is_empty:
+                    raise self._too_large(topic, key, len(value or b"") + len(key or b"")) from None
                 continue
             except KafkaException as error:
                 raise self._give_up(error.args[0], topic, key) from error
             return
+
+    def _too_large(self, topic: str, key: bytes | None, size: int) -> Exception:
+        self.give_up()
+        return DefiniteError(
+            f"a message of {size} bytes is larger than all that may be under way to Kafka at once",
+            place=_place(topic, key),
+            hint="raise queue.buffering.max.kbytes (and message.max.bytes) with kafka.properties, and max.message.bytes of the topic",
+        )
 
     def _check_messages(self) -> None:
         if self._failed is not None:
@@ -127,12 +138,16 @@ class Delivery:
         said = self._refusals.said
         cause = said if said is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
         self.give_up()
-        of_key = f", key {bytes(key[:200]).decode(errors='replace')}" if key else ""
-        return failure(cause, "sending to Kafka", f"topic {topic}{of_key}" if topic else "")
+        return failure(cause, "sending to Kafka", _place(topic, key))
 
     def _hear(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failed is None:
             self._failed = error, message
+
+
+def _place(topic: str, key: Any) -> str:
+    of_key = f", key {bytes(key[:200]).decode(errors='replace')}" if key else ""
+    return f"topic {topic}{of_key}" if topic else ""
 
 
 def _headers(messages: Messages) -> Iterable[Headers]:
