@@ -263,6 +263,24 @@ def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple
     return found
 
 
+def test_columns_that_are_left_out_stay_so_under_another_name(runs: Runs, database: str) -> None:
+    """Also where the table's rows are to be read again when it gets its name."""
+    book, policy = runs.book, ("add_column=ignore",)
+    book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2)")
+    runs(policy=policy)
+    book.run("ALTER TABLE early ADD COLUMN secret INT DEFAULT 4", "INSERT INTO early VALUES (3, 3, 3)")
+    runs(policy=policy)
+    ask_for_resync(StateDirectory(runs.state), (f"{database}.early",))
+    book.run("RENAME TABLE early TO late", "INSERT INTO late VALUES (4, 4, 4)", "DELETE FROM late WHERE id = 2")
+    runs(policy=policy)
+    book.run("INSERT INTO late VALUES (5, 5, 5)")
+    runs(policy=policy)
+    late = runs.sent("late")
+    assert sum(one.is_snapshot for one in late) == 3
+    assert {frozenset(one.row()) for one in [*runs.sent("early"), *late]} == {frozenset(("id", "v"))}
+    assert {one.row()["id"] for one in late if one.kind == "insert"} == {1, 3, 4, 5}
+
+
 def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     book = runs.book
     book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2), (3, 3)")

@@ -261,6 +261,27 @@ def test_records_that_cannot_be_read_hide_no_other(made: Made) -> None:
     assert all(one.hint for one in parsed.refused)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_number_of_a_source_that_cannot_be_read_hides_no_other(made: Made, flat: bool) -> None:
+    """It may be what orders the change: the record is refused, and all others keep theirs."""
+    texts = ["10", "x", None, "1e3", "9" * 30, "30"]
+    kind = ["null", "string"]
+    if flat:
+        fields = [{**one, "type": kind} if one["name"] == "__source_pos" else one for one in FLAT["fields"]]
+        about = {"__op": "c", "__source_file": "log.000003", "__source_row": 0, "__source_ts_ms": 9, "__deleted": "false"}
+        values = [made.encode({**FLAT, "fields": fields}, {"id": 1, "note": "n", "__source_pos": text, **about}) for text in texts]
+    else:
+        source = {**SOURCE, "fields": [{**one, "type": kind} if one["name"] == "pos" else one for one in SOURCE["fields"]]}
+        schema = {**ENVELOPE, "fields": [{**one, "type": source} if one["name"] == "source" else one for one in ENVELOPE["fields"]]}
+        told = [event("c", None, row(1), 0) for _ in texts]
+        values = [made.encode(schema, {**one, "source": {**one["source"], "pos": text}}) for one, text in zip(told, texts, strict=True)]
+    parsed = parse(made, [(made.encode(KEY, {"id": 1}), value) for value in values])
+    events = only(parsed)
+    assert events.source["pos"].to_pylist() == [10, None, 30]
+    assert (events.record.tolist(), len(events.op), events.image.num_rows) == ([0, 2, 5], 3, 3)
+    assert [(one.record, "its source's pos is" in one.reason) for one in parsed.refused] == [(1, True), (3, True), (4, True)]
+
+
 def test_truncations_and_messages_have_no_image(made: Made) -> None:
     events = only(parse(made, [(None, made.encode(ENVELOPE, event(op, None, None, 10))) for op in "tm"]))
     assert bytes(events.op) == b"tm"

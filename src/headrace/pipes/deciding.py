@@ -341,7 +341,10 @@ class Decision:
         if name not in self._intent.tables:
             here, known = self.followed.position.to_json(), self.executor.state.tables.get(name)
             number = known.snapshot if known is not None else self.executor.snapshots.next_number(name)
-            self._intent.tables[name] = TableState(self.after.tables[name], here, here, number, known.hidden if known is not None else ())
+            # What is not carried of a table is not carried of it under another name.
+            former = self.followed.moved.get(name, name)
+            table = self._altered.get(former) or self.executor.state.tables.get(former)
+            self._intent.tables[name] = TableState(self.after.tables[name], here, here, number, table.hidden if table is not None else ())
         self._intent.prepared.add(name)
         self._intent.gone.discard(name)
         self._intent.beside.add(name)

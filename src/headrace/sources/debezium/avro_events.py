@@ -225,6 +225,7 @@ class _Reading:
             self._keep(found.values.is_valid().to_numpy(zero_copy_only=False))
 
     def events(self, before: Sequence[str] | None) -> list[Events]:
+        self._refuse_sources()
         op = self._envelope_ops() if self._layout.what is What.ENVELOPE else self._flat_ops()
         if not len(self._records):
             return []
@@ -236,7 +237,7 @@ class _Reading:
         if old is not None:
             has_before = (op == UPDATE) & old.is_valid().to_numpy(zero_copy_only=False)
         columns = [self._image(row, old, part, deleted, imageless) for part in fields.row]
-        asked = fields.row if before is None else tuple(part for part in fields.row if part.name in before)
+        asked = () if old is None else tuple(part for part in fields.row if before is None or part.name in before)
         befores = [_only(_column(old, part), has_before) for part in asked]
         made = Events(
             fields,
@@ -314,17 +315,34 @@ class _Reading:
             array = _chosen(deleted, _column(old, part), array)
         return _only(array, ~imageless) if imageless.any() else array
 
-    def _source(self) -> pa.RecordBatch:
+    def _refuse_sources(self) -> None:
+        """Leave out records that say something of their source that cannot be read: it may be what orders them."""
+        kinds = {**dict(zip(SOURCE.names, SOURCE.types, strict=True)), "ts_ms": pa.int64()}
+        wrong = {
+            name: mask for name, array in self._told().items() if name in kinds and (mask := _unreadable(array, kinds[name])) is not None
+        }
+        if wrong:
+            whole, told = np.logical_or.reduce(list(wrong.values())), self._told()
+            first = [next(name for name, mask in wrong.items() if mask[row]) for row in np.flatnonzero(whole).tolist()]
+            shown = zip(first, np.flatnonzero(whole).tolist(), strict=True)
+            self._refuse(
+                whole, [f"its source's {name} is {str(told[name][row].as_py())[:100]!r}, which is no number" for name, row in shown]
+            )
+
+    def _told(self) -> dict[str, pa.Array]:
+        """What the events say of their source, in the types that they have for it."""
         if self._layout.what is What.ENVELOPE:
             whole = self._part("source")
-            told = {} if whole is None else {one.name: whole.field(number) for number, one in enumerate(whole.type)}
-        else:
-            told = {}
-            for name, said in self._layout.about.items():
-                # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
-                if said not in told or "source_" in name:
-                    told[said] = self._part(name)
-        rows = len(self._records)
+            return {} if whole is None else {one.name: whole.field(number) for number, one in enumerate(whole.type)}
+        told = {}
+        for name, said in self._layout.about.items():
+            # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+            if said not in told or "source_" in name:
+                told[said] = self._part(name)
+        return told
+
+    def _source(self) -> pa.RecordBatch:
+        told, rows = self._told(), len(self._records)
         columns = {
             name: _cast(told[name], kind) if name in told else pa.nulls(rows, kind)
             for name, kind in zip(SOURCE.names, SOURCE.types, strict=True)
@@ -359,7 +377,7 @@ def _batch(columns: Sequence[pa.Array], fields: Sequence[Field], rows: int) -> p
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """What a source says of itself, in the type that is looked at; text that is no number is none."""
+    """What a source says of itself, in the type that is looked at; what never is of such a type says nothing."""
     if array.type == wanted:
         return array
     if pa.types.is_boolean(array.type) and pa.types.is_string(wanted):
@@ -368,6 +386,20 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.nulls(len(array), wanted)
+
+
+def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
+    """Which values are not of the type that is looked at, among others that are; None if none is."""
+    if array.type == wanted or not pa.types.is_integer(wanted):
+        return None
+    try:
+        array.cast(wanted)
+    except pa.ArrowInvalid:
+        texts = pc.fill_null(array.cast(pa.string()), "0")
+        return np.asarray(pc.invert(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    except pa.ArrowNotImplementedError:
+        return None
+    return None
 
 
 def _times_thousand(millis: pa.Array) -> pa.Array:
