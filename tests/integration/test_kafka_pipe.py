@@ -24,6 +24,7 @@ import pytest
 from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
 from headrace.pipes.copying import Copier
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.offline import OfflinePipe
@@ -33,18 +34,22 @@ from headrace.pipes.progress import LogView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import StateDirectory
-from headrace.sinks.kafka.choices import Incompatible, KafkaChoices, MessageFormat
+from headrace.sinks.kafka.choices import Incompatible, KafkaChoices, MessageFormat, Truncates
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sinks.kafka.writer import KafkaWriter
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql import decoder, reader, snapshot
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.tablescan import scan_table
 from testkit.binlogs import Logbook, open_logbook
 from testkit.broker import PrivateBroker
+from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
+from testkit.debezium_replay import Replay
 from testkit.folding import Sent, as_rows, assert_ordered, fold, read_sent, repeats
 from testkit.replication import await_executed, execute, executed, promote, start_replica
 from testkit.sparkless import Killed, without_spark
+from testkit.topics import read_topic
 from testkit.witness import source_rows
 from testkit.workload import TABLES, Workload, run_transaction
 
@@ -415,6 +420,32 @@ def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.Monkey
     assert left == [(1, "x", None), (4, "d", 5), (30, "c", None)]
     # What was written before the kill came again.
     assert kinds == {"r": 3, "c": 3, "u": 2, "d": 4, "tombstone": 4}
+
+
+def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, server: PrivateServer, database: str) -> None:
+    """As the real connector sends it; those who read it with us, or by versions, end with the rows from after it."""
+    book = runs.book
+    choices = KafkaChoices(format=MessageFormat.DEBEZIUM, partitions=2, schemas=True, truncates=Truncates.SEND)
+    book.run("CREATE TABLE e (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO e VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    for truncates in Truncates:
+        runs.sink = KafkaSink.from_url(runs.broker.url(), replace(choices, truncates=truncates))
+        runs()
+        book.run("UPDATE e SET v = 'x'", "TRUNCATE TABLE e", f"INSERT INTO e VALUES (2, '{truncates}'), (9, 'z')")
+        runs()
+    topic = f"headrace.{database}.e"
+    kept = read_topic(runs.broker, topic)
+    ours = [one for one in kept if one.value is not None and json.loads(one.value)["payload"]["op"] == "t"]
+    assert [one.key for one in ours] == [None]
+    connector = next(one for one in load_records(f"{server.flavour}-schema") if one.value is not None and b'"op":"t"' in one.value)
+    told, theirs = json.loads(ours[0].value or b""), json.loads(connector.value or b"")
+    assert told["payload"].keys() == theirs["payload"].keys()
+    assert told["payload"]["source"].keys() == theirs["payload"]["source"].keys()
+    assert (told["payload"]["before"], told["payload"]["after"]) == (None, None)
+    records = [KafkaRecord(topic, one.partition, one.offset, 1, one.key, one.value, tuple(one.headers.items())) for one in kept]
+    replay = Replay(DebeziumReader())
+    replay.feed_all(as_batches(records), random.Random(3))
+    left = sorted(replay.rows(TableName(database, "e")), key=lambda row: row["id"])
+    assert left == [{"id": 2, "v": "send"}, {"id": 9, "v": "z"}]
 
 
 def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateServer, database: str, tmp_path: Path) -> None:

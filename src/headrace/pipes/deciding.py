@@ -140,13 +140,16 @@ class Decision:
         elif not self._is_settled(name):
             self._intent.swept.append(schema)
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
-            self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it is being read")
+            # Where nothing is taken away, those who read it are told.
+            told = self._ask(lambda sink: sink.plan_emptying(schema, self._version)) if self.executor.targets.appends else Translation()
+            self._intent.steps += told.steps
+            self._enter(name, [kind], told, APPLIED, "its rows were taken away by version, for it is being read")
         else:
             keeps = policy is Policy.KEEP
             if keeps:
                 found = self._ask(lambda sink: sink.plan_keeping(schema, f"truncated_{self._tag}", again=True))
             else:
-                found = self._ask(lambda sink: sink.plan_emptying(schema))
+                found = self._ask(lambda sink: sink.plan_emptying(schema, self._version))
             self._intent.tables[name] = self._renewed(table)
             if keeps:
                 self._intent.prepared.add(name)

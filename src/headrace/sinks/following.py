@@ -92,8 +92,9 @@ class Altering(Protocol):
     def plan_removal(self, schema: TableSchema) -> Translation:
         """The source's table is no more."""
 
-    def plan_emptying(self, schema: TableSchema) -> Translation:
-        """The source's table has no rows any more. No steps: the rows from before the statement are swept instead."""
+    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+        """The source's table has no rows any more. No steps: the rows from before the statement are swept instead. `version`: of its
+        position."""
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
         """The target gets another name with all its rows; `again`: an empty one takes its place."""

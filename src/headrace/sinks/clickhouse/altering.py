@@ -92,7 +92,8 @@ class Altering:
         table = self._standing(schema)
         return remove(table) if table is not None else Translation()
 
-    def plan_emptying(self, schema: TableSchema) -> Translation:
+    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+        del version
         table = self._standing(schema)
         return empty(table) if table is not None else Translation()
 

@@ -76,6 +76,14 @@ class Incompatible(StrEnum):
     """It is registered all the same, and readers must cope. (A registry over HTTP decides by itself: set the subject's compatibility.)"""
 
 
+class Truncates(StrEnum):
+    """Whether a message tells that a table was emptied, with the op `t` (format debezium)."""
+
+    SKIP = "skip"
+    """As with Debezium's default, `skipped.operations=t`."""
+    SEND = "send"
+
+
 class Timestamps(StrEnum):
     """The time of a message, by which a topic forgets old ones."""
 
@@ -100,7 +108,17 @@ TOPIC_FORMATS: Final = {
     MessageFormat.DEBEZIUM: "${prefix}.${db}.${table}",
 }
 CHANGEABLE: Final = frozenset(
-    ("partitions", "replication", "cleanup", "create_topics", "compression", "incompatible", "delivery_timeout_s", "properties")
+    (
+        "partitions",
+        "replication",
+        "cleanup",
+        "create_topics",
+        "compression",
+        "incompatible",
+        "truncates",
+        "delivery_timeout_s",
+        "properties",
+    )
 )
 """What may change when a pipe starts again: what readers of the topics get is the same."""
 _ABOUT: Final = {
@@ -110,6 +128,7 @@ _ABOUT: Final = {
     "incompatible": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
     "text": (MessageFormat.GENERIC,),
     "schemas": (MessageFormat.DEBEZIUM,),
+    "truncates": (MessageFormat.DEBEZIUM,),
 }
 """The formats that a setting is about, where it is not about all."""
 _LEAST: Final = {"partitions": 0, "replication": 0, "delivery_timeout_s": 1}
@@ -146,6 +165,7 @@ class KafkaChoices:
     incompatible: Incompatible = Incompatible.HALT
     schemas: bool = False
     """Whether Debezium's events carry their schema."""
+    truncates: Truncates = Truncates.SKIP
     delivery_timeout_s: int = 60
     """For how long a message may be under way before the write counts as failed, and is tried again."""
     properties: tuple[tuple[str, str], ...] = ()
@@ -162,6 +182,13 @@ class KafkaChoices:
                 )
             if one.name in _LEAST and value < _LEAST[one.name]:
                 raise DefiniteError(f"{value} is below {_LEAST[one.name]}", place=f"kafka.{one.name}", hint="give a larger number")
+
+        if self.truncates is Truncates.SEND and self.cleanup is Cleanup.COMPACT:
+            raise DefiniteError(
+                "a compacted topic takes no messages without a key, and the message that a table was emptied has none",
+                place="kafka.truncates",
+                hint="leave it out, or choose another kafka.cleanup",
+            )
 
     def topic_of(self, table: TableName) -> str:
         """The table's topic."""

@@ -35,8 +35,8 @@ _MOST_BYTES: Final = 128 << 20
 """Of what is encoded at once: text may be several times as long as the values, and an array holds 2 GiB."""
 _ENVELOPE_BYTES: Final = 600
 _GTID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+:.*|\d+-\d+-\d+")
-_CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE = range(5)
-_WORDS: Final = pa.array(["c", "u", "d", "r", ""])
+_CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE, _TRUNCATE = range(6)
+_WORDS: Final = pa.array(["c", "u", "d", "r", "", "t"])
 
 Places = npt.NDArray[np.int64]
 Clock = Callable[[], int]
@@ -66,11 +66,19 @@ class DebeziumEncoder:
         """The block's messages; every update in it has its before image."""
         if not block.rows:
             return []
-        table = self._tables.get(block.schema)
-        if table is None:
-            table = self._tables[block.schema] = _TableEncoder(self._choices, self._origin, block.schema)
+        table = self._of(block.schema)
         events = _events_of(block)
         return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
+
+    def emptied(self, schema: TableSchema, version: int) -> Messages:
+        """The message that a table was emptied, by a statement that ends at a version."""
+        return self._of(schema).emptied(version, self._clock())
+
+    def _of(self, schema: TableSchema) -> _TableEncoder:
+        table = self._tables.get(schema)
+        if table is None:
+            table = self._tables[schema] = _TableEncoder(self._choices, self._origin, schema)
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,24 @@ class _TableEncoder:
             headers=_headers(plan, keys),
             row=block.order.take(at) if block.order is not None and ops[0] == Op.SNAPSHOT else None,
         )
+
+    def emptied(self, version: int, now: int) -> Messages:
+        """A statement is in no block: its transaction is not known here, and its time is the clock's."""
+        place = pa.array([version & ((1 << OFFSET_BITS) - 1)], pa.int64()), pa.array([0], pa.int64())
+        block = ChangeBlock(
+            self._schema,
+            pa.RecordBatch.from_arrays(
+                [pa.nulls(1, field.type) for field in self._schema.arrow_schema], names=self._schema.arrow_schema.names
+            ),
+            pa.array([Op.DELETE], pa.uint8()),
+            pa.array([version], pa.uint64()),
+            pa.array([now // 1000], pa.int64()),
+        )
+        first = np.zeros(1, np.int64)
+        plan = _Plan(np.array([_TRUNCATE], np.int8), first - 1, first - 1, first, first - 1)
+        events = _Events(*(column.to_numpy() for column in place))
+        value = self._values(block, events, pa.array([NULL]), plan, pa.array([0]), now)
+        return Messages(self._topic, pa.nulls(1, pa.binary()), value, block.version, pc.divide(block.commit_ts, 1000))
 
     def _values(self, block: ChangeBlock, events: _Events, rows: Any, plan: _Plan, at: Any, now: int) -> Any:
         source = self._source(block, events, at, snapshot=plan.kind[0] == _READ)

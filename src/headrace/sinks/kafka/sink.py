@@ -18,7 +18,7 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
-from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, UnsignedAs
+from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
 from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
 from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
 from headrace.sinks.kafka.generic import GenericForms
@@ -114,7 +114,7 @@ class KafkaSink:
         del schema, since
 
     def altering(self) -> KafkaAltering:
-        return KafkaAltering(self.check)
+        return KafkaAltering(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
 
     def books(self) -> None:
         """A cluster has no place for what is told of pipes: the state directory keeps it."""
@@ -140,6 +140,13 @@ class KafkaSink:
 
     def writer(self) -> KafkaWriter[ChangeBlock]:
         return KafkaWriter(self.address, self.choices, self.encoder())
+
+    def _tell_emptied(self, schema: TableSchema, version: int) -> None:
+        writer = self.writer()
+        try:
+            writer.send([DebeziumEncoder(self.choices, self.origin).emptied(schema, version)])
+        finally:
+            writer.close()
 
     def encoder(self) -> Encoder[ChangeBlock]:
         """What makes messages of blocks."""

@@ -7,11 +7,12 @@ keys and bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from headrace.kafka.address import KafkaAddress
 from headrace.sinks.kafka.choices import KafkaChoices
-from headrace.sinks.kafka.messages import Encoder
+from headrace.sinks.kafka.messages import Encoder, Messages
 from headrace.sinks.kafka.producer import Delivery, pool, producer_settings
 
 B = TypeVar("B")
@@ -27,7 +28,10 @@ class KafkaWriter(Generic[B]):
 
     def write(self, block: B) -> None:
         """Send the block's messages and wait until they are acknowledged."""
-        messages = self._encoder.encode(block)
+        self.send(self._encoder.encode(block))
+
+    def send(self, messages: Iterable[Messages]) -> None:
+        """Send messages and wait until they are acknowledged."""
         delivery = self._open()
         try:
             for one in messages:
