@@ -4,6 +4,7 @@ it, and what it says when it cannot go on. The view is compared with the server'
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,45 @@ def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.L
     other.execute(f"INSERT INTO {ks}.other (k, l) VALUES ('k', [1, 2])")
     source.run()
     assert source.assert_equal("t", "other") == 7
+
+
+def test_altered_again_and_again_while_it_runs(source: Source) -> None:
+    ks = source.keyspace
+    captured = source.create("t", "p int, c int, v int, PRIMARY KEY (p, c)")
+    captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES (0, 0, 0)")
+    pipe, failures = source.pipe(once=False), []
+
+    def run() -> None:
+        try:
+            pipe.run()
+        except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for number in range(4):
+            captured.execute(f"ALTER TABLE {ks}.t ADD x{number} map<int, text>")
+            captured.execute(f"UPDATE {ks}.t SET x{number} = {{1: 'a'}}, v = {number} WHERE p = {number} AND c = 1")
+            time.sleep(0.4)
+            captured.execute(f"UPDATE {ks}.t SET x{number}[2] = 'b' WHERE p = {number} AND c = 1")
+            if number % 2:
+                # Gone while windows with values of it may still be read.
+                captured.execute(f"ALTER TABLE {ks}.t DROP x{number}")
+        if not failures:
+            source.create("late", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.late (k, v) VALUES (1, 'x')")
+            deadline = time.monotonic() + 60
+            while (
+                f"{ks}.late" not in (committed_offset(source.state / "checkpoint") or {}) and time.monotonic() < deadline and not failures
+            ):
+                time.sleep(0.1)
+    finally:
+        pipe.stop()
+        thread.join()
+    assert not failures, failures
+    assert f"{ks}.late" in (committed_offset(source.state / "checkpoint") or {}), "a table that comes is taken in while the pipe runs"
+    source.run()
+    assert source.assert_equal("t", "late") == 6
 
 
 def test_a_table_with_tablets_and_one_without(source: Source) -> None:

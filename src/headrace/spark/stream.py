@@ -34,6 +34,12 @@ Over = Callable[[Job], list[Report]]
 """Runs a task over the works of a batch."""
 STOP_PATIENCE_S = 30.0
 COMMIT_PATIENCE_S = 10.0
+_LATE = "Python worker failed to connect back"
+"""What Spark says of it."""
+
+
+class WorkersLate(TransientError):
+    """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
 
 
 class _StopRequested(Exception):
@@ -189,6 +195,7 @@ def run_task(frame: DataFrame, task: Job) -> list[Report]:
 
 def spark_failure(error: Exception) -> HeadraceError:
     """The error of ours that Spark carried, or one that says what Spark says."""
-    return decode(str(error)) or DefiniteError(
-        f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it"
-    )
+    carried = decode(str(error))
+    if carried is None and _LATE in str(error):
+        return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
+    return carried or DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")

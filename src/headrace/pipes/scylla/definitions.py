@@ -43,6 +43,8 @@ class Definitions:
     say: Callable[[str], None]
     came: set[TableName] = field(default_factory=set)
     """Chosen tables that have a log and are not replicated yet."""
+    outdated: bool = False
+    """Whether what the planner was told of logs (how long their rows live) is not true any more."""
     _version: UUID | None = None
 
     def follow(self, *, again: bool = False) -> bool:
@@ -68,6 +70,7 @@ class Definitions:
             if found.ttl != note.start.ttl:
                 note.start = Start(note.start.place, found.ttl, note.start.promised)
                 self.notes.save()
+                self.outdated = True
             if found.table != note.table:
                 self._alter(note.table, found.table)
                 note.table = found.table

@@ -43,7 +43,7 @@ from headrace.sources.scylla.reader import KnownLog, LogReader
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.spark.checkpoint import committed_offset, offset_of
-from headrace.spark.stream import AddressStream, Over
+from headrace.spark.stream import AddressStream, Over, WorkersLate
 from headrace.spark.tasks import Report, Task
 
 log = logging.getLogger("headrace")
@@ -51,7 +51,8 @@ log = logging.getLogger("headrace")
 _START_PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
-_LOOK_S: Final = 5.0
+_STARTS: Final = 5
+"""How often the stream is begun before Spark's processes count as not starting at all."""
 _PRELOAD: Final = ("headrace.sources.scylla.reader", "headrace.sources.scylla.snapshot")
 _KIND: Final = "scylla"
 """What a state says that belongs to such a pipe."""
@@ -100,7 +101,7 @@ class ScyllaPipe(RunnablePipe):
         with self._spark(directory, _PRELOAD) as spark:
             try:
                 while not ended():
-                    self._stream(spark, directory, batches, ended)
+                    self._stream_patiently(spark, directory, batches, ended)
                     if batches.definitions.came and not ended():
                         self._open_tables(session, catalog, batches)
             finally:
@@ -207,12 +208,24 @@ class ScyllaPipe(RunnablePipe):
                 copier.copies.forget(name)
             notes.tables[name] = TableNote(found.table, found.id, start)
 
+    def _stream_patiently(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+        """Stream; again if Spark's processes did not start in time, a few times."""
+        for attempt in range(_STARTS):
+            try:
+                self._stream(spark, directory, batches, ended)
+                return
+            except WorkersLate as error:
+                if attempt == _STARTS - 1 or ended():
+                    raise
+                log.warning("waiting: %s", error.message)
+
     def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+        batches.definitions.outdated = False
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, self._settings.slots, directory.path / "pace.json")
         stream = AddressStream(spark, source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
-                while not stream.wait(0.1) and not ended() and not batches.definitions.came:
+                while not stream.wait(0.1) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(self._settings.slots - 1, 1))
                     self._view.waiting(waits.current())
