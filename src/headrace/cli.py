@@ -66,7 +66,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.progress import choose_view
     from headrace.pipes.remembered import chosen_for
     from headrace.pipes.settings import PipeSettings, SnapshotMode
-    from headrace.pipes.settings_file import DEBEZIUM, SCYLLA
+    from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA
     from headrace.sources.mysql.offline import parse_directory
     from headrace.sources.mysql.origin import Limits
 
@@ -81,7 +81,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         check_heeded(arguments, OF_TOPICS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source")
         chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
     if not cells:
-        chosen.check_sections((SCYLLA,), "this is about ScyllaDB's log, and the source is another one")
+        chosen.check_sections((SCYLLA, REPLAY), "this is about ScyllaDB's log, and the source is another one")
     settings = PipeSettings(
         selection=_selected(arguments) if topics else _selection(arguments, database),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),

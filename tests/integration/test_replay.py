@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql import execution, lists
+from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
 from headrace.sources.scylla.base_rows import RowQuery, Telling
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.snapshot import Chunk, read_chunk
@@ -206,6 +208,19 @@ def test_targets_are_made_checked_and_follow(replaying: Replaying) -> None:
     ):
         with pytest.raises(DefiniteError, match=message):
             sink.prepare([table_of(replaying, definition)])
+
+
+def test_nothing_is_made_or_dropped_by_choice(replaying: Replaying) -> None:
+    table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int)")
+    careful = replace(replaying.sink, choices=ReplayChoices(missing=Missing.HALT, dropped=Dropped.KEEP))
+    with pytest.raises(DefiniteError, match=r"there is no table .*t .*\n.*replay.missing"):
+        careful.prepare([table])
+    replaying.sink.prepare([table])
+    careful.prepare([table])
+    careful.alter(table, table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY)"))
+    assert [column.name for column in describe(replaying.session, TableName(replaying.target, "t")).columns] == ["pk", "v"]
+    with pytest.raises(DefiniteError, match="has no column w"):
+        careful.alter(table, table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int, w int)"))
 
 
 def test_a_missing_keyspace_is_told_how_to_make(replaying: Replaying) -> None:

@@ -21,6 +21,7 @@ from headrace.pipes.policy import EVERY, ChangeKind, SchemaPolicy
 from headrace.pipes.settings_lines import find_lines, line_of, parse_key
 from headrace.pipes.settings_names import ELSEWHERE
 from headrace.sinks.clickhouse.choices import Fields, SinkChoices, TableChoices
+from headrace.sinks.cql.choices import ReplayChoices
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sources.debezium.choices import DebeziumChoices
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -28,7 +29,8 @@ from headrace.sources.scylla.choices import ScyllaChoices
 Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
 SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM, SCYLLA = "sink", "tables", "schema_changes", "kafka", "debezium", "scylla"
-PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices}
+REPLAY: Final = "replay"
+PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayChoices}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, *PLAIN_SECTIONS)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
@@ -61,6 +63,10 @@ class Chosen:
     @property
     def scylla(self) -> ScyllaChoices:
         return ScyllaChoices(**self._of(SCYLLA))
+
+    @property
+    def replay(self) -> ReplayChoices:
+        return ReplayChoices(**self._of(REPLAY))
 
     @property
     def schema_changes(self) -> SchemaPolicy:

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
 from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
-from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, SCHEMA_CHANGES, SCYLLA
+from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.choices import FIXED
 
 TABLES_PAGE: Final = "clickhouse"
-PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla"}
+PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla"}
 """The pages of sections that are not about target tables."""
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"

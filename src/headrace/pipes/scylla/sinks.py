@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_sink, same_sink
 from headrace.pipes.local_books import LocalBooks
-from headrace.pipes.settings_file import KAFKA, SINK, Chosen
+from headrace.pipes.settings_file import KAFKA, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.cql.sink import ReplaySink
@@ -40,10 +40,11 @@ def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTa
     `state` is the pipe's directory, where progress is told that a sink has no place for.
     """
     if address.startswith(CQL):
-        chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster, for which nothing of this may be chosen")
+        chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster (see [replay])")
         target = parse_cql_url(address)
-        yield LogTarget(ReplaySink(target), str(target), LocalBooks(state))
+        yield LogTarget(ReplaySink(target, chosen.replay), str(target), LocalBooks(state))
         return
+    chosen.check_sections((REPLAY,), "this is about replay into another cluster, and the sink is none")
     if is_kafka(address):
         chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
         # Its kernels and librdkafka are for those who need them.

@@ -7,7 +7,7 @@ address's consistency. A write that fails for now fails the block, which is writ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from cassandra.concurrent import execute_concurrent
@@ -19,9 +19,8 @@ from headrace.cql.raw import RawPage
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import HeadraceError
 from headrace.sinks.cql.changes import Write
+from headrace.sinks.cql.choices import CONCURRENCY
 
-CONCURRENCY: Final = 128
-"""Statements that are under way at a time."""
 _BUNDLE, _BUNDLE_BYTES = 64, 128 << 10
 """Statements, and bytes of values, that are sent together at the most."""
 Place = Callable[[int], str]

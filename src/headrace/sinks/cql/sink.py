@@ -6,13 +6,13 @@ Timestamps and expiries are those of the source, so the cluster merges what come
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.session import shared_session
 from headrace.cql.tables import CqlTable
 from headrace.sinks.cql import targets
-from headrace.sinks.cql.execution import CONCURRENCY
+from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
 from headrace.sinks.cql.lists import keys_table
 from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
@@ -22,10 +22,7 @@ class ReplaySink:
     """Picklable. With a keyspace in the address, all tables go there; without, each to the keyspace of its source's name."""
 
     address: CqlAddress
-    create: bool = True
-    """Whether missing tables, types and columns are made."""
-    concurrency: int = CONCURRENCY
-    """Statements that are under way at a time, for each task."""
+    choices: ReplayChoices = field(default_factory=ReplayChoices)
 
     def __str__(self) -> str:
         return str(self.address)
@@ -36,22 +33,31 @@ class ReplaySink:
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Make what is missing, check what is there; raises before anything is written."""
-        targets.prepare(shared_session(self.address), self._with_lists(tables), create=self.create)
+        self.choices.check()
+        targets.prepare(shared_session(self.address), self._with_lists(tables), create=self._creates)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Follow a change of the source's table."""
         session = shared_session(self.address)
-        targets.alter(session, self.target(old), self.target(new))
+        targets.alter(session, self.target(old), self.target(new), create=self._creates, drop=self._drops)
         before, after = keys_table(self.target(old)), keys_table(self.target(new))
         if after is None or takes_list_keys(session):
             return
         if before is None:
-            targets.prepare(session, [after], create=True)
+            targets.prepare(session, [after], create=self._creates)
         else:
-            targets.alter(session, before, after)
+            targets.alter(session, before, after, create=self._creates, drop=self._drops)
 
     def writer(self) -> ReplayWriter:
-        return ReplayWriter(shared_session(self.address), self.target, self.concurrency)
+        return ReplayWriter(shared_session(self.address), self.target, self.choices.concurrency)
+
+    @property
+    def _creates(self) -> bool:
+        return self.choices.missing is Missing.CREATE
+
+    @property
+    def _drops(self) -> bool:
+        return self.choices.dropped is Dropped.DROP
 
     def _with_lists(self, tables: Iterable[CqlTable]) -> list[CqlTable]:
         """The targets, and on Apache Cassandra what stands beside those with lists."""

@@ -51,8 +51,8 @@ def prepare(session: CqlSession, tables: Iterable[CqlTable], *, create: bool) ->
                 _complete(session, found[table.name].table, table, create)
 
 
-def alter(session: CqlSession, old: CqlTable, new: CqlTable) -> None:
-    """Make the target follow from one definition of the source's to the next."""
+def alter(session: CqlSession, old: CqlTable, new: CqlTable, *, create: bool, drop: bool) -> None:
+    """Make the target follow from one definition of the source's to the next; `drop`: columns that are gone there too."""
     there = describe_types(session, new.name.database)
     before = {kind.udt: kind for kind in types_used([old])}
     for kind in types_used([new]):
@@ -60,18 +60,18 @@ def alter(session: CqlSession, old: CqlTable, new: CqlTable) -> None:
         for was, name in zip(before[kind.udt].fields if kind.udt in before else (), kind.fields, strict=False):
             if known is not None and was != name and was in known.fields:
                 session.execute(f"ALTER TYPE {_type_name(kind)} RENAME {quoted(was)} TO {quoted(name)}")
-    _prepare_types(session, new.name.database, types_used([new]), create=True)
+    _prepare_types(session, new.name.database, types_used([new]), create)
     found = describe_all(session, [new.name])[new.name].table
     columns = {column.name: column for column in found.columns}
     for was_key, key in zip(_keys(old), _keys(new), strict=True):
         if was_key.name != key.name and was_key.name in columns:
             session.execute(f"ALTER TABLE {table_name(new.name)} RENAME {quoted(was_key.name)} TO {quoted(key.name)}")
     kept = {column.name: column for column in new.cells}
-    for column in old.cells:
+    for column in old.cells if drop else ():
         gone = column.name not in kept or not _same_type(kept[column.name].type, column.type)
         if gone and column.name in columns and not _fits(columns[column.name], kept.get(column.name)):
             session.execute(f"ALTER TABLE {table_name(new.name)} DROP {quoted(column.name)}")
-    _complete(session, describe_all(session, [new.name])[new.name].table, new, create=True)
+    _complete(session, describe_all(session, [new.name])[new.name].table, new, create)
 
 
 def _fits(there: CqlColumn, wanted: CqlColumn | None) -> bool:
@@ -141,7 +141,7 @@ def _type_name(kind: CqlType) -> str:
 
 def _may_create(session: CqlSession, message: str, create: bool) -> None:
     if not create:
-        raise DefiniteError(message, place=str(session.address), hint="make it, or leave out --no-create")
+        raise DefiniteError(message, place=str(session.address), hint="make it, or let it be made: leave out replay.missing = halt")
 
 
 def _no_keyspace(session: CqlSession, keyspace: str) -> DefiniteError:
