@@ -105,6 +105,11 @@ class Worker(PrivateProcess):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.remove()
 
+    def forget(self) -> None:
+        """While it does not run: all that its connectors had noted goes, and they begin with a snapshot."""
+        for path in (self._offsets, *self.directory.glob("history-*.dat")):
+            path.unlink(missing_ok=True)
+
     def history_file(self, name: str) -> Path:
         """Where a connector may keep its schema history."""
         return self.directory / f"history-{name}.dat"

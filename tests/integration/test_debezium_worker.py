@@ -7,11 +7,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.demo.server import PrivateServer
+from headrace.errors import DefiniteError
+from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.debezium.snapshots import newest_snapshots
+from headrace.sources.debezium.choices import SecondSnapshot
+from headrace.sources.debezium.fetching import OffsetRange, fetch
+from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.versions import Order, Rule
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, json_converters, mysql_settings
+from testkit.topics import read_topic
 
 PATIENCE_S = 60.0
 
@@ -43,6 +52,8 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
     with server.root_connection() as root, root.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))")
         cursor.execute(f"INSERT INTO {table} VALUES (1, 'read')")
+        cursor.execute(f"CREATE TABLE {database}.keyless (id INT)")
+        cursor.execute(f"INSERT INTO {database}.keyless VALUES (1), (1), (2)")
         worker = connect_worker(broker, mariadb=server.flavour == "mariadb")
         settings = mysql_settings(server, prefix, worker.history_file("live"), [database])
         worker.add("live", {**settings, **json_converters(schemas=False)})
@@ -54,6 +65,12 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
         cursor.execute(f"UPDATE {table} SET id = 3 WHERE id = 1")
         worker.start()
         after = _read(broker, topic, 3)
+        worker.kill()
+        worker.forget()
+        cursor.execute(f"INSERT INTO {database}.keyless VALUES (3)")
+        worker.start()
+        _read(broker, f"{prefix}.{database}.keyless", 3)
+    _check_second_snapshot(broker, f"{prefix}.{database}.keyless")
     assert after[: len(before)] == before
     [first, *_] = before
     assert (first[1]["op"], first[1]["after"]) == ("r", {"id": 1, "v": "read"})
@@ -63,3 +80,16 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
     }
     assert len(places) == 1
     assert [(key, value and value["op"]) for key, value in after[-3:]] == [({"id": 1}, "d"), ({"id": 1}, None), ({"id": 3}, "c")]
+
+
+def _check_second_snapshot(broker: PrivateBroker, topic: str) -> None:
+    """A connector that lost its offsets reads all tables again: of one without a key, it is known by that."""
+    (records,) = fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, len(read_topic(broker, topic))))
+    known = {one.schema.name: KnownTable(one.schema, order=Order(Rule.BINLOG)) for one in DebeziumReader().read(records).found}
+    seen = DebeziumReader(tables=known).read(records).snapshots
+    assert sorted(len(one.begins) for one in seen) == [1, 1]
+    with pytest.raises(DefiniteError, match="second snapshot"):
+        newest_snapshots({}, seen, SecondSnapshot.HALT, lambda _: True)
+    counting, anew = newest_snapshots({}, seen, SecondSnapshot.REPLACE, lambda _: True)
+    ((_, counts),) = counting.items()
+    assert [one.version for one in anew] == [counts.version] == [max(one.version for one in seen)]

@@ -44,6 +44,7 @@ from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Truncation
 from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.topics import TopicMap
+from headrace.sources.debezium.versions import Rule
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.connector import kafka_settings
@@ -282,7 +283,8 @@ class Batches:
         self.notes.note_filled(filled_in(reports))
         emptied = truncations_in(reports)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
-            self._note_emptied(emptied, reached)
+            check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
+            self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
         self._see_to_snapshots(snapshots_in(reports), reached)
         self.notes.note_batch(number, tails_in(reports))
@@ -296,13 +298,14 @@ class Batches:
         if new:
             self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.settings.patience_s))
 
-    def _note_emptied(self, emptied: list[Truncation], reached: KafkaPosition) -> None:
-        check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
-        self.notes.note_emptied(emptied)
-
     def _see_to_snapshots(self, seen: list[Snapshot], reached: KafkaPosition) -> None:
-        counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, self.notes.orders)
-        self._note_emptied(anew, reached)
+        def replaceable(name: TableName) -> bool:
+            order = self.notes.orders.get(name)
+            by_source = order is not None and order.rule is not Rule.OFFSET
+            return by_source and len(topics_of(name, self.topics.choices.topic_map, reached, self.notes.filled)) < 2
+
+        counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
+        self.notes.note_emptied(anew)
         self.evolution.begin_anew(anew)
         self.notes.note_snapshots(counting)
 
@@ -351,12 +354,9 @@ class Batches:
 
 
 def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:
-    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied.
-
-    Those are the topics that are led there, and those whose events named it so far.
-    """
+    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied."""
     for one in emptied:
-        filling = sorted({topic for topic in reached.offsets if _table_of(topics, topic) == one.table} | filled.get(one.table, set()))
+        filling = topics_of(one.table, topics, reached, filled)
         if len(filling) > 1:
             raise DefiniteError(
                 f"table {one.table} is filled from several topics ({', '.join(filling)}), and was emptied in the source of one of them: "
@@ -365,6 +365,11 @@ def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: Kafk
                 hint="delete that source's rows from the copy yourself, and start again with --schema-changes truncate_table=ignore; or "
                 "let the connectors leave truncations out (skipped.operations=t)",
             )
+
+
+def topics_of(table: TableName, topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> list[str]:
+    """The topics that are led to a table, and those whose events named it so far."""
+    return sorted({topic for topic in reached.offsets if _table_of(topics, topic) == table} | filled.get(table, set()))
 
 
 def _table_of(topics: TopicMap, topic: str) -> TableName | None:

@@ -5,7 +5,7 @@ Invariant: what the target shows of such a table are rows of one snapshot and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.errors import DefiniteError
@@ -13,16 +13,18 @@ from headrace.model.schema import TableName
 from headrace.sources.debezium.choices import SecondSnapshot
 from headrace.sources.debezium.records import Truncation
 from headrace.sources.debezium.snapshots import Snapshot
-from headrace.sources.debezium.versions import Order, Rule
 
 Known = Mapping[tuple[TableName, str], Snapshot]
 """The snapshot whose rows the target shows, by table and topic."""
 
 
 def newest_snapshots(
-    known: Known, seen: Iterable[Snapshot], chosen: SecondSnapshot, orders: Mapping[TableName, Order]
+    known: Known, seen: Iterable[Snapshot], chosen: SecondSnapshot, replaceable: Callable[[TableName], bool]
 ) -> tuple[dict[tuple[TableName, str], Snapshot], list[Truncation]]:
-    """The snapshots that count after a batch in which rows of these were seen, and from which versions on their tables are begun anew."""
+    """The snapshots that count after a batch in which rows of these were seen, and from which versions on their tables are begun anew.
+
+    `replaceable`: whether versions tell which rows of a table are older than a snapshot.
+    """
     counts, anew = dict(known), list[Truncation]()
     for one in sorted(seen, key=lambda one: (one.table, one.topic, one.version, one.place)):
         former = counts.get((one.table, one.topic))
@@ -34,9 +36,8 @@ def newest_snapshots(
                 raise _at_one_place(one)
             counts[one.table, one.topic] = replace(former, begins=begins, version=max(former.version, one.version))
         else:
-            order = orders.get(one.table)
-            if chosen is SecondSnapshot.HALT or order is None or order.rule is Rule.OFFSET or one.version <= former.version:
-                raise _second(former, one, replaceable=order is not None and order.rule is not Rule.OFFSET)
+            if chosen is SecondSnapshot.HALT or not replaceable(one.table) or one.version <= former.version:
+                raise _second(former, one, replaceable=replaceable(one.table))
             counts[one.table, one.topic] = one
             anew.append(Truncation(one.table, one.version))
     return counts, anew
