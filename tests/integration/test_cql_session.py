@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -51,8 +50,11 @@ def test_a_session_answers_and_says_what_is_refused(cql: CqlSession, keyspace: s
 
 def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: Callable[..., PrivateCassandra], tmp_path: Path) -> None:
     trusted, stranger = Authority(tmp_path, "trusted"), Authority(tmp_path, "stranger")
-    server = fresh_cassandra(accounts=True, tls=trusted.issue("server", hosts=("127.0.0.1",), valid=timedelta(days=1)))
-    good = server.address(ca=trusted.cert)
+    server = fresh_cassandra(accounts=True, tls=trusted.issue("elsewhere", hosts=("node.example",)))
+    elsewhere = _failure(server.address(ca=trusted.cert))
+    assert isinstance(elsewhere, DefiniteError)
+    assert "tls=verify-ca" in elsewhere.hint
+    good = server.address(ca=trusted.cert, tls="verify-ca")
     with connect(pickle.loads(pickle.dumps(good))) as session:
         session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
         session.execute("CREATE TABLE k.t (k int, c int, PRIMARY KEY (k, c))")
@@ -66,12 +68,17 @@ def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: 
             session.execute("SELECT * FROM k.t")
         with pytest.raises(TransientError):
             list(read_rows(session, "SELECT c FROM k.t WHERE k = 0", patience_s=0.5))
+        server.tls = trusted.issue("server", hosts=("127.0.0.1",))
         server.start()
         # What was not answered is asked for again.
         found += [value for page in pages for value in page.column("c").to_pylist()]
         assert [int.from_bytes(value, "big") for value in found] == list(range(500))
 
-    assert "certificate" in _failure(server.address(ca=stranger.cert)).message
+    with connect(server.address(ca=trusted.cert)) as session:
+        assert session.execute("SELECT count(*) FROM k.t")[0].count == 500
+    unknown = _failure(server.address(ca=stranger.cert))
+    assert isinstance(unknown, DefiniteError)
+    assert "certificate is not accepted" in unknown.message
     plain = _failure(server.address(connect_timeout=2))
     assert isinstance(plain, TransientError)
     assert "tls=verify-identity" in plain.hint

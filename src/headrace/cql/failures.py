@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -13,6 +14,7 @@ from cassandra import (
     DriverException,
     InvalidRequest,
     OperationTimedOut,
+    RateLimitReached,
     ReadTimeout,
     RequestExecutionException,
     RequestValidationException,
@@ -31,6 +33,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 
 DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
 """What the driver raises when something is wrong with the server, the network or a statement."""
+_TLS: Final = re.compile(r"\[SSL: (?P<reason>\w+)\] (?P<text>.*?)(?: \(_ssl\.c:\d+\))?$")
 _BUSY: Final = "wait for the cluster's nodes to be there and less busy; nothing is lost meanwhile"
 
 
@@ -54,6 +57,8 @@ def as_ours(error: BaseException, address: CqlAddress, about: str = "") -> Headr
         return _refused(error, address, place)
     if isinstance(error, Unauthorized):
         return DefiniteError(f"the account may not do this: {_said(error)}", place=place, hint="GRANT it what the message names")
+    if isinstance(error, RateLimitReached):
+        return TransientError(f"the cluster limits how much is asked of it: {_said(error)}", place=place, hint=_BUSY)
     if isinstance(error, AlreadyExists | InvalidRequest | SyntaxException | RequestValidationException):
         return DefiniteError(f"the server refuses: {_said(error)}", place=place, hint="check the keyspace, the table and their columns")
     if isinstance(error, Unavailable):
@@ -61,35 +66,29 @@ def as_ours(error: BaseException, address: CqlAddress, about: str = "") -> Headr
         return TransientError(f"too few replicas: {missing}", place=place, hint=_BUSY + ", or choose another consistency=")
     if isinstance(error, ReadTimeout | WriteTimeout | OperationTimedOut):
         return TransientError(f"the cluster took too long: {_said(error)}", place=place, hint=_BUSY + ", or raise read-timeout=")
-    if isinstance(error, ssl.SSLError):
-        return _not_encrypted(error, place)
+    if isinstance(error, OSError) and (found := _tls_failure(error, place)) is not None:
+        return found
     if isinstance(error, UnresolvableContactPoints):
         return TransientError("no host of the address can be found by its name", place=place, hint="check the names in the address")
     if isinstance(error, ProtocolError):
         return DefiniteError(f"the server and we do not understand each other: {_said(error)}", place=place, hint=_other_port(address))
-    if isinstance(error, RequestExecutionException):
+    if isinstance(error, RequestExecutionException | ErrorMessage):
         return TransientError(f"the cluster could not do it: {_said(error)}", place=place, hint=_BUSY)
+    if isinstance(error, DriverException):
+        return DefiniteError(f"the driver cannot do it: {_said(error)}", place=place, hint="this should not happen; please report it")
     return TransientError(f"the server cannot be reached: {_said(error)}", place=place, hint="check that it runs and can be reached")
 
 
 def _nobody(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
     """No host would do: what the most telling of them said."""
     told = list(error.errors.values()) if isinstance(error.errors, dict) else []
-    for kind in (AuthenticationFailed, ssl.SSLCertVerificationError, ssl.SSLError, RequestValidationException, ProtocolError):
-        for one in _causes(told):
-            if isinstance(one, kind):
-                return as_ours(one, address)
+    ours = [as_ours(one, address) for one in told]
+    definite = next((one for one in ours if isinstance(one, DefiniteError)), None)
+    if definite is not None:
+        return definite
     why = "; ".join(dict.fromkeys(_said(one) for one in told)) or _said(error)
     message = f"no host of the cluster can be reached: {why}"
     return TransientError(message, place=place, hint=f"check that it runs and can be reached{_perhaps_tls(address)}")
-
-
-def _causes(errors: Iterable[BaseException]) -> Iterator[BaseException]:
-    for error in errors:
-        found: BaseException | None = error
-        while found is not None:
-            yield found
-            found = found.__cause__ or found.__context__
 
 
 def _refused(error: AuthenticationFailed, address: CqlAddress, place: str) -> DefiniteError:
@@ -104,17 +103,20 @@ def _refused(error: AuthenticationFailed, address: CqlAddress, place: str) -> De
     )
 
 
-def _not_encrypted(error: ssl.SSLError, place: str) -> HeadraceError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        message = f"the server's certificate is not accepted: {error.verify_message}"
-        return DefiniteError(message, place=place, hint=certificate_remedy(error))
+def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
+    """What went wrong with the encryption, if that is what went wrong. (The driver makes other errors of TLS's, and keeps their text.)"""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         hint = "check that the server runs, that it encrypts, and cert= and key= if it wants to see one"
         return TransientError(f"the server ended the encrypted connection: {error}", place=place, hint=hint)
+    found = _TLS.search(str(error))
+    if found is None:
+        return None
+    reason, text = found["reason"], found["text"]
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        why = text.removeprefix("certificate verify failed: ")
+        return DefiniteError(f"the server's certificate is not accepted: {why}", place=place, hint=certificate_remedy(why))
     return DefiniteError(
-        f"TLS with the server failed: {error.reason or error}",
-        place=place,
-        hint="check that the server encrypts on this port, cert= and key=",
+        f"TLS with the server failed: {text}", place=place, hint="check that the server encrypts on this port, cert= and key="
     )
 
 

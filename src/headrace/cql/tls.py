@@ -76,9 +76,9 @@ def tls_settings(mode: str, ca: str, cert: str, key: str) -> Tls:
     return Tls(chosen, ca, cert, key)
 
 
-def certificate_remedy(error: ssl.SSLCertVerificationError) -> str:
+def certificate_remedy(said: str) -> str:
     """What to do about a certificate that is not accepted."""
-    text = error.verify_message.lower()
+    text = said.lower()
     if "expired" in text or "not yet valid" in text:
         return "renew the server's certificate, and check the clocks of both machines"
     if "mismatch" in text or "not valid for" in text:
