@@ -7,9 +7,10 @@ then the greater value by its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import Final
 
 from headrace.cql.ordering import order_key
@@ -145,6 +146,18 @@ class Partition:
         return self.static.is_empty and not self.ranges and self.deleted == NEVER and all(row.is_empty for row in self.rows.values())
 
 
+_Edge = tuple[Key, int]
+"""Before (-1) or after (1) everything that begins with a prefix."""
+
+
+def _start(one: Range) -> _Edge:
+    return one.start.prefix, -1 if one.start.inclusive else 1
+
+
+def _end(one: Range) -> _Edge:
+    return one.end.prefix, 1 if one.end.inclusive else -1
+
+
 class Order:
     """The order of a table's rows."""
 
@@ -161,6 +174,33 @@ class Order:
 
     def sorted(self, keys: Sequence[Key]) -> list[Key]:
         return sorted(keys, key=cmp_to_key(self.compare))
+
+    def disjoint(self, ranges: Iterable[Range]) -> list[Range]:
+        """The same deletions without overlaps, in order: where several meet the newest counts, and neighbours of one timestamp are one."""
+        ends = {place for one in ranges for place in (_start(one), _end(one))}
+        places = sorted(ends, key=cmp_to_key(self._compare_places))
+        found: list[Range] = []
+        for start, end in pairwise(places):
+            over = [one.timestamp for one in ranges if self._spans(one, start, end)]
+            if not over:
+                continue
+            piece = Range(Bound(start[0], start[1] < 0), Bound(end[0], end[1] > 0), max(over))
+            if found and found[-1].timestamp == piece.timestamp and _end(found[-1]) == start:
+                piece = Range(found.pop().start, piece.end, piece.timestamp)
+            found.append(piece)
+        return found
+
+    def _spans(self, one: Range, start: _Edge, end: _Edge) -> bool:
+        return self._compare_places(_start(one), start) <= 0 and self._compare_places(_end(one), end) >= 0
+
+    def _compare_places(self, left: _Edge, right: _Edge) -> int:
+        order = self.compare(left[0], right[0])
+        if order:
+            return order
+        if len(left[0]) == len(right[0]):
+            return left[1] - right[1]
+        # The shorter prefix lies around all that begins with it.
+        return left[1] if len(left[0]) < len(right[0]) else -right[1]
 
     def covers(self, found: Range, clustering: Key) -> bool:
         start = self.compare(clustering, found.start.prefix)

@@ -79,12 +79,12 @@ class Learning:
         now = self._clock() // 1_000_000
         held = self._held(table, key, clustering, now)
         for place, found in _lists(table, held, clustering, now).items():
-            known = self._lists.get(((table.name, key, place[0]), place[1]), ())
-            if not _are_same(found, known):
-                known = _lists(table, self._from_log(table, key, now), clustering, now).get(place, ())
-            if _are_same(found, known):
+            names = _names(found, self._lists.get(((table.name, key, place[0]), place[1]), ()))
+            if names is None:
+                names = _names(found, _lists(table, self._from_log(table, key, now), clustering, now).get(place, ()))
+            if names is not None:
                 row = held.static if clustering is None else held.row(clustering)
-                row.collection(place[1]).cells = {element: cell for (element, _), (_, cell) in zip(known, found, strict=True)}
+                row.collection(place[1]).cells = {name: cell for name, (_, cell) in zip(names, found, strict=True)}
         return held
 
     def _from_log(self, table: CqlTable, key: Key, now: int) -> Partition:
@@ -124,9 +124,21 @@ class Learning:
         return found
 
 
-def _are_same(left: Elements, right: Elements) -> bool:
-    """Whether lists have the same elements, by value and write time."""
-    return [(cell.value, cell.timestamp) for _, cell in left] == [(cell.value, cell.timestamp) for _, cell in right]
+def _names(found: Elements, known: Elements) -> list[bytes] | None:
+    """The keys of a list's elements, by value and write time, from a list that may have more (TRUNCATE is in no log); None if in doubt."""
+    wanted = [(cell.value, cell.timestamp) for _, cell in found]
+    pairs = [(key, (cell.value, cell.timestamp)) for key, cell in known]
+    first, last = _matched(wanted, pairs), _matched(wanted[::-1], pairs[::-1])
+    return first if len(first) == len(wanted) and first == last[::-1] else None
+
+
+def _matched(wanted: list[tuple[bytes | None, int]], pairs: list[tuple[bytes, tuple[bytes | None, int]]]) -> list[bytes]:
+    """The first keys whose elements are those that are wanted, in their order; fewer if some are missing."""
+    found: list[bytes] = []
+    for key, element in pairs:
+        if len(found) < len(wanted) and element == wanted[len(found)]:
+            found.append(key)
+    return found
 
 
 def _hold(columns: Sequence[CqlColumn], held: Row, row: Sequence[bytes | None], now: int) -> None:

@@ -93,7 +93,7 @@ def split(table: CqlTable, written: Partition) -> dict[int, _Batch]:
         _split_row(clustering, row, at)
         if row.deleted != NEVER:
             at(row.deleted).rows.append(clustering)
-    for one in sorted(written.ranges, key=lambda one: (one.timestamp, one.start.prefix, one.end.prefix)):
+    for one in order.disjoint(written.ranges):
         at(one.timestamp).ranges.append(one)
     if written.deleted != NEVER:
         at(written.deleted).partition = True
