@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from headrace.cli import main
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError
 from headrace.kafka.mypipe import POSITION_HEADER
+from headrace.pipes.scylla.tailing import Tail
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat
 from headrace.sinks.kafka.log_sink import KafkaLogSink
+from headrace.sources.mysql.selection import Selection
 from testkit.broker import PrivateBroker
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.logged_cluster import LoggedCluster
@@ -144,6 +147,22 @@ def test_the_log_in_kafka_and_on_the_screen(
     assert len({_position(one) for one in both}) == 10
     assert len(both) > 10
     assert [_document(one).get("set") for one in both if one.key() == b'{"pk":1}'][-1] == {"v": "later"}
+
+
+def test_looking_on_while_a_table_is_altered(cql: CqlSession, keyspace: str, cassandra: Server) -> None:
+    cluster = LoggedCluster(cql, keyspace, f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int)")
+    stop = threading.Event()
+    documents = Tail(cassandra.address(keyspace), cluster.choices, Selection((f"{keyspace}.t",))).documents(stop)
+    _write(cluster, ["UPDATE ks.t SET v = 1 WHERE pk = 0"])
+    assert json.loads(next(documents))["set"] == {"v": 1}
+    _write(cluster, ["ALTER TABLE ks.t ADD w set<int>", "UPDATE ks.t SET v = 2, w = w + {5} WHERE pk = 0"])
+    found = json.loads(next(documents))
+    assert (found["set"], found["elements"]) == ({"v": 2}, {"w": {"added": [5]}})
+    _write(cluster, ["ALTER TABLE ks.t DROP v", "UPDATE ks.t SET w = null WHERE pk = 0"])
+    found = json.loads(next(documents))
+    assert ("set" in found, found["elements"]) == (False, {"w": {"cleared": True}})
+    stop.set()
+    assert list(documents) == []
 
 
 def test_what_a_log_cannot_be_is_refused() -> None:
