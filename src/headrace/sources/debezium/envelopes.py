@@ -47,6 +47,8 @@ _SOURCE_MEMBERS: Final = (
     *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns", "schema", "table"),
     *("server_id", "gtid", "file", "pos", "row", "thread", "query", "txId", "lsn", "xmin"),
 )
+_PASSED: Final = frozenset({"transaction", "ts_ms", "ts_us", "ts_ns"})
+"""Members of an envelope that nobody asks for."""
 _ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transaction_id"})
 """What flat rows may say about their event, after the prefix and perhaps `source_`."""
 
@@ -101,10 +103,10 @@ def about_event(name: str, prefix: str) -> str | None:
 def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> Layout:
     """`silent`: further fields of rows, which have held no value so far."""
     row = Shape({**shape_of(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
-    source = Shape(dict.fromkeys(_SOURCE_MEMBERS))
-    members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
     paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
-    return Layout(build(Shape(members)), fields, ("op",), None, ("after",), ("before",), paths, silent)
+    source = Shape(dict.fromkeys(_SOURCE_MEMBERS), passed=frozenset(_SOURCE_MEMBERS) - paths.keys())
+    members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
+    return Layout(build(Shape(members, passed=_PASSED)), fields, ("op",), None, ("after",), ("before",), paths, silent)
 
 
 def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> Layout:

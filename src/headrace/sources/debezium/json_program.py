@@ -23,6 +23,8 @@ class Shape:
     members: Mapping[str, Shape | None]
     strict: bool = False
     """Whether a member that is not listed is noted."""
+    passed: frozenset[str] = frozenset()
+    """Members that are only expected, so that the next one is found at once: their values are checked and not noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,12 @@ def build(shape: Shape) -> Program:
         nodes.append([len(members), len(shape.members), int(shape.strict)])
         for name, below in shape.members.items():
             text = name.encode()
-            slots[(*path, name)] = len(slots)
+            noted = name not in shape.passed
+            if noted:
+                slots[(*path, name)] = len(slots)
             # Nodes come in the order in which they wait.
             child = len(nodes) + len(waiting) if below is not None else -1
-            members.append([len(names), len(text), int(_is_plain(name)), child, len(slots) - 1])
+            members.append([len(names), len(text), int(_is_plain(name)), child, len(slots) - 1 if noted else -1])
             names += text
             if below is not None:
                 waiting.append((below, (*path, name)))

@@ -169,15 +169,17 @@ def scan(
                 problem = CUT
                 break
             opening = False
-            if found < 0:
+            slot = -1
+            if found >= 0:
+                stack_next[level] = found + 1
+                slot = members[found * MEMBER_COLUMNS + SLOT]
+            if slot < 0:
                 at = after_value(buf, at, limit, kind)
                 if at < 0:
                     problem = at
                     break
                 continue
-            stack_next[level] = found + 1
             member = found * MEMBER_COLUMNS
-            slot = members[member + SLOT]
             if kinds[slot, i] != 0:
                 problem = TWICE
                 break
