@@ -31,8 +31,9 @@ from headrace.sources.scylla.probing import ask_telling
 from headrace.sources.scylla.snapshot import Chunk, read_chunk, server_time
 from headrace.sources.scylla.token_ranges import WHOLE
 
-COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date, f float,
- u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>, tu tuple<int, text>"""
+COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
+ f float, u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>,
+ tu tuple<int, text>"""
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allow
 from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
-from headrace.sources.debezium.choices import FIXED
+from headrace.sources.debezium.choices import FIXED as DEBEZIUM_FIXED
+from headrace.sources.scylla.choices import FIXED as SCYLLA_FIXED
 
 TABLES_PAGE: Final = "clickhouse"
 PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla"}
@@ -37,7 +38,7 @@ def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
     yield from _table_rows()
     for section, choices in PLAIN_SECTIONS.items():
-        later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - FIXED
+        later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
         yield from (_row(section, one, one.name in later) for one in fields_of(choices).values())
 
 

@@ -59,6 +59,7 @@ class TableCopier:
     job: Callable[[SnapshotReader], Job]
     """What reads chunks and writes them to the sink, as the sink is now."""
     stopping: Callable[[], bool]
+    chunk_rows: int
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: HeadraceError | None = field(default=None, init=False)
 
@@ -78,15 +79,20 @@ class TableCopier:
         return not self._left()
 
     @property
+    def is_busy(self) -> bool:
+        """Whether chunks are under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def incomplete(self) -> tuple[str, ...]:
         """Tables that are not all in the sink yet."""
         return tuple(sorted(map(str, self._left())))
 
     def poll(self, session: Any, parallelism: int) -> None:
         """Begin with what is left, if nothing is under way; raise what went wrong with the last."""
+        if self.is_busy:
+            return
         if self._thread is not None:
-            if self._thread.is_alive():
-                return
             self._thread = None
             if self._failure is not None:
                 raise self._failure
@@ -152,7 +158,7 @@ class TableCopier:
             copy = self.copies.tables[name]
             since = copy.begun.first + self.choices.confidence_us
             parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
-            works += [Chunk(name, part, since=since).to_work() for part in parts]
+            works += [Chunk(name, part, self.chunk_rows, since).to_work() for part in parts]
         reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
         def on_done(work: Work, reports: list[Report]) -> None:

@@ -21,19 +21,21 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.progress import ProgressView
-from headrace.pipes.remembered import take_settings
+from headrace.pipes.remembered import settings_of, take_settings
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.scylla.beginning import Beginning, parse_start
 from headrace.pipes.scylla.copies import Copies
-from headrace.pipes.scylla.copying import TableCopier
+from headrace.pipes.scylla.copying import Interrupted, TableCopier
 from headrace.pipes.scylla.definitions import Definitions
 from headrace.pipes.scylla.notes import Notes, TableNote
+from headrace.pipes.scylla.resyncing import Resyncs
 from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.retry import retrying, waits
 from headrace.sinks.base import Books
+from headrace.sinks.clickhouse.images.sink import ImageSink
 from headrace.sinks.logs import LogSink
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.logs import LoggedTable, choose_tables, gone, look_at, no_log
@@ -95,12 +97,13 @@ class ScyllaPipe(RunnablePipe):
             )
 
         def ended() -> bool:
-            done = self._settings.once and batches.reached.covers(asked) and batches.copier.is_complete
+            done = self._settings.once and batches.reached.covers(asked) and batches.copier.is_complete and batches.resyncs.is_idle
             return self._stop.is_set() or done
 
         with self._spark(directory, _PRELOAD) as spark:
             try:
                 while not ended():
+                    self._copy_first(spark, batches)
                     self._stream_patiently(spark, directory, batches, ended)
                     if batches.definitions.came and not ended():
                         self._open_tables(session, catalog, batches)
@@ -128,6 +131,9 @@ class ScyllaPipe(RunnablePipe):
                 place=place,
                 hint="use a new state directory, or give the same ends",
             )
+        was = settings_of(state, place).scylla.kept
+        if was is not self._choices.kept:
+            raise DefiniteError(f"the tables were begun with kept = {was}", place=f"{place}, kept", hint="give it as it was")
         take_settings(state, self._settings.choices, place)
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         return state
@@ -153,6 +159,7 @@ class ScyllaPipe(RunnablePipe):
             lambda: {name: note.table for name, note in list(notes.tables.items())},
             lambda reader: Task(reader, self._target.sink, retry),
             self._stop.is_set,
+            self._settings.chunk_rows,
         )
 
     def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches) -> None:
@@ -219,6 +226,15 @@ class ScyllaPipe(RunnablePipe):
                     raise
                 log.warning("waiting: %s", error.message)
 
+    def _copy_first(self, spark: Any, batches: Batches) -> None:
+        """Copy tables before their logs are read on, where a deletion of a range must find all rows from before it."""
+        if isinstance(self._target.sink, ImageSink) and not batches.copier.is_complete:
+            try:
+                with batches.reporter.beating():
+                    batches.copier.run(spark, self._settings.slots)
+            except Interrupted:
+                self._view.note("stopped during the first copy; run again to go on")
+
     def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         batches.definitions.outdated = False
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, self._settings.slots, directory.path / "pace.json")
@@ -228,6 +244,7 @@ class ScyllaPipe(RunnablePipe):
                 while not stream.wait(0.1) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(self._settings.slots - 1, 1))
+                    batches.resyncs.poll(stream.paused)
                     self._view.waiting(waits.current())
         finally:
             stream.stop()
@@ -268,10 +285,20 @@ class Batches:
                     raise
         return over(self.task())
 
+    @property
+    def resyncs(self) -> Resyncs:
+        return Resyncs(self.directory, self.notes, self.copier, self.target.sink, self.view, self._read_up_to)
+
+    def _read_up_to(self, name: TableName) -> int:
+        place = self.reached.places.get(name)
+        return self.notes.tables[name].start.place.time if place is None else place.time
+
     def task(self) -> Task:
         """A task that reads tables as they are defined now."""
         logs = {name: KnownLog(note.table, note.start.ttl) for name, note in self.notes.tables.items()}
-        reader = LogReader(self.address, logs, self.choices, self.copier.copies.begun())
+        # An image shows all of its row: nothing is left in doubt.
+        begun = {} if isinstance(self.target.sink, ImageSink) else self.copier.copies.begun()
+        reader = LogReader(self.address, logs, self.choices, begun)
         return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
 
     def _tell(self, reports: Iterable[Report]) -> None:

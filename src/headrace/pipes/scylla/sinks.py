@@ -16,8 +16,11 @@ from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.settings_file import KAFKA, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.images.sink import ImageSink
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.logs import LogSink
+from headrace.sources.scylla.choices import Kept
 
 CQL: Final = "cql://"
 
@@ -60,7 +63,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTa
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink) as named:
-        yield LogTarget(CellSink(named.sink), named.name, named.sink.books(), named.is_lost)
+        yield LogTarget(_kept(chosen, named.sink), named.name, named.sink.books(), named.is_lost)
 
 
 def same_log_sink(one: str, other: str) -> bool:
@@ -70,3 +73,7 @@ def same_log_sink(one: str, other: str) -> bool:
     first, second = parse_cql_url(one), parse_cql_url(other)
     # Any node tells of all others: clusters that are named by different ones of them are the same if they share one.
     return first.keyspace == second.keyspace and bool(set(first.hosts) & set(second.hosts))
+
+
+def _kept(chosen: Chosen, sink: ClickHouseSink) -> LogSink:
+    return ImageSink(sink) if chosen.scylla.kept is Kept.IMAGES else CellSink(sink)

@@ -9,6 +9,8 @@ from typing import Final
 from headrace.errors import DefiniteError
 
 LEAST_WINDOW_S: Final = 0.5
+FIXED: Final = frozenset({"kept"})
+"""What cannot be another one at a restart."""
 
 
 class OnExpired(StrEnum):
@@ -17,6 +19,15 @@ class OnExpired(StrEnum):
     HALT = "halt"
     SKIP = "skip"
     """Goes on with what is there, and says in the log what may be missing."""
+
+
+class Kept(StrEnum):
+    """What of rows is kept in ClickHouse."""
+
+    CELLS = "cells"
+    """Every cell, merged as ScyllaDB does: exact whatever happens, shown by a view."""
+    IMAGES = "images"
+    """Rows as their postimages show them, in ordinary tables: simple, and as exact as postimages are (see "Images")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class ScyllaChoices:
     """Queries that each task has under way at once."""
     page_rows: int = 5000
     """Rows that a server sends at once."""
+    kept: Kept = Kept.CELLS
+    """What of rows is kept in ClickHouse; `images` needs `cdc = {'enabled': true, 'postimage': true}`, and cannot be changed later."""
     expired: OnExpired = OnExpired.HALT
     log_ttl: int = 0
     """Seconds for which log rows live, where the server does not tell (`cdc = {'ttl': …}` of the table); 0: as the server tells."""

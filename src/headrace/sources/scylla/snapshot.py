@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,6 @@ from headrace.sources.scylla.base_rows import RowQuery, Telling
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.token_ranges import TokenRange
 
-CHUNK_ROWS: Final = 1_000_000
-"""A chunk ends after so many rows, at the end of a partition."""
 _BLOCK_ROWS, _BLOCK_BYTES = 50_000, 32 << 20
 
 
@@ -41,7 +39,8 @@ class Chunk:
 
     table: TableName
     range: TokenRange
-    rows: int = CHUNK_ROWS
+    rows: int = 1_000_000
+    """It ends after so many rows, at the end of a partition."""
     since: int = 0
     """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
 

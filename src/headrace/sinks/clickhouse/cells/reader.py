@@ -34,18 +34,26 @@ class CellReader:
 
     def is_there(self, table: CqlTable) -> bool:
         """Whether the table's view is there."""
-        [[found]] = self._query(f"EXISTS VIEW {places_of(table, self._scope).view}")
-        return bool(found)
+        return bool(self._engine(table))
 
     def count(self, table: CqlTable) -> int:
         """How many rows the view shows."""
-        [[found]] = self._query(f"SELECT count() FROM {places_of(table, self._scope).view}")
+        [[found]] = self._query(f"SELECT count() FROM {self._shown(table)}")
         return int(found)
+
+    def _engine(self, table: CqlTable) -> str:
+        places = places_of(table, self._scope)
+        where = f"database = {quote_text(places.database)} AND name = {quote_text(places.table)}"
+        return next((str(row[0]) for row in self._query(f"SELECT engine FROM system.tables WHERE {where}")), "")
+
+    def _shown(self, table: CqlTable) -> str:
+        """What shows the table's rows: a view of cells, or a table of images, of which the newest count."""
+        return places_of(table, self._scope).view + ("" if self._engine(table) == "View" else " FINAL")
 
     def rows(self, table: CqlTable, condition: str = "1") -> Iterator[pa.RecordBatch]:
         """The view's rows that satisfy a condition, all columns in the table's order."""
         names = ", ".join(quote_name(column.name) for column in table.columns)
-        query = f"SELECT {names} FROM {places_of(table, self._scope).view} WHERE {condition}"
+        query = f"SELECT {names} FROM {self._shown(table)} WHERE {condition}"
         connection = connect(self._scope.target)
         with (
             translated(self._scope.target, f"reading {table.name}"),

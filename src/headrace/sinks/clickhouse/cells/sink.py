@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.cql.tables import CqlTable
-from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, places_of, prepare_tables
+from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, clear_tables, places_of, prepare_tables
 from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -33,6 +33,10 @@ class CellSink:
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Make the tables and the view follow an alteration of a base table. Repeatable."""
         alter_tables(self._scope, old, new)
+
+    def clear(self, table: CqlTable) -> None:
+        """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
+        clear_tables(self._scope, table)
 
     def places(self, table: CqlTable) -> Places:
         """Where a base table's tables and view are."""

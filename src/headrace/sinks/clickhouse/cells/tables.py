@@ -85,6 +85,14 @@ def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
             connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
 
 
+def clear_tables(scope: LayoutScope, table: CqlTable) -> None:
+    """Empty a base table's tables."""
+    places, connection = places_of(table, scope), connect(scope.target)
+    with translated(scope.target, f"emptying the tables of {table.name}"):
+        for name, _, _ in _tables(Storage(table), places):
+            connection.client.command(f"TRUNCATE TABLE {name}")
+
+
 def _preparing(table: CqlTable, places: Places, before: CqlTable | None) -> Iterator[str]:
     """What makes the tables, whatever of them is there."""
     storage = Storage(table)

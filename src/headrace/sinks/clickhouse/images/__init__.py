@@ -1,0 +1,1 @@
+"""Rows as their postimages show them, in tables that keep the newest version of each row."""

@@ -1,0 +1,266 @@
+"""Pipes that begin with a copy of the tables: rows from before the log, writes that go on meanwhile, interruptions, kill -9.
+
+The copy runs beside the log. In the end the view shows what the server's own SELECT gives, whatever was interrupted where.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.describing import describe
+from headrace.cql.session import CqlSession
+from headrace.embedded.process import EmbeddedServer
+from headrace.model.schema import TableName
+from headrace.pipes.progress import LogView
+from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.scylla.copies import FILE, Copies
+from headrace.pipes.scylla.pipe import ScyllaPipe
+from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.state import StateDirectory
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.cells.writer import CellWriter
+from headrace.sinks.clickhouse.client import connect as sink_connect
+from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.choices import ScyllaChoices
+from testkit.cassandra import PrivateCassandra
+from testkit.cell_views import selected, shown
+from testkit.pipeline import Pipeline
+from testkit.scylla_tables import add_generation, create_tables, make_generation
+from testkit.sparkless import without_spark
+
+COLUMNS = "p int, c int, s text static, v text, m map<int, text>, l list<int>, PRIMARY KEY (p, c)"
+CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2, page_rows=50)
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        target = ClickHouseTarget("127.0.0.1", server.port)
+        yield target
+        disconnect(target)
+
+
+@dataclass
+class Pair:
+    """A table with rows from before its log, and the pipe from it."""
+
+    session: CqlSession
+    keyspace: str
+    sink: CellSink
+    state: Path
+    choices: ScyllaChoices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = replace(CHOICES, generations=self.keyspace, tablets=self.keyspace)
+        create_tables(self.session, self.keyspace)
+        add_generation(self.session, self.keyspace, make_generation(time.time_ns() // 1_000_000, 2, 2))
+
+    def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE) -> ScyllaPipe:
+        chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*",))
+        settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience_s=30, chunk_rows=60)
+        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
+
+    def assert_equal(self, name: str = "t") -> int:
+        table = describe(self.session, TableName(self.keyspace, name))
+        there, here = selected(self.session, table), shown(self.sink, table)
+        assert here == there
+        return len(there)
+
+
+@pytest.fixture
+def pair(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    without_spark(monkeypatch)
+    return Pair(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+
+
+def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
+    """Rows from before the pipe, some of them in no log: with markers and without, with lists, static values, some of them alone.
+
+    (The capture must have seen the lists whose elements are named later.)
+    """
+    cql.execute(f"CREATE TABLE {keyspace}.t ({COLUMNS})")
+    captured = capture(cql, [f"{keyspace}.t"], keyspace)
+    for p in range(-3, partitions):
+        statements = []
+        for c in range(rows):
+            values = f"({p}, {c}, 'v{c}', {{100: 'a', {c}: 'b'}}, [{c}, {p}, {c}])"
+            statements.append(
+                f"INSERT INTO {keyspace}.t (p, c, v, m, l) VALUES {values};"
+                if c % 2
+                else f"UPDATE {keyspace}.t SET v = 'u', l = [1, 2, 3] WHERE p = {p} AND c = {c};"
+            )
+        static = f"UPDATE {keyspace}.t SET s = 's{p}' WHERE p = {p + p % 2 * 1000};"
+        (captured if p >= 0 else cql).execute(f"BEGIN UNLOGGED BATCH {' '.join(statements)} {static} APPLY BATCH")
+
+
+class Changes:
+    """Statements that go on, of the kinds that a copy makes difficult: old elements of lists, last cells, what is deleted."""
+
+    def __init__(self, session: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
+        self._session, self._keyspace, self._size = session, keyspace, (partitions, rows)
+        self._draw = random.Random(5)
+        self.done = 0
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        stop, failures = threading.Event(), []
+
+        def run() -> None:
+            try:
+                captured = capture(self._session, [f"{self._keyspace}.t"], self._keyspace)
+                while not stop.wait(0.01):
+                    captured.execute(self._statement())
+                    self.done += 1
+            except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        assert not failures, failures
+
+    def _statement(self) -> str:
+        draw, t = self._draw, f"{self._keyspace}.t"
+        p, c, x = draw.randrange(self._size[0]), draw.randrange(self._size[1]), draw.randrange(1000)
+        row = f"p = {p} AND c = {c}"
+        return draw.choice(
+            (
+                f"UPDATE {t} SET l = l - [{c}, 2] WHERE {row}",
+                f"UPDATE {t} SET l = l + [{x}] WHERE {row}",
+                f"UPDATE {t} SET l = [{x}] + l WHERE {row}",
+                f"UPDATE {t} SET v = null, m = null, l = null WHERE {row}",
+                f"DELETE v, m, l FROM {t} WHERE {row}",
+                f"UPDATE {t} SET m[1] = null, m[{x % 9}] = 'x{x}' WHERE {row}",
+                f"UPDATE {t} SET s = 'new{x}' WHERE p = {p}",
+                f"INSERT INTO {t} (p, c, v) VALUES ({p}, {c}, 'i{x}')",
+                f"DELETE FROM {t} WHERE {row}",
+                f"DELETE FROM {t} WHERE p = {p} AND c > {c}" if x < 200 else f"UPDATE {t} SET v = 'w{x}' WHERE {row}",
+            )
+        )
+
+
+def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    cql, ks = pair.session, pair.keyspace
+    fill(cql, ks, 30, 10)
+    changes = Changes(cql, ks, 30, 10)
+    written: list[LogBlock | RowBlock] = []
+    pipe = pair.pipe()
+    write = CellWriter.write
+
+    def stopping(writer: CellWriter, block: LogBlock | RowBlock) -> None:
+        write(writer, block)
+        written.append(block)
+        if sum(isinstance(one, RowBlock) for one in written) == 3:
+            pipe.stop()
+
+    with changes.going_on():
+        time.sleep(0.5)
+        with monkeypatch.context() as patch:
+            patch.setattr(CellWriter, "write", stopping)
+            pipe.run()
+        copy = Copies(pair.state).tables[TableName(ks, "t")]
+        assert not copy.is_complete
+        assert 0 < copy.share < 1
+        pair.pipe().run()
+    assert Copies(pair.state).tables[TableName(ks, "t")].is_complete
+    # Since the copy is complete, what the log leaves in doubt is read again by what it names.
+    with changes.going_on():
+        time.sleep(1)
+    pair.pipe().run()
+    assert pair.assert_equal() > 100
+    assert changes.done > 20
+
+    # A table that comes later is copied too; one that is to be copied again begins with nothing in the sink.
+    cql.execute(f"CREATE TABLE {ks}.later (k int PRIMARY KEY, l list<text>)")
+    for k in range(5):
+        cql.execute(f"INSERT INTO {ks}.later (k, l) VALUES ({k}, ['a', 'b'])")
+    capture(cql, [f"{ks}.later"], ks)
+    table = describe(cql, TableName(ks, "t"))
+    sink_connect(pair.sink.sink.target).client.command(f"INSERT INTO {pair.sink.places(table).cells} (`key:p`, `key:c`) VALUES (999, 999)")
+    ask_for_resync(StateDirectory(pair.state), (f"{ks}.t",))
+    pair.pipe().run()
+    assert pair.assert_equal("later") == 5
+    assert pair.assert_equal() > 100
+    [[left]] = (
+        sink_connect(pair.sink.sink.target)
+        .client.query(f"SELECT count() FROM {pair.sink.places(table).cells} WHERE `key:p` = 999")
+        .result_rows
+    )
+    assert left == 0
+
+
+def test_without_a_copy_only_the_log_is_read(pair: Pair) -> None:
+    fill(pair.session, pair.keyspace, 3, 2)
+    captured = capture(pair.session, [f"{pair.keyspace}.t"], pair.keyspace)
+    captured.execute(f"INSERT INTO {pair.keyspace}.t (p, c, v) VALUES (77, 1, 'logged')")
+    pair.pipe(SnapshotMode.NONE).run()
+    table = describe(pair.session, TableName(pair.keyspace, "t"))
+    # Rows of which there is no log are not there.
+    there = {row["p"] for row in shown(pair.sink, table)}
+    assert 77 in there
+    assert not there & {-3, -2, -1}
+    assert Copies(pair.state).tables == {}
+
+
+@pytest.mark.timeout(900)
+def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path) -> None:
+    create_tables(cql, keyspace)
+    add_generation(cql, keyspace, make_generation(time.time_ns() // 1_000_000, 3, 2))
+    fill(cql, keyspace, 60, 40)
+    names = ("confidence=2", "window=0.2", f"generations={keyspace}", f"tablets={keyspace}")
+    settings = ("--chunk-rows", "400", *(word for name in names for word in ("--set", f"scylla.{name}")))
+    sink_dir, state = tmp_path / "sink", tmp_path / "state"
+    pipeline = Pipeline(cassandra.url(keyspace), f"chdb:{sink_dir}", state, settings, tables=("t",))
+    changes = Changes(cql, keyspace, 60, 40)
+
+    def chunks() -> int:
+        path = state / FILE
+        return sum('"done"' in line for line in path.read_text().splitlines()) if path.exists() else 0
+
+    landed = []
+    with changes.going_on():
+        time.sleep(0.5)
+        for _ in range(2):
+            before = chunks()
+            with pipeline.running() as run:
+                run.until(lambda before=before: chunks() > before, timeout_s=400, poll_s=0.002)
+                run.signal_all(signal.SIGSTOP)
+                run.kill()
+            landed.append("complete" if '"last": 1' in (state / FILE).read_text() else chunks())
+        done = pipeline.once()
+        assert done.code == 0, done.output
+    done = pipeline.once()
+    assert done.code == 0, done.output
+    assert landed[0] != "complete"
+    verified = pipeline.verify()
+    assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
+    table = describe(cql, TableName(keyspace, "t"))
+    there = selected(cql, table)
+    with pipeline.sink_served(sink_dir) as url:
+        here = shown(CellSink.from_url(url.replace("http://", "clickhouse://")), table)
+    assert here == there
+    assert len(there) > 500
+    entries = [json.loads(line) for line in (state / FILE).read_text().splitlines()]
+    assert sum("begun" in entry for entry in entries) == 1
+    print(f"{changes.done} statements, {len(there)} rows, killed after chunks: {landed}")
