@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.cql.describing import describe
-from headrace.cql.session import CqlSession
+from headrace.cql.session import CqlSession, connect
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -22,6 +23,7 @@ from headrace.pipes.progress import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sinks import LogTarget
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.retry import retrying
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -31,6 +33,7 @@ from headrace.sources.scylla.capture.streams import Generations, from_descriptio
 from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.spark.checkpoint import committed_offset
+from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
@@ -85,6 +88,40 @@ class Source:
 
     def run(self, **more: Any) -> None:
         self.pipe(**more).run()
+
+    @contextmanager
+    def running(self) -> Iterator[list[Exception]]:
+        """The pipe runs meanwhile, in a thread; what it failed by."""
+        pipe, failures = self.pipe(once=False), []
+
+        def run() -> None:
+            try:
+                pipe.run()
+            except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield failures
+        finally:
+            pipe.stop()
+            thread.join()
+        assert not failures, failures
+
+    def await_rows(self, name: str, rows: int, failures: list[Exception]) -> None:
+        """Wait until the view of a table shows so many rows."""
+        table = describe(self.session, TableName(self.keyspace, name))
+        deadline = time.monotonic() + 90
+        while not failures and time.monotonic() < deadline:
+            if self.is_known(name) and len(shown(self.sink, table)) >= rows:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{name} does not show {rows} rows: {failures}")
+
+    def is_known(self, name: str) -> bool:
+        """Whether the pipe has read of the table."""
+        return f"{self.keyspace}.{name}" in (committed_offset(self.state / "checkpoint") or {})
 
     def assert_equal(self, *names: str) -> int:
         """The views show what SELECT gives; how many rows that is."""
@@ -145,17 +182,7 @@ def test_altered_again_and_again_while_it_runs(source: Source) -> None:
     ks = source.keyspace
     captured = source.create("t", "p int, c int, v int, PRIMARY KEY (p, c)")
     captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES (0, 0, 0)")
-    pipe, failures = source.pipe(once=False), []
-
-    def run() -> None:
-        try:
-            pipe.run()
-        except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with source.running() as failures:
         for number in range(4):
             captured.execute(f"ALTER TABLE {ks}.t ADD x{number} map<int, text>")
             captured.execute(f"UPDATE {ks}.t SET x{number} = {{1: 'a'}}, v = {number} WHERE p = {number} AND c = 1")
@@ -164,20 +191,33 @@ def test_altered_again_and_again_while_it_runs(source: Source) -> None:
             if number % 2:
                 # Gone while windows with values of it may still be read.
                 captured.execute(f"ALTER TABLE {ks}.t DROP x{number}")
-        if not failures:
-            source.create("late", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.late (k, v) VALUES (1, 'x')")
-            deadline = time.monotonic() + 60
-            while (
-                f"{ks}.late" not in (committed_offset(source.state / "checkpoint") or {}) and time.monotonic() < deadline and not failures
-            ):
-                time.sleep(0.1)
-    finally:
-        pipe.stop()
-        thread.join()
-    assert not failures, failures
-    assert f"{ks}.late" in (committed_offset(source.state / "checkpoint") or {}), "a table that comes is taken in while the pipe runs"
+        # A table that comes is taken in while the pipe runs.
+        source.create("late", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.late (k, v) VALUES (1, 'x')")
+        source.await_rows("late", 1, failures)
     source.run()
     assert source.assert_equal("t", "late") == 6
+
+
+def test_a_server_that_is_killed_and_comes_back(
+    fresh_cassandra: Callable[..., PrivateCassandra], clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_spark(monkeypatch)
+    server = fresh_cassandra()
+    with connect(server.address()) as session:
+        session.execute("CREATE KEYSPACE away WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        source = Source(session, "away", CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+        captured = source.create("t", "k int PRIMARY KEY, m map<int, text>")
+        captured.execute("INSERT INTO away.t (k, m) VALUES (1, {1: 'a'})")
+        with source.running() as failures:
+            source.await_rows("t", 1, failures)
+            server.kill()
+            time.sleep(1)
+            server.start()
+            captured = retrying(lambda: source.captured("t"))
+            captured.execute("UPDATE away.t SET m[2] = 'b' WHERE k = 1")
+            captured.execute("INSERT INTO away.t (k, m) VALUES (2, {1: 'c'})")
+            source.await_rows("t", 2, failures)
+        assert source.assert_equal("t") == 2
 
 
 def test_a_table_with_tablets_and_one_without(source: Source) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -52,13 +53,13 @@ def start_session(
     settings = scratch / "log4j2.properties"
     settings.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
     os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ[PRELOAD_VARIABLE] = ",".join([*_WORKER_MODULES, *preload]) if preload else ""
     # Libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork.
     os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
     # Workers and the source's process import our package from where we did.
     package_root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    os.environ["PYSPARK_PYTHON"] = _python(master, scratch)
     builder = SparkSession.builder.appName("headrace").master(master)
     for name, value in {**_configuration(scratch, settings, memory), **(more or {})}.items():
         builder = builder.config(name, value)
@@ -77,6 +78,21 @@ def start_session(
     if runs_already and more and "spark.jars" in more:
         _add_jars(session, more["spark.jars"].split(","))
     return session
+
+
+def _python(master: str, scratch: Path) -> str:
+    """What Spark starts as Python: ours, with pyspark imported from where it is installed.
+
+    Spark puts a zip file first in the path, whose modules are compiled at every start: a second of CPU for the source's process, which has
+    ten seconds to start, however busy the machine is.
+    """
+    if not master.startswith("local"):
+        return sys.executable
+    script = scratch / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(os.environ["PYTHONPATH"])} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    # A file system may forbid it.
+    return str(script) if os.access(script, os.X_OK) else sys.executable
 
 
 def warm_workers(session: SparkSession) -> None:

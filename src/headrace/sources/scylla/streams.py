@@ -19,6 +19,7 @@ from headrace.cql.timeuuid import micros
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.retry import retrying
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import Groups, grouped
 from headrace.sources.scylla.position import moment
@@ -47,7 +48,7 @@ class ServerCatalog:
 
     def now(self) -> int:
         if self.clock() - self._asked > _CLOCK_S:
-            [(said,)] = self.session.execute("SELECT now() FROM system.local")
+            [(said,)] = self._ask("SELECT now() FROM system.local")
             assert isinstance(said, UUID)
             # Taken after the answer: the server's time is not before what we say.
             self._asked = self.clock()
@@ -112,11 +113,11 @@ class ServerCatalog:
 
     def _vnode_streams(self, generation: int) -> Groups:
         table = f"{quoted(self.choices.generations)}.cdc_streams_descriptions_v2"
-        rows = self.session.execute(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
+        rows = self._ask(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
         return tuple(tuple(sorted(row.streams)) for row in sorted(rows, key=lambda row: row.range_end) if row.streams)
 
     def _tablet_streams(self, table: TableName, generation: int) -> Groups:
-        rows = self.session.execute(
+        rows = self._ask(
             f"SELECT stream_id FROM {quoted(self.choices.tablets)}.cdc_streams "
             f"WHERE keyspace_name = %s AND table_name = %s AND timestamp = {generation:d} AND stream_state = {CURRENT}",
             (table.database, table.table),
@@ -124,10 +125,14 @@ class ServerCatalog:
         # Each tablet is on servers of its own; neighbours most likely share some.
         return grouped([row.stream_id for row in rows], self.choices.streams_per_query)
 
+    def _ask(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
+        """A query's rows; servers that are away are waited for."""
+        return retrying(lambda: self.session.execute(query, parameters))
+
     def _if_there(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:
         """A query's rows; None if the cluster has no such table."""
         try:
-            return self.session.execute(query, parameters)
+            return self._ask(query, parameters)
         except DefiniteError as error:
             if isinstance(error.__cause__, InvalidRequest):
                 return None
