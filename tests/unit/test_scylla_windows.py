@@ -39,6 +39,14 @@ def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
     assert (following(generations, 20_000), following(generations, 90_000)) == (90_000, None)
 
 
+def test_a_generation_that_became_known_late_is_read_from_its_beginning() -> None:
+    place = Place(1000, 50 * S, 47 * S)
+    assert next_window(place, [1000], 60 * S, FIRST_US, S) == Window(1000, 50 * S, 60 * S)
+    # It operates since second 20, and nobody said so: what was written since then is in its streams.
+    assert next_window(place, [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(20_000, 20 * S - 1, 40 * S - 1)
+    assert next_window(Place(20_000, 40 * S - 1), [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(40_000, 40 * S - 1, 60 * S)
+
+
 def test_a_cold_start_over_a_year_without_a_change_takes_a_few_windows() -> None:
     place, size, windows = Place(1000, S), FIRST_US, 0
     while (window := next_window(place, [1000], YEAR, size, 3 * S)) is not None:

@@ -1,7 +1,7 @@
 """How far log tables were read: for each base table, the generation of streams that is being read and the time up to which it was.
 
 Invariant: all of a table's log with a `cdc$time` up to `time` is in the sink, whichever generation it lies in: a generation is read to its
-end before the next one begins. Times only rise from batch to batch.
+end before the next one begins. Times rise from batch to batch, unless a generation becomes known late.
 """
 
 from __future__ import annotations

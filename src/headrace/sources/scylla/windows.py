@@ -55,9 +55,13 @@ def following(generations: Sequence[int], generation: int) -> int | None:
 
 
 def onward(place: Place, generations: Sequence[int]) -> Place:
-    """The place where reading goes on: in the next generation (as often as need be) if a generation was read to its end."""
+    """The place where reading goes on: at the beginning of the next generation if one was read to its end.
+
+    A generation that became known late, when its predecessor was read beyond its end already, is read from its own beginning all the same:
+    what was written since then is in its streams.
+    """
     while (after := following(generations, place.generation)) is not None and place.time >= start_us(after) - 1:
-        place = Place(after, place.time, place.since)
+        place = Place(after, start_us(after) - 1, place.since)
     return place
 
 
