@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from headrace.cql.describing import list_tables
 from headrace.cql.ordering import elements
 from headrace.cql.pages import read_rows
 from headrace.cql.printing import table_name
@@ -28,6 +29,12 @@ class FoundRow:
     """The write times of each column's cells; a user type's field by field."""
     expiring: tuple[tuple[str, tuple[bool, ...]], ...]
     """Whether those cells expire."""
+
+
+def is_scylla(session: CqlSession) -> bool:
+    """Whether the server has a log of its own."""
+    names = {name for keyspace in ("system", "system_distributed") for name in list_tables(session, keyspace)}
+    return bool({"cdc_generation_timestamps", "cdc_timestamps"} & names)
 
 
 def server_rows(session: CqlSession, table: CqlTable) -> list[FoundRow]:

@@ -14,7 +14,6 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.ddl import Definitions
-from headrace.cql.describing import list_tables
 from headrace.cql.lexing import Cursor
 from headrace.cql.log import SEQUENCE, STREAM, SUFFIX, TIME, log_table
 from headrace.cql.pages import read_rows
@@ -23,6 +22,7 @@ from headrace.cql.session import CqlSession
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.streams import Generations, even_generation
 from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from testkit.cql_contents import is_scylla
 from testkit.cql_printing import Transcript, shown_row, transcripts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -34,7 +34,7 @@ class Server:
 
     def __init__(self, cql: CqlSession, keyspace: str) -> None:
         self.cql, self.keyspace = cql, keyspace
-        self.is_scylla = bool({"cdc_generation_timestamps", "cdc_timestamps"} & {*_system_tables(cql)})
+        self.is_scylla = is_scylla(cql)
         self.known = Definitions()
         self.captured: CapturedSession | None = None
         self._is_empty = True
@@ -107,10 +107,6 @@ class Server:
         first = base.partition_key[0].name
         rows = [row for row in self._rows(table.name) if _place(row, first) not in self._before]
         return [shown_row(table, wanted, row) for row in sorted(rows, key=lambda row: _place(row, first))]
-
-
-def _system_tables(cql: CqlSession) -> list[str]:
-    return [name for keyspace in ("system", "system_distributed") for name in list_tables(cql, keyspace)]
 
 
 def _place(row: dict[str, Any], first: str) -> tuple[Any, ...]:

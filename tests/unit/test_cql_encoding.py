@@ -107,6 +107,7 @@ def test_parameters_stand_anywhere_in_a_literal() -> None:
         ("frozen<list<int>>", "{1}", "1} is no value"),
         ("frozen<map<int, int>>", "{1: 1, 1: 2}", "twice"),
         ("frozen<ut>", "{z: 1}", "no field z"),
+        ("frozen<ut>", "{{a: 1}}", "no value of type frozen<ut>"),
         ("vector<int, 2>", "[1]", "no value of type vector"),
         ("tuple<int>", "(1, 2)", "no value of type tuple"),
         ("uuid", "uuid()", "known to the server alone"),

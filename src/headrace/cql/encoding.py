@@ -78,6 +78,8 @@ def _from_braces(kind: CqlType, term: Braces, parameters: Parameters) -> bytes:
 
 def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[bytes | None]:
     """The fields of a user type's literal, in the type's order."""
+    if term.values is None and term.keys:
+        raise _unfit(kind, str(term))
     given: dict[str, Term] = {}
     for key, value in zip(term.keys, term.values or (), strict=True):
         if not isinstance(key, Constant) or key.kind not in (Kind.NAME, Kind.QUOTED) or key.text not in kind.fields:

@@ -12,6 +12,7 @@ elsewhere. Cassandra bounds the size of a batch, and here the log's rows are in 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStateme
 
 from headrace.cql.address import parse_cql_url
 from headrace.cql.ddl import Definitions
-from headrace.cql.describing import describe, describe_types
+from headrace.cql.describing import describe, describe_options, describe_types
 from headrace.cql.encoding import serialise
 from headrace.cql.failures import server_errors
 from headrace.cql.lexing import Cursor, shortened
@@ -32,7 +33,7 @@ from headrace.cql.printing import create_log_table, table_name
 from headrace.cql.raw import RawHandler, whole_page
 from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.cql.terms import Parameters, Serialised
+from headrace.cql.terms import Marker, Parameters, Serialised
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -46,6 +47,8 @@ from headrace.sources.scylla.capture.statements import Change, Does, parse
 from headrace.sources.scylla.capture.streams import Generations, from_description
 
 _CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
+_MARKS: Final = re.compile(r"%(?:%|s|\((\w+)\)s)")
+_FIRST: Final = re.compile(r"(?:\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)*(\w+)", re.DOTALL)
 _STAMP: Final = "headrace_timestamp"
 _GENERATIONS_US: Final = 10_000_000
 """After so long generations are asked for again; ScyllaDB makes them known longer than that before they begin."""
@@ -83,14 +86,14 @@ class CapturedSession:
     def execute(self, statement: Any, parameters: Given | None = None) -> list[Any]:
         """Carry out a statement: text, or one of the driver's. Changes of captured tables are logged, everything else is passed on."""
         text, given = _text_and_parameters(statement, parameters)
-        verb = Cursor(text).peek.text
-        if verb == "alter":
+        verb = _first_word(text)
+        if verb == "alter" and self._changes_captured(text):
             return self._alter(text)
         if verb not in _CHANGES or not self._is_captured(text):
             with server_errors(self.session.address, about=shortened(text)):
                 return list(self.session.driver.execute(statement, parameters))
         with self._lock:
-            self._write(text, given)
+            self._write(text, given, getattr(statement, "consistency_level", None))
         return []
 
     def _is_captured(self, text: str) -> bool:
@@ -119,11 +122,11 @@ class CapturedSession:
 
     # --- writing
 
-    def _write(self, text: str, given: Given) -> None:
+    def _write(self, text: str, given: Given, consistency: int | None) -> None:
         self._learning.begin()
         self._capture.generations = self._current()
         written = self._capture.write(text, given)
-        batch = BatchStatement(BatchType.LOGGED)
+        batch = BatchStatement(BatchType.LOGGED, consistency_level=consistency)
         for change, timestamp in zip(written.batch.changes, written.timestamps, strict=True):
             self._add_base(batch, change, timestamp, given)
         for row in written.log:
@@ -133,9 +136,9 @@ class CapturedSession:
         self._learning.done(self._capture.tables, written.base)
 
     def _add_base(self, batch: BatchStatement, change: Change, timestamp: int, given: Given) -> None:
-        text = self._without_list_keys(change, Parameters(given))
+        text, dropped = self._without_list_keys(change, Parameters(given))
         own = change.using.timestamp is None
-        if not change.markers:
+        if change.markers == len(dropped):
             batch.add(SimpleStatement(_stamped(change, text, str(timestamp)) if own else text))
             return
         if isinstance(given, Mapping):
@@ -143,19 +146,21 @@ class CapturedSession:
             prepared = self.session.prepare(_stamped(change, text, f":{_STAMP}") if own else text)
             batch.add(_bound(prepared, {column.name: names[column.name] for column in prepared.column_metadata}))
             return
-        values = list(given[change.first_marker : change.first_marker + change.markers])
+        places = [i for i in range(change.first_marker, change.first_marker + change.markers) if i not in dropped]
+        values = [given[i] for i in places]
         if own:
-            values.insert(change.timestamp_marker, timestamp)
+            values.insert(sum(i < change.first_marker + change.timestamp_marker for i in places), timestamp)
         batch.add(_bound(self.session.prepare(_stamped(change, text, "?") if own else text), values))
 
-    def _without_list_keys(self, change: Change, given: Parameters) -> str:
-        """The statement with lists' keys, which Cassandra does not take, as the places of their elements."""
-        text = change.text
+    def _without_list_keys(self, change: Change, given: Parameters) -> tuple[str, set[int]]:
+        """The statement with places of lists' elements for their keys, which Cassandra does not take; and the markers that fall away."""
+        text, dropped = change.text, set()
         for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
             if assignment.does is Does.LIST_KEY and assignment.key is not None:
                 start, end = assignment.key_span
                 text = text[:start] + str(self._place_of(change, assignment.column, assignment.key, given)) + text[end:]
-        return text
+                dropped |= {assignment.key.number} if isinstance(assignment.key, Marker) else set()
+        return text, dropped
 
     def _place_of(self, change: Change, column: str, key: Any, given: Parameters) -> int:
         table = self._capture.table(change.table)
@@ -189,6 +194,17 @@ class CapturedSession:
 
     # --- definitions
 
+    def _changes_captured(self, text: str) -> bool:
+        """Whether an ALTER is about a table that is captured, or a type of such a table's keyspace."""
+        cursor = Cursor(text)
+        cursor.take()
+        what = cursor.name()
+        cursor.skip_word("if", "exists")
+        if what not in {"table", "type"}:
+            return False
+        name = _parsed_name(cursor, self.session.address.keyspace)
+        return name in self._capture.tables if what == "table" else name.database in {one.database for one in self._capture.tables}
+
     def _alter(self, text: str) -> list[Any]:
         """ALTER TABLE and ALTER TYPE: the log tables follow, and what is captured from now on."""
         with self._lock:
@@ -202,6 +218,7 @@ class CapturedSession:
                 new = describe(self.session, name)
                 self._narrow_log(self._capture.tables[name], new)
                 self._capture.define(new)
+                self._capture.default_ttls[name] = _default_ttl(self.session, name)
         return []
 
     def _definitions(self) -> Definitions:
@@ -244,6 +261,11 @@ def capture(
     names = [name if isinstance(name, TableName) else _parsed(name, ours) for name in tables]
     found = [describe(ours, name) for name in names]
     for table in found:
+        own = describe_options(ours, table.name)
+        if own is not None and own.enabled:
+            raise DefiniteError(
+                f"ScyllaDB writes the log of {table.name} itself", place=str(ours.address), hint="write to it without a capture"
+            )
         chosen_options = options if isinstance(options, CdcOptions) else (options or {}).get(table.name)
         if create:
             ours.execute(create_log_table(table, chosen_options, cassandra=True, if_not_exists=True).rstrip(";"))
@@ -278,10 +300,14 @@ def _millis(moment: datetime) -> int:
     return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
+def _parsed_name(cursor: Cursor, keyspace: str) -> TableName:
+    first = cursor.name()
+    return TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
+
+
 def _parsed(name: str, session: CqlSession) -> TableName:
     cursor = Cursor(name)
-    first = cursor.name()
-    found = TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(session.address.keyspace, first)
+    found = _parsed_name(cursor, session.address.keyspace)
     cursor.end()
     if not found.database or found.table.endswith(SUFFIX):
         raise DefiniteError(f"{name} is no base table's full name", hint="write keyspace.table")
@@ -296,14 +322,26 @@ def _default_ttl(session: CqlSession, name: TableName) -> int:
 def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str, Given]:
     if isinstance(statement, BoundStatement):
         return str(statement.prepared_statement.query_string), [Serialised(value) for value in statement.values]
-    if isinstance(statement, str):
-        return statement, parameters if parameters is not None else ()
-    if isinstance(statement, SimpleStatement | PreparedStatement):
+    if isinstance(statement, PreparedStatement):
         return str(statement.query_string), parameters if parameters is not None else ()
+    if isinstance(statement, str | SimpleStatement):
+        text = statement if isinstance(statement, str) else str(statement.query_string)
+        return (text, ()) if parameters is None else (_with_markers(text), parameters)
     raise DefiniteError(
         f"a {type(statement).__name__} cannot be captured",
         hint="give the text of a BATCH, or the driver's simple, prepared or bound statements",
     )
+
+
+def _with_markers(text: str) -> str:
+    """The driver's own marks for parameters (`%s`, `%(name)s`) as CQL's."""
+    return _MARKS.sub(lambda match: "%" if match[0] == "%%" else f":{match[1]}" if match[1] else "?", text)
+
+
+def _first_word(text: str) -> str:
+    """The word a statement begins with; what follows need not be readable."""
+    match = _FIRST.match(text)
+    return match[1].lower() if match else ""
 
 
 def _stamped(change: Change, text: str, timestamp: str) -> str:
