@@ -5,6 +5,7 @@ The copy runs beside the log. In the end the view shows what the server's own SE
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import signal
@@ -15,29 +16,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.describing import describe
+from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.progress import LogView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.scylla.copies import FILE, Copies
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.scylla.verification import LoggedRows, canonical_schema
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import StateDirectory
+from headrace.pipes.verify import Difference, compare
+from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.client import connect as sink_connect
 from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.images.sink import ImageSink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.logs import LogSink
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.capture.wrapping import capture
-from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.choices import Kept, ScyllaChoices
+from headrace.sources.scylla.token_ranges import WHOLE
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.pipeline import Pipeline
@@ -65,8 +75,10 @@ class Pair:
     sink: CellSink
     state: Path
     choices: ScyllaChoices = field(init=False)
+    kept: LogSink = field(init=False)
 
     def __post_init__(self) -> None:
+        self.kept = self.sink
         self.choices = replace(CHOICES, generations=self.keyspace, tablets=self.keyspace)
         create_tables(self.session, self.keyspace)
         add_generation(self.session, self.keyspace, make_generation(time.time_ns() // 1_000_000, 2, 2))
@@ -74,7 +86,8 @@ class Pair:
     def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE) -> ScyllaPipe:
         chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*",))
         settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience_s=30, chunk_rows=60)
-        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        settings = replace(settings, choices={"scylla": {"kept": self.choices.kept.value}})
+        target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.books())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
 
     def assert_equal(self, name: str = "t") -> int:
@@ -82,6 +95,14 @@ class Pair:
         there, here = selected(self.session, table), shown(self.sink, table)
         assert here == there
         return len(there)
+
+    def image_differences(self) -> tuple[int, tuple[Difference, ...]]:
+        """How many rows there are, and what the table of images shows else."""
+        table = describe(self.session, TableName(self.keyspace, "t"))
+        sides, schema = LoggedRows(self.session, CellReader(self.sink.sink.scope), table), canonical_schema(table)
+        nothing = schema.arrow_schema.empty_table()
+        found = compare(schema, pa.concat_tables([nothing, *sides.source(WHOLE)]), pa.concat_tables([nothing, *sides.sink()]))
+        return found.rows, found.differences
 
 
 @pytest.fixture
@@ -221,6 +242,28 @@ def test_without_a_copy_only_the_log_is_read(pair: Pair) -> None:
     assert 77 in there
     assert not there & {-3, -2, -1}
     assert Copies(pair.state).tables == {}
+
+
+def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) -> None:
+    cql, ks = pair.session, pair.keyspace
+    cql.execute(f"CREATE TABLE {ks}.t (p int, c int, v text, l list<int>, PRIMARY KEY (p, c))")
+    captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
+    for p, c in itertools.product(range(6), range(5)):
+        captured.execute(f"INSERT INTO {ks}.t (p, c, v, l) VALUES ({p}, {c}, 'v', [{p}, {c}])")
+    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), ImageSink(pair.sink.sink)
+    pair.pipe().run()
+    assert pair.image_differences() == (30, ())
+    captured.execute(f"UPDATE {ks}.t SET v = null, l = l - [1] WHERE p = 1 AND c = 1")
+    captured.execute(f"UPDATE {ks}.t SET l = [7] + l WHERE p = 1 AND c = 2")
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 2 AND c > 0 AND c <= 3")
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 3")
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 4 AND c = 4")
+    captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES (3, 3, 'again')")
+    pair.pipe().run()
+    assert pair.image_differences() == (22, ())
+    pair.choices = replace(pair.choices, kept=Kept.CELLS)
+    with pytest.raises(DefiniteError, match="begun with kept = images"):
+        pair.pipe().run()
 
 
 @pytest.mark.timeout(900)
