@@ -151,6 +151,7 @@ def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(
         pipe.run(AGAIN)
     assert halted.value.place == "srv.shop.goods[0]@3"
     assert "second_snapshot=replace" in halted.value.hint
+    assert pipe.rows("shop.goods", "name") == [["a"], ["a"], ["b"]]
     pipe = open_pipe(DebeziumChoices(second_snapshot=SecondSnapshot.REPLACE))
     pipe.run(AGAIN)
     # What another partition still brings from before is in the snapshot already.

@@ -334,7 +334,7 @@ class Batches:
         self.targets.expect(carried.values())
         known = {name: KnownTable(self.state.tables[name].schema, needs[name].key_columns, self.notes.orders.get(name)) for name in carried}
         choices = self.topics.choices
-        reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch)
+        reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch, self.notes.snapshots)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         ignored = frozenset(self.state.ignored)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.choices import DebeziumChoices
 from headrace.sources.debezium.records import Decoded, Records
+from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.topics import TopicMap
 from headrace.sources.debezium.versions import Order, Tail
 
@@ -43,6 +44,8 @@ class DebeziumReader:
     from partitions that lag behind, are left out."""
     begun: int | None = None
     """The epoch with which the pipe began, which is that of partitions of which nothing was read yet; None: the one that is set now."""
+    snapshots: Mapping[tuple[TableName, str], Snapshot] = field(default_factory=dict)
+    """Of tables without a key, the snapshot whose rows are there, by topic."""
     _read: dict[tuple[str, int], dict[int, Tail]] = field(default_factory=dict, compare=False, repr=False)
     """Tails of what was read so far, by the offset at which each was."""
 

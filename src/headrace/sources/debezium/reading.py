@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change import Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.debezium.blocks import blocks_of, some_images
-from headrace.sources.debezium.choices import Format, Versions
+from headrace.sources.debezium.choices import Format, SecondSnapshot, Versions
 from headrace.sources.debezium.choices import Shape as ChosenShape
 from headrace.sources.debezium.columns import table_schema, with_numeric
 from headrace.sources.debezium.envelopes import names_program
@@ -48,7 +48,7 @@ from headrace.sources.debezium.json_events import JsonParser
 from headrace.sources.debezium.json_records import split
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from headrace.sources.debezium.records import Decoded, Found, Records, Refused, Truncation
-from headrace.sources.debezium.snapshots import Snapshot, snapshots_in
+from headrace.sources.debezium.snapshots import Snapshot, check_first, snapshots_in
 from headrace.sources.debezium.values import default_text
 from headrace.sources.debezium.versions import ASKED_OF_LOGS, Order, Placed, Rule, Tail, check_rising, follow, rule_of, versions_of
 
@@ -378,7 +378,7 @@ class Reading:
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         if not schema.row_key:
-            self._see_snapshots(schema.name, events, versions[1])
+            self._see_snapshots(schema.name, order, events, versions[1])
         made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
         self._refused += made.refused
         late = made.version < np.uint64(self._reader.emptied.get(schema.name, 0))
@@ -388,12 +388,16 @@ class Reading:
         if len(made.op):
             self._images.append(made)
 
-    def _see_snapshots(self, table: TableName, events: Events, version: npt.NDArray[np.uint64]) -> None:
+    def _see_snapshots(self, table: TableName, order: Order, events: Events, version: npt.NDArray[np.uint64]) -> None:
         read = np.flatnonzero((events.op == READ) & (version >= np.uint64(self._reader.emptied.get(table, 0))))
         if len(read):
             some, records = chosen(events, read), self._records
             offset = records.offset.to_numpy(zero_copy_only=False)[some.record]
-            self._snapshots += snapshots_in(table, records.topic, records.partition, some.source, offset, version[read])
+            seen = snapshots_in(table, records.topic, records.partition, some.source, offset, version[read])
+            if self._choices.second_snapshot is SecondSnapshot.HALT:
+                # Before any of its rows is written; the driver sees those that no task can tell alone.
+                check_first(self._reader.snapshots, seen, replaceable=order.rule is not Rule.OFFSET)
+            self._snapshots += seen
 
     def _moves(self) -> npt.NDArray[np.bool_]:
         """Which records are one of the two of a changed key, by their headers."""

@@ -6,6 +6,7 @@ one snapshot from another is reported with them: the place in the source's log a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
 _FIRST: Final = pa.array(["first", "first_in_data_collection"])
@@ -55,3 +57,45 @@ def snapshots_in(
         begins = frozenset((partition, int(offset[row])) for row in rows[first[rows]].tolist())
         found.append(Snapshot(table, topic, place, int(version[rows].max()), begins))
     return found
+
+
+def check_first(known: Mapping[tuple[TableName, str], Snapshot], seen: Iterable[Snapshot], *, replaceable: bool) -> None:
+    """Raise `DefiniteError` if rows are of another snapshot than those that are there."""
+    for one in seen:
+        former = known.get((one.table, one.topic))
+        if former is not None and former.place != one.place:
+            raise second_snapshot(former, one, replaceable=replaceable)
+        if former is not None and len(former.begins | one.begins) > 1:
+            raise begun_twice(one)
+
+
+def second_snapshot(former: Snapshot, one: Snapshot, *, replaceable: bool) -> DefiniteError:
+    """What is wrong with a second one."""
+    if replaceable and one.version <= former.version:
+        hint = "if the source's log begins anew, raise debezium.epoch by one, too"
+    elif replaceable:
+        hint = "let them replace all older rows: --set debezium.second_snapshot=replace"
+    else:
+        hint = "empty the copy, and begin anew with another --state from the new snapshot on (--start)"
+    return DefiniteError(
+        f"table {one.table} has no key, and the connector has taken a second snapshot of it, at {one.place or 'no place that it says'} "
+        f"(the first: {former.place or 'no place that it says'}): its rows would stand beside those of the first",
+        place=_where(one),
+        hint=f"{hint}; or let the connector make a key (message.key.columns) and begin anew",
+    )
+
+
+def begun_twice(one: Snapshot) -> DefiniteError:
+    """What is wrong with one that begins twice at one place."""
+    return DefiniteError(
+        f"table {one.table} has no key, and the connector has begun its snapshot twice, both at {one.place or 'no place that it says'}: "
+        "its rows are there twice, and nothing tells which are of the first",
+        place=_where(one),
+        hint="empty the copy, and begin anew with another --state from the new snapshot on (--start), or let the connector make a key "
+        "(message.key.columns)",
+    )
+
+
+def _where(one: Snapshot) -> str:
+    last = max(one.begins, default=None)
+    return one.topic if last is None else f"{one.topic}[{last[0]}]@{last[1]}"
