@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
-KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/sources/debezium/*.py src/headrace/kafka/avro/*.py src/headrace/kafka/message_kernels.py src/headrace/cql/*.py src/headrace/sinks/kafka/json_kernels.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/sources/debezium/*.py src/headrace/kafka/avro/*.py src/headrace/kafka/message_kernels.py src/headrace/cql/*.py src/headrace/sinks/clickhouse/cells/*.py src/headrace/sinks/kafka/json_kernels.py)
 CODE := src tests testkit $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
@@ -45,7 +45,7 @@ test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you hav
 soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
-	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py tests/integration/test_kafka_crash.py tests/integration/test_kafka_whole.py $(ARGS)
+	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py tests/integration/test_kafka_crash.py tests/integration/test_kafka_whole.py tests/integration/test_scylla_crash.py $(ARGS)
 
 .PHONY: record
 record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/scenarios.py, debezium_cases.py)
