@@ -9,18 +9,28 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.cli import main
 from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
+from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.scylla.tailing import Tail
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.kafka.log_events import log_documents
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.capture.capturing import Capture, log_block
 from testkit.cassandra import GivenCluster, PrivateCassandra
+from testkit.cell_views import selected, shown
+from testkit.cql_histories import random_history
 from testkit.logged_cluster import LoggedCluster
+from testkit.sparkless import without_spark
 
 DEFINITIONS = """
     CREATE TYPE ks.ut (a int, b text, c int);
@@ -89,3 +99,29 @@ def test_the_log_is_what_the_capture_layer_says(
     looking = Tail(cassandra.address(keyspace), cluster.choices, Selection((f"{keyspace}.t",)), once=True)
     found = [_plain(document.decode()) for document in looking.documents(threading.Event())]
     assert found == wanted
+
+
+def test_random_histories_are_in_clickhouse_what_they_are_on_the_server(
+    cql: CqlSession, keyspace: str, cassandra: PrivateCassandra | GivenCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: written by statements, logged, read by the pipe, merged; the view against the server's own SELECT."""
+    begin = time.time_ns() // 1000 - 2_000_000
+    histories = [random_history(seed, 20, keyspace=keyspace, start=begin) for seed in (3, 4, 5)]
+    definitions = "".join(f"{text.rstrip(';')};" for text in dict.fromkeys(text for one in histories for text in one.definitions))
+    cluster = LoggedCluster(cql, keyspace, definitions)
+    for history in histories:
+        for statement in history.statements:
+            cluster.execute(statement.text)
+    without_spark(monkeypatch)
+    with EmbeddedServer(tmp_path / "data") as server:
+        target = ClickHouseTarget("127.0.0.1", server.port)
+        sink = f"clickhouse://{target.user}@127.0.0.1:{server.port}/"
+        state = ["--state", str(tmp_path / "state"), "--once", "--start-at", "oldest", "--exclude", "cdc_*"]
+        assert main(["replicate", cassandra.url(keyspace), sink, *state, *cluster.settings]) == 0
+        rows = 0
+        for history in histories:
+            there = selected(cql, history.table)
+            assert shown(CellSink(ClickHouseSink(target)), history.table) == there, str(history)
+            rows += len(there)
+        assert rows > 5
+        disconnect(target)
