@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from uuid import UUID
 
@@ -20,9 +22,10 @@ from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.capturing import Capture
+from headrace.sources.scylla.capture.generations import read_generations
 from headrace.sources.scylla.capture.recovery import recovered
 from headrace.sources.scylla.capture.state import State
-from headrace.sources.scylla.capture.streams import Generations, even_generation
+from headrace.sources.scylla.capture.streams import Generations, even_generation, token_of
 from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
 from testkit import scylla_tables
 from testkit.cql_contents import is_scylla, model_rows, server_rows
@@ -222,6 +225,51 @@ def test_streams_are_those_of_the_generation_that_operates(cql: CqlSession, keys
     assert streams[True] <= set(second.streams)
     assert len(streams[True]) > 1
     assert all(row[END] == b"\1" for row in log_rows(cql, table))
+
+
+def test_generations_are_made_where_there_are_none(cql: CqlSession, keyspace: str, table: CqlTable) -> None:
+    captured = capture(cql, [table.name], keyspace)
+    name = table_name(table.name)
+    for key in range(30):
+        captured.execute(f"INSERT INTO {name} (pk, ck) VALUES ({key}, 0)")
+    (generation,) = read_generations(cql, keyspace).known
+    capture(cql, [table.name], keyspace)
+    assert read_generations(cql, keyspace).known == (generation,)
+    rows = log_rows(cql, table)
+    assert all(row[STREAM] == generation.stream(token_of((row["pk"] or b"",))) for row in rows)
+    assert len({row[STREAM] for row in rows}) > 5
+    with pytest.raises(DefiniteError, match="before the first generation"):
+        captured.execute(f"INSERT INTO {name} (pk, ck) VALUES (1, 0) USING TIMESTAMP 1000")
+
+
+_WRITER = """
+import sys
+from headrace.cql.address import parse_cql_url
+from headrace.cql.session import connect
+from headrace.sources.scylla.capture.wrapping import capture
+url, t, keyspace = sys.argv[1:]
+session = capture(connect(parse_cql_url(url)), [t], keyspace)
+for i in range(1_000_000):
+    row = f"WHERE pk = {i % 7} AND ck = 0"
+    session.execute(f"UPDATE {t} SET v = {i}, l = l + [{i}], m = m + {{'{i % 5}': {i}}} {row}")
+    session.execute(f"BEGIN BATCH DELETE l[0] FROM {t} {row}; UPDATE {t} SET s = '{i}' WHERE pk = 0; APPLY BATCH")
+    print(i, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_table_and_log_alike(cql: CqlSession, keyspace: str, table: CqlTable) -> None:
+    command = [sys.executable, "-c", _WRITER, str(cql.address), str(table.name), keyspace]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if int(line) >= 20:
+                writer.kill()
+                break
+        writer.wait()
+    now = int(time.time())
+    logged = log_rows(cql, table)
+    assert len(logged) >= 60
+    assert server_rows(cql, table) == model_rows(table, from_log(table, logged, now).rows(table, now))
 
 
 def test_the_driver_s_own_session_and_a_default_life(cql: CqlSession, table: CqlTable) -> None:

@@ -53,11 +53,16 @@ class Generations:
     known: tuple[Generation, ...]
 
     def stream(self, token: int, timestamp: int) -> bytes:
-        """The stream for a change at a timestamp; before the first generation, the first one's."""
+        """The stream for a change at a timestamp. Before the first generation nobody would look for it."""
         if not self.known:
             raise DefiniteError("there is no generation of streams", hint="make the generation tables first")
         place = bisect_right([one.start for one in self.known], timestamp // 1000) - 1
-        return self.known[max(place, 0)].stream(token)
+        if place < 0:
+            raise DefiniteError(
+                f"the timestamp {timestamp} is before the first generation of streams ({self.known[0].start} ms): no reader would find it",
+                hint="write with a later timestamp",
+            )
+        return self.known[place].stream(token)
 
 
 def made_generation(ends: Iterable[int], shards: int, start: int, random: Random) -> Generation:
@@ -73,8 +78,12 @@ def made_generation(ends: Iterable[int], shards: int, start: int, random: Random
 
 def even_generation(count: int = 4, shards: int = 2, start: int = 0, seed: int = 0) -> Generation:
     """So many ranges of the same size."""
-    ends = [_LEAST + (i + 1) * ((1 << 64) // count) - 1 for i in range(count)]
-    return made_generation(ends, shards, start, Random(seed))
+    return made_generation(even_ends(count), shards, start, Random(seed))
+
+
+def even_ends(count: int) -> list[int]:
+    """The last tokens of so many ranges of the same size."""
+    return [_LEAST + (i + 1) * ((1 << 64) // count) - 1 for i in range(count)]
 
 
 def _token_inside(before: int, end: int, shard: int, shards: int) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cassandra.cluster import ExecutionProfile, Session
@@ -39,12 +38,13 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.capturing import Capture, Clock, Given, wall_clock
 from headrace.sources.scylla.capture.cells import Key
+from headrace.sources.scylla.capture.generations import prepare_generations, read_generations
 from headrace.sources.scylla.capture.learning import Learning
 from headrace.sources.scylla.capture.logrows import LogRow
 from headrace.sources.scylla.capture.restrictions import chosen
 from headrace.sources.scylla.capture.state import ListPlace
 from headrace.sources.scylla.capture.statements import Change, Does, parse
-from headrace.sources.scylla.capture.streams import Generations, from_description
+from headrace.sources.scylla.capture.streams import Generations
 
 _CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
 _MARKS: Final = re.compile(r"%(?:%|s|\((\w+)\)s)")
@@ -255,7 +255,7 @@ def capture(
     """A session whose changes to these tables (`keyspace.table`) are logged, on a server that has no log of its own.
 
     `generations` is the keyspace of the tables that tell generations and streams, or the generations themselves. With `create`, log tables
-    that are missing are made.
+    that are missing are made, and so are those tables with a first generation.
     """
     ours = session if isinstance(session, CqlSession) else adopted(session)
     names = [name if isinstance(name, TableName) else _parsed(name, ours) for name in tables]
@@ -269,6 +269,8 @@ def capture(
         chosen_options = options if isinstance(options, CdcOptions) else (options or {}).get(table.name)
         if create:
             ours.execute(create_log_table(table, chosen_options, cassandra=True, if_not_exists=True).rstrip(";"))
+    if create and isinstance(generations, str):
+        prepare_generations(ours, generations, clock())
     return CapturedSession(ours, found, generations, options, clock)
 
 
@@ -282,22 +284,6 @@ def adopted(driver: Session) -> CqlSession:
         cluster.add_execution_profile(RAW, ExecutionProfile(row_factory=whole_page))
     driver.client_protocol_handler = RawHandler
     return CqlSession(address, driver)
-
-
-def read_generations(session: CqlSession, keyspace: str) -> Generations:
-    """The cluster's generations, as a keyspace's `cdc_generation_timestamps` and `cdc_streams_descriptions_v2` tell them."""
-    name = quoted(keyspace)
-    starts = session.execute(f"SELECT time FROM {name}.cdc_generation_timestamps WHERE key = 'timestamps'")
-    found = []
-    for (start,) in starts:
-        ranges = session.execute(f"SELECT range_end, streams FROM {name}.cdc_streams_descriptions_v2 WHERE time = %s", (start,))
-        if ranges:
-            found.append(from_description(_millis(start), [(row.range_end, sorted(row.streams)) for row in ranges]))
-    return Generations(tuple(sorted(found, key=lambda one: one.start)))
-
-
-def _millis(moment: datetime) -> int:
-    return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _parsed_name(cursor: Cursor, keyspace: str) -> TableName:
