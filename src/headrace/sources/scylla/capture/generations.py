@@ -31,7 +31,10 @@ def prepare_generations(session: CqlSession, keyspace: str, now: int, *, ranges:
 
 
 def add_generation(session: CqlSession, keyspace: str, generation: Generation) -> None:
-    """Make a generation known. Its streams come first: who sees it finds them."""
+    """Make a generation known, some time before it begins: captured sessions look for new ones every ten seconds.
+
+    Its streams come first: who sees it finds them.
+    """
     name = quoted(keyspace)
     for one in generation.ranges:
         session.execute(
