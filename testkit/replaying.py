@@ -26,6 +26,7 @@ from headrace.sinks.cql.execution import bound
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.cql.targets import moved
 from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sources.scylla.probing import ask_telling
 from testkit.cql_histories import START, History, literal, random_history
 
 _SLACK_S: Final = 120
@@ -76,7 +77,8 @@ class Replaying:
         there, here = (self._shown(one) for one in (table, moved(table, self.target)))
         if not list_times:
             lists = [quoted(column.name) for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
-            there, here = (one.drop_columns([f"writetime({name})" for name in lists]) for one in (there, here))
+            times = [f"writetime({name})" for name in lists if f"writetime({name})" in there.column_names]
+            there, here = (one.drop_columns(times) for one in (there, here))
         ttls = [name for name in there.column_names if name.startswith("ttl(")]
         plain = [name for name in there.column_names if name not in ttls]
         assert there.select(plain).to_pylist() == here.select(plain).to_pylist(), f"{table.name}{about}"
@@ -122,8 +124,10 @@ class Replaying:
     def _shown(self, table: CqlTable) -> pa.Table:
         keys = [quoted(column.name) for column in (*table.partition_key, *table.clustering)]
         cells = [quoted(column.name) for column in table.cells]
-        wanted = [*keys, *(form.format(name) for name in cells for form in ("{}", "WRITETIME({})", "TTL({})"))]
-        names = [*keys, *(form.format(name) for name in cells for form in ("{}", "writetime({})", "ttl({})"))]
+        told = ask_telling(self.session, table).columns
+        timed = [quoted(column.name) for column in table.cells if column.name in told]
+        wanted = [*keys, *cells, *(form.format(name) for name in timed for form in ("WRITETIME({})", "TTL({})"))]
+        names = [*keys, *cells, *(form.format(name) for name in timed for form in ("writetime({})", "ttl({})"))]
         batches = list(read_rows(self.session, f"SELECT {', '.join(wanted)} FROM {table_name(table.name)}"))
         schema = pa.schema([(name, pa.binary()) for name in names])
         return pa.Table.from_batches([pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema)

@@ -75,6 +75,11 @@ def test_markers_only_where_the_log_inserts() -> None:
     ]
 
 
+def test_a_table_of_keys_alone() -> None:
+    table = next(iter(Definitions("ks").apply_all("CREATE TABLE t (pk int, ck int, PRIMARY KEY (pk, ck))").tables.values()))
+    assert written(table, {"op": 2}) == [(f"INSERT INTO ks.t (pk, ck) VALUES (?, ?) {USING}", (*KEY, STAMP, NO_TTL))]
+
+
 def test_images_write_nothing_and_service_deletes_delete() -> None:
     table = table_of("a int")
     assert written(table, {"op": 0, "a": 1}, {"op": 9, "a": 1}) == []

@@ -23,6 +23,8 @@ from headrace.sinks.cql.choices import CONCURRENCY
 
 _BUNDLE, _BUNDLE_BYTES = 64, 128 << 10
 """Statements, and bytes of values, that are sent together at the most."""
+_AT_ONCE = 4096
+"""Requests that are made ready at a time: the driver's objects are larger than what they carry."""
 Place = Callable[[int], str]
 """What a row of a block is called in errors."""
 
@@ -43,11 +45,13 @@ def run(session: CqlSession, writes: Iterable[Write], place: Place, concurrency:
 def run_together(session: CqlSession, batches: Iterable[Sequence[Write]], place: Place, concurrency: int = CONCURRENCY) -> None:
     """Do writes of one partition each in one step: readers see all of them or none."""
     waiting = [batch for batch in batches if batch]
-    # A list: the driver takes further ones on its own thread, where nothing can be prepared.
-    statements = [(_batch(session, batch), None) for batch in waiting]
-    for batch, (succeeded, answer) in zip(waiting, _execute(session, statements, concurrency), strict=True):
-        if not succeeded:
-            raise _failed(answer, session, place(batch[0].row))
+    for start in range(0, len(waiting), _AT_ONCE):
+        some = waiting[start : start + _AT_ONCE]
+        # A list: the driver takes further ones on its own thread, where nothing can be prepared.
+        statements = [(_batch(session, batch), None) for batch in some]
+        for batch, (succeeded, answer) in zip(some, _execute(session, statements, concurrency), strict=True):
+            if not succeeded:
+                raise _failed(answer, session, place(batch[0].row))
 
 
 def ask(session: CqlSession, requests: Sequence[Write], place: Place, concurrency: int = CONCURRENCY) -> list[pa.RecordBatch | None]:

@@ -22,6 +22,7 @@ from headrace.cql.printing import table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType, quoted
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql.changes import LogRows, Write
 from headrace.sinks.cql.execution import Place, ask, run_together
@@ -56,6 +57,20 @@ def keys_table(table: CqlTable) -> CqlTable | None:
     if not any(column.role in (Role.STATIC, Role.REGULAR) for column in columns):
         return None
     return CqlTable(TableName(table.name.database, table.name.table + SUFFIX), tuple(columns))
+
+
+def check(session: CqlSession, table: CqlTable) -> None:
+    """Raise `DefiniteError` if the server does not tell what following needs: the times of lists' elements."""
+    for scope in (Scope.row(table), Scope.partition(table)):
+        if scope.lists:
+            try:
+                session.prepare(_select(scope, scope.lists))
+            except DefiniteError as error:
+                raise DefiniteError(
+                    f"lists cannot be replayed into this server, which does not tell their elements' times: {error.message}",
+                    place=f"table {table.name}, {session.address}",
+                    hint="replay into ScyllaDB or Cassandra 5, or leave the table out",
+                ) from error
 
 
 def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, beside: CqlTable) -> None:

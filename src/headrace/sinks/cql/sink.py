@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.session import shared_session
+from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
-from headrace.sinks.cql import targets
+from headrace.sinks.cql import lists, targets
 from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
-from headrace.sinks.cql.lists import keys_table
 from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
 
@@ -34,13 +33,17 @@ class ReplaySink:
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Make what is missing, check what is there; raises before anything is written."""
         self.choices.check()
-        targets.prepare(shared_session(self.address), self._with_lists(tables), create=self._creates)
+        session, wanted = shared_session(self.address), [self.target(table) for table in tables]
+        beside = self._beside(session, wanted)
+        targets.prepare(session, [*wanted, *beside.values()], create=self._creates)
+        for table in beside:
+            lists.check(session, table)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Follow a change of the source's table."""
         session = shared_session(self.address)
         targets.alter(session, self.target(old), self.target(new), create=self._creates, drop=self._drops)
-        before, after = keys_table(self.target(old)), keys_table(self.target(new))
+        before, after = lists.keys_table(self.target(old)), lists.keys_table(self.target(new))
         if after is None or takes_list_keys(session):
             return
         if before is None:
@@ -59,8 +62,7 @@ class ReplaySink:
     def _drops(self) -> bool:
         return self.choices.dropped is Dropped.DROP
 
-    def _with_lists(self, tables: Iterable[CqlTable]) -> list[CqlTable]:
-        """The targets, and on Apache Cassandra what stands beside those with lists."""
-        found = [self.target(table) for table in tables]
-        beside = [kept for table in found if (kept := keys_table(table)) is not None]
-        return found if not beside or takes_list_keys(shared_session(self.address)) else found + beside
+    def _beside(self, session: CqlSession, tables: Iterable[CqlTable]) -> dict[CqlTable, CqlTable]:
+        """What stands beside tables with lists, on Apache Cassandra."""
+        found = {table: beside for table in tables if (beside := lists.keys_table(table)) is not None}
+        return {} if found and takes_list_keys(session) else found
