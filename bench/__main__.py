@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.cells import measure_cells
 from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
 from bench.finalcost import measure_final
@@ -26,10 +27,10 @@ LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
-FINAL, VERIFY, KAFKA = "final", "verify", "kafka"
+FINAL, VERIFY, KAFKA, SCYLLA = "final", "verify", "kafka", "scylla"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, FINAL, VERIFY)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, FINAL, VERIFY)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -70,10 +71,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     shapes = {shape: race(Workload(fewer, shape=shape), SHAPE_READERS, options.server, console) for shape in SHAPES if shape in chosen}
     crowd = race(Workload(options.changes, shape=CROWD), CROWD_READERS, options.server, console) if CROWD in chosen else None
     topics = measure_topics(options.server, options.changes, console) if KAFKA in chosen else None
+    cells = measure_cells(options.changes, console) if SCYLLA in chosen else None
     final = measure_final(options.changes * ROWS_PER_CHANGE, console) if FINAL in chosen else None
     rows = options.changes * ROWS_PER_CHANGE
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, topics, final, verified)
+    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

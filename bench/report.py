@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.cells import CellCost
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
 from bench.finalcost import FinalCost
@@ -65,6 +66,7 @@ class Report:
     shapes: Mapping[str, Race] = field(default_factory=dict)
     crowd: Race | None = None
     topics: Topics | None = None
+    cells: CellCost | None = None
     final: FinalCost | None = None
     verified: VerifyCost | None = None
 
@@ -83,7 +85,7 @@ class Report:
 
     def verdicts(self) -> list[Verdict]:
         found = judge(self.reference.results if self.reference else {}, self.live)
-        return [*found, *(self.topics.verdicts() if self.topics is not None else ())]
+        return [*found, *(one for part in (self.topics, self.cells) if part is not None for one in part.verdicts())]
 
     def save(self, path: Path) -> None:
         """JSON at `path`, plain text beside it."""
@@ -99,6 +101,7 @@ class Report:
             "shapes": {shape: race.to_json() for shape, race in self.shapes.items()},
             "tables": self.crowd.to_json() if self.crowd else None,
             "kafka": asdict(self.topics) if self.topics is not None else None,
+            "scylla": asdict(self.cells) if self.cells is not None else None,
             "final": asdict(self.final) if self.final is not None else None,
             "verify": asdict(self.verified) if self.verified is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
@@ -114,6 +117,9 @@ class Report:
             yield _readers_table(f"{len(self.crowd.manifest.rows)} tables of mixed traffic", self.crowd)
         if self.topics is not None:
             yield self.topics.table()
+        if self.cells is not None:
+            yield self.cells.table()
+            yield self.cells.view_table()
         if self.final is not None:
             yield self.final.table()
         if self.verified is not None:

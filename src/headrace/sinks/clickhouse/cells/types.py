@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final
 
 from headrace.cql.types import CqlType
+from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
 from headrace.sinks.clickhouse.names import quote_name
 
 _TYPES: Final = {
@@ -166,9 +167,14 @@ def order_sql(kind: CqlType, raw: str) -> str:
             return raw
 
 
-def cell_value_sql(kind: CqlType, raw: str, alive: str) -> str:
-    """The value of a cell of a plain type, or NULL; `raw` is empty where the cell is not alive."""
+def cell_value_sql(kind: CqlType, held: str, alive: str) -> str:
+    """The value of a plain type, or NULL. `held` is what a cell holds; of a type whose values all have one size, the cell itself.
+
+    CQL's *empty* value is NULL too: then nothing is behind the cell's head.
+    """
     if is_bytes(kind):
-        return f"if({alive}, {raw}, NULL)"
-    there = f"length({raw}) = {WIDTHS[kind.name]}" if kind.name in WIDTHS else f"length({raw}) > 0"
-    return f"if({there}, {value_sql(kind, raw)}, NULL)"
+        return f"if({alive}, {held}, NULL)"
+    width = WIDTHS.get(kind.name)
+    if width is None:
+        return f"if(length({held}) > 0, {value_sql(kind, held)}, NULL)"
+    return f"if({alive} AND length({held}) IN ({HEAD + width}, {LONG_HEAD + width}), {value_sql(kind, f'right({held}, {width})')}, NULL)"

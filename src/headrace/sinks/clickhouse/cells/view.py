@@ -14,6 +14,7 @@ from headrace.cql.tables import CqlColumn, Role
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.storage import MARKER, ORDER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage, sort_name
 from headrace.sinks.clickhouse.cells.types import (
+    WIDTHS,
     Naming,
     cell_value_sql,
     is_plain,
@@ -27,26 +28,32 @@ from headrace.sinks.clickhouse.cells.types import (
 )
 from headrace.sinks.clickhouse.names import quote_name as q
 
-_NOW: Final = "reverse(reinterpretAsFixedString(toUInt64(now())))"
-_DELETED: Final = "row:covered"
-_PART_COVERED: Final = "part:covered"
+_NOW: Final = "now:"
+_COVERED, _PART_COVERED = "row:covered", "part:covered"
 FIRST_TIMES: Final = 1262304000000000
 """2010 in microseconds: the keys of elements that were put before a list's others have times before it, those of all others later ones."""
 SETTINGS: Final = "SETTINGS join_use_nulls = 0, enable_time_time64_type = 1"
+_WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUInt64(now())))) AS {q(_NOW)}"
+"""What a cell that expires now has behind its timestamp."""
 
 
 def view_sql(storage: Storage, cells: str, partitions: str) -> str:
     """The view's SELECT; `cells` and `partitions` are the tables, quoted."""
-    rows = _shown_rows(storage, _settled_rows(storage, cells, partitions))
+    merged = _merged(storage, cells, partitions)
+    rows = _shown_rows(storage, _settled_rows(storage, merged))
     if storage.static:
-        rows += " UNION ALL " + _shown_partitions(storage, cells, partitions)
+        rows += " UNION ALL " + _shown_partitions(storage, merged, partitions)
     return f"{rows} {SETTINGS}"
 
 
-def alive_sql(cell: str, covered: str) -> str:
-    """Whether a cell is alive under the greatest tombstone that covers it."""
-    rank = f"substring({cell}, 9, 1)"
-    return f"({cell} > {covered} AND ({rank} = '\\0' OR ({rank} = '\\x01' AND substring({cell}, 10, 8) > {_NOW})))"
+def alive_sql(cell: str, covered: str, named: str = "") -> str:
+    """Whether a cell is alive under the greatest tombstone that covers it: not deleted, and not expired by now.
+
+    `named`: a name that nothing else has; what is named once is analysed once. (In a lambda nothing can be named.)
+    """
+    rest = f"substring({cell}, 9, 9)"
+    first, again = (f"({rest} AS {q(f'rest:{named}')})", q(f"rest:{named}")) if named else (rest, rest)
+    return f"({cell} > {covered} AND ({first} < '\\x01' OR ({again} > {q(_NOW)} AND {again} < '\\x02')))"
 
 
 def held_sql(cell: str) -> str:
@@ -54,29 +61,31 @@ def held_sql(cell: str) -> str:
     return f"substring({cell}, if(substring({cell}, 9, 1) = '\\0', 10, 22))"
 
 
-def _settled_rows(storage: Storage, cells: str, partitions: str) -> str:
-    """Rows of the table of rows with what of them is alive."""
-    chosen = [q(name) for name in _key_names(storage, Role.PARTITION, Role.CLUSTERING)]
-    chosen.append(f"{alive_sql(q(MARKER), q(_DELETED))} AS {q('alive:')}")
-    chosen += [part for kept in storage.regular for part in _settled(kept, q(_DELETED))]
-    chosen += [part for kept in storage.static for part in _settled(kept, q(_PART_COVERED))]
-    return f"SELECT {', '.join(chosen)} FROM ({_merged(storage, cells, partitions)})"
-
-
 def _merged(storage: Storage, cells: str, partitions: str) -> str:
+    """The rows' table, joined with what covers each row."""
     keys = _key_names(storage, Role.PARTITION, Role.CLUSTERING)
-    own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:")) and name not in (ORDER, ROW_DELETED)]
+    own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
     if not storage.is_clustered:
-        chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_DELETED)}"]
+        chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_COVERED)}", *_coverings(storage.regular, _COVERED)]
         return f"SELECT {', '.join(chosen)} FROM {cells} FINAL"
-    there = [name for name, _ in storage.partition_columns() if not name.startswith(("key:", "sort:", "part:"))]
+    there = [name for name, _ in storage.partition_columns() if not name.startswith(("key:", "sort:", "part:", "all:"))]
     chosen = [f"r.{q(name)} AS {q(name)}" for name in [*keys, *own]]
     chosen += [f"p.{q(name)} AS {q(name)}" for name in there]
-    chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_ranges_sql(f'r.{q(ORDER)}', f'p.{q(RANGES)}')}) AS {q(_DELETED)}")
+    chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_ranges_sql(f'r.{q(ORDER)}', f'p.{q(RANGES)}')}) AS {q(_COVERED)}")
     chosen.append(f"p.{q(PART_DELETED)} AS {q(_PART_COVERED)}")
+    chosen += [*_coverings(storage.regular, _COVERED, "r."), *_coverings(storage.static, _PART_COVERED, "p.")]
     using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(Role.PARTITION))
     joined = f"(SELECT * FROM {cells} FINAL) AS r LEFT ANY JOIN (SELECT * FROM {partitions} FINAL) AS p ON {using}"
     return f"SELECT {', '.join(chosen)} FROM {joined}"
+
+
+def _coverings(columns: Iterable[Kept], covered: str, table: str = "") -> list[str]:
+    """For each collection, the greatest tombstone that covers its elements."""
+    return [f"greatest({q(covered)}, {table}{q(kept.all)}) AS {q(_covering(kept))}" for kept in columns if kept.form is not Form.ATOMIC]
+
+
+def _covering(kept: Kept) -> str:
+    return f"covered:{kept.column.name}"
 
 
 def _ranges_sql(order: str, ranges: str) -> str:
@@ -86,12 +95,21 @@ def _ranges_sql(order: str, ranges: str) -> str:
     return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
 
 
+def _settled_rows(storage: Storage, merged: str) -> str:
+    """Rows of the table of rows with what of them is alive."""
+    chosen = [q(name) for name in _key_names(storage, Role.PARTITION, Role.CLUSTERING)]
+    chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
+    chosen += [part for kept in storage.regular for part in _settled(kept, q(_COVERED))]
+    chosen += [part for kept in storage.static for part in _settled(kept, q(_PART_COVERED))]
+    return f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM ({merged})"
+
+
 def _settled(kept: Kept, covered: str) -> list[str]:
     """A column's live part: `alive:X` and `held:X`."""
     alive, held = q(f"alive:{kept.column.name}"), q(f"held:{kept.column.name}")
     if kept.form is Form.ATOMIC:
         return _settled_cell(q(kept.cell), kept.kind, covered, alive, held)
-    covering = f"greatest({covered}, {q(kept.all)})"
+    covering = q(_covering(kept))
     if kept.form is Form.FIELDS:
         parts = [
             part
@@ -99,26 +117,30 @@ def _settled(kept: Kept, covered: str) -> list[str]:
             for part in _settled_cell(q(kept.field(index)), kind, covering, *_field_names(kept, index))
         ]
         return [*parts, f"({' OR '.join(_field_names(kept, index)[0] for index in range(len(kept.kind.args)))}) AS {alive}"]
-    cell = "c.1" if kept.typed_parts else "c"
-    living = f"mapFilter((k, c) -> {alive_sql(cell, covering)}, {q(kept.cell)})"
-    if kept.form is not Form.LIST:
-        return [f"mapSort((k, c) -> {order_sql(kept.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
-    return [f"{_list_sql(kept, living, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
+    if kept.form is Form.LIST:
+        return [f"{_list_sql(kept, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
+    living = f"mapFilter((k, c) -> {alive_sql(_cell_of(kept), covering)}, {q(kept.cell)})"
+    return [f"mapSort((k, c) -> {order_sql(kept.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
 
 
-def _list_sql(kept: Kept, living: str, covering: str) -> str:
+def _cell_of(kept: Kept) -> str:
+    """The cell of an element `c`."""
+    return "c.1" if kept.typed_parts else "c"
+
+
+def _list_sql(kept: Kept, covering: str) -> str:
     """A list's live cells in their order: what was put before it since the snapshot, what the snapshot saw, what came after.
 
     Elements of the log that the snapshot saw already are not shown twice.
     """
-    cell = "c.1" if kept.typed_parts else "c"
-    base = q(kept.base)
-    since = f"substring({cell}, 1, 8) > {base}.1"
-    first = f"k < unhex('{_order_time(FIRST_TIMES):016x}')"
-    newer = f"mapFilter((k, c) -> {since}, {living})"
-    seen = f"arrayFilter(c -> {alive_sql(cell, covering)}, {base}.2)"
-    before, after = (f"mapValues(mapSort((k, c) -> k, mapFilter((k, c) -> {word}({first}), {newer})))" for word in ("", "NOT "))
-    return f"arrayConcat({before}, {seen}, {after})"
+    cell, base, since = _cell_of(kept), q(kept.base), q(f"since:{kept.column.name}")
+    alive = alive_sql(cell, covering)
+    newer = f"(mapSort(mapFilter((k, c) -> {alive} AND substring({cell}, 1, 8) > {base}.1, {q(kept.cell)})) AS {since})"
+    # Without what a snapshot saw, all is in the order of the keys.
+    first = f"arrayCount(k -> k < unhex('{_order_time(FIRST_TIMES):016x}'), mapKeys({since}))"
+    seen, again = f"(arrayFilter(c -> {alive}, {base}.2) AS {q(f'seen:{kept.column.name}')})", q(f"seen:{kept.column.name}")
+    spliced = f"arrayConcat(arraySlice(mapValues({since}), 1, {first}), {again}, arraySlice(mapValues({since}), 1 + {first}))"
+    return f"if(empty({seen}), mapValues({newer}), {spliced})"
 
 
 def _order_time(micros: int) -> int:
@@ -126,10 +148,29 @@ def _order_time(micros: int) -> int:
 
 
 def _settled_cell(cell: str, kind: CqlType, covered: str, alive: str, held: str) -> list[str]:
+    living = f"{alive_sql(cell if is_plain(kind) else f'{cell}.1', covered, alive)} AS {alive}"
+    if kind.name in WIDTHS:
+        return [living, f"{cell} AS {held}"]
     if is_plain(kind):
-        return [f"{alive_sql(cell, covered)} AS {alive}", f"if({alive}, {held_sql(cell)}, '') AS {held}"]
+        return [living, f"if({alive}, {held_sql(cell)}, '') AS {held}"]
     missing = "NULL" if takes_null(kind) else f"defaultValueOfTypeName('{_literal(nullable_type(kind, Naming.KEPT))}')"
-    return [f"{alive_sql(f'{cell}.1', covered)} AS {alive}", f"if({alive}, {cell}.2, {missing}) AS {held}"]
+    return [living, f"if({alive}, {cell}.2, {missing}) AS {held}"]
+
+
+def _alive(kept: Kept, covered: str) -> str:
+    """Whether anything of a column is alive; nothing is made of what it holds."""
+    if kept.form is Form.ATOMIC:
+        return alive_sql(q(kept.cell) if is_plain(kept.kind) else f"{q(kept.cell)}.1", covered)
+    covering = q(_covering(kept))
+    if kept.form is Form.FIELDS:
+        cells = [q(kept.field(index)) if is_plain(kind) else f"{q(kept.field(index))}.1" for index, kind in enumerate(kept.kind.args)]
+        return f"arrayExists(c -> {alive_sql('c', covering)}, [{', '.join(cells)}])"
+    cell = _cell_of(kept)
+    alive = alive_sql(cell, covering)
+    if kept.form is not Form.LIST:
+        return f"mapExists((k, c) -> {alive}, {q(kept.cell)})"
+    since = f"substring({cell}, 1, 8) > {q(kept.base)}.1"
+    return f"(arrayExists(c -> {alive}, {q(kept.base)}.2) OR mapExists((k, c) -> {alive} AND {since}, {q(kept.cell)}))"
 
 
 def _literal(text: str) -> str:
@@ -147,12 +188,17 @@ def _shown_rows(storage: Storage, settled: str) -> str:
     return f"SELECT {', '.join([*keys, *cells])} FROM ({settled}) WHERE {exists}"
 
 
-def _shown_partitions(storage: Storage, cells: str, partitions: str) -> str:
+def _shown_partitions(storage: Storage, merged: str, partitions: str) -> str:
     """Partitions of which only static cells are alive: one row each, without clustering columns."""
-    there = [name for name, _ in storage.partition_columns() if not name.startswith("part:")]
-    chosen = [q(name) for name in there if name.startswith(("key:", "sort:"))]
+    key = storage.sort_key(Role.PARTITION)
+    chosen = [q(name) for name in _key_names(storage, Role.PARTITION)]
     chosen += [part for kept in storage.static for part in _settled(kept, q(PART_DELETED))]
-    settled = f"SELECT {', '.join(chosen)} FROM {partitions} FINAL"
+    lives = " OR ".join(q(f"alive:{kept.column.name}") for kept in storage.static)
+    covered = ", ".join(["*", *_coverings(storage.static, PART_DELETED)])
+    settled = f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM (SELECT {covered} FROM {partitions} FINAL) WHERE {lives}"
+    exists = " OR ".join([alive_sql(q(MARKER), q(_COVERED)), *(_alive(kept, q(_COVERED)) for kept in storage.regular)])
+    others = f"{_WITH_NOW} SELECT {', '.join(map(q, key))} FROM ({merged}) WHERE {exists}"
+    same = " AND ".join(f"s.{q(name)} = o.{q(name)}" for name in key)
     keys = [
         _shown_key(storage, column, f"{q(f'key:{column.name}')}" if column.role is Role.PARTITION else _no_key(column))
         for column in _key_columns(storage)
@@ -160,13 +206,7 @@ def _shown_partitions(storage: Storage, cells: str, partitions: str) -> str:
     values = [
         f"{_value(kept) if kept.column.role is Role.STATIC else _no_value(kept)} AS {q(kept.column.name)}" for kept in _in_order(storage)
     ]
-    key = ", ".join(q(name) for name in storage.sort_key(Role.PARTITION))
-    exists = " OR ".join([q("alive:"), *(q(f"alive:{kept.column.name}") for kept in storage.regular)])
-    others = f"SELECT DISTINCT {key} FROM ({_settled_rows(storage, cells, partitions)}) WHERE {exists}"
-    lives = " OR ".join(q(f"alive:{kept.column.name}") for kept in storage.static)
-    anti = " AND ".join(f"s.{q(name)} = o.{q(name)}" for name in storage.sort_key(Role.PARTITION))
-    joined = f"(SELECT * FROM ({settled}) WHERE {lives}) AS s LEFT ANTI JOIN ({others}) AS o ON {anti}"
-    inner = f"SELECT s.* FROM {joined}"
+    inner = f"SELECT s.* FROM ({settled}) AS s LEFT ANTI JOIN ({others}) AS o ON {same}"
     return f"SELECT {', '.join([*keys, *values])} FROM ({inner})"
 
 

@@ -1,0 +1,119 @@
+"""Pages of a ScyllaDB log as a server would send them, made here: orders with a map, a set, a list, a user type and a static column.
+
+Of ten log rows about five insert a whole row, four change some of one (a column, an element put or taken away, a list made longer), and one
+deletes a row, a range or sets a static column. Keys repeat, so that there is something to merge.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, Final
+
+from headrace.cql import timeuuid
+from headrace.cql.ddl import Definitions
+from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, log_table
+from headrace.cql.raw import RawPage
+from headrace.cql.tables import CqlTable
+from testkit.cql_values import PROTOCOL, driver_type, serialised
+
+PAGE_ROWS: Final = 5000
+START: Final = 1_700_000_000_000_000
+_NULL: Final = b"\xff\xff\xff\xff"
+_ORDERS_PER_CUSTOMER: Final = 50
+_STATUSES: Final = ("new", "paid", "sent", "returned")
+_SCRIPT: Final = """CREATE TYPE shop.address (street text, zip int);
+CREATE TABLE shop.orders (customer int, id int, name text static, status text, amount double, quantity int, notes text,
+ attributes map<text, text>, tags set<text>, events list<text>, address address, PRIMARY KEY (customer, id))"""
+
+
+def orders_table() -> CqlTable:
+    (table,) = Definitions().apply_all(_SCRIPT).tables.values()
+    return table
+
+
+class Pages:
+    """So many log rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.table = orders_table()
+        self._log = log_table(self.table)
+        self._kinds = {column.name: column.type for column in self._log.columns}
+        self._random = Random(7)
+        self._rows = rows
+        self._customers = max(rows // 4 // _ORDERS_PER_CUSTOMER, 1)
+
+    def make(self) -> list[RawPage]:
+        names = [column.name for column in self._log.columns]
+        described = [("shop", "orders", column.name, driver_type(column.type)) for column in self._log.columns]
+        pages, rows = [], list(self._log_rows())
+        for first in range(0, len(rows), PAGE_ROWS):
+            some = rows[first : first + PAGE_ROWS]
+            body = struct.pack(">iii", 4, len(names), len(some)) + b"".join(row.get(name, _NULL) for row in some for name in names)
+            pages.append(RawPage(names, body, 12, len(some), (2, 0, PROTOCOL, {}, described, None)))
+        return pages
+
+    def _log_rows(self) -> Iterator[dict[str, bytes]]:
+        made = 0
+        while made < self._rows:
+            for row in self._change(START + made * 10):
+                made += 1
+                yield row
+
+    def _row(self, at: int, operation: Operation, values: Mapping[str, Any]) -> dict[str, bytes]:
+        own = {STREAM: b"\x01" * 16, TIME: timeuuid.make(at, 1 << 63), SEQUENCE: 0, OPERATION: operation, END: True}
+        return {name: self._sized(name, value) for name, value in {**own, **values}.items() if value is not None}
+
+    def _sized(self, name: str, value: Any) -> bytes:
+        raw = serialised(self._kinds[name], value)
+        return struct.pack(">i", len(raw)) + raw
+
+    def _change(self, at: int) -> list[dict[str, bytes]]:
+        random = self._random
+        key = {"customer": random.randrange(self._customers), "id": random.randrange(_ORDERS_PER_CUSTOMER)}
+        kind = random.random()
+        if kind < 0.5:
+            return [self._row(at, Operation.INSERT, {**key, **self._order(at)})]
+        if kind < 0.9:
+            return [self._row(at, Operation.UPDATE, {**key, **self._update(at)})]
+        if kind < 0.95:
+            return [self._row(at, Operation.ROW_DELETE, key)]
+        if kind < 0.98:
+            return [self._row(at, Operation.UPDATE, {"customer": key["customer"], "name": f"customer {random.randrange(1000)}"})]
+        return [
+            self._row(at, Operation.RANGE_START_INCLUSIVE, key),
+            self._row(at, Operation.RANGE_END_INCLUSIVE, {**key, "id": key["id"] + 1}),
+        ]
+
+    def _order(self, at: int) -> dict[str, Any]:
+        random = self._random
+        return {
+            "status": random.choice(_STATUSES),
+            "amount": random.randrange(100_000) / 100,
+            "quantity": random.randrange(1, 100),
+            "notes": f"order of {at}",
+            "attributes": [(f"attribute{n}", f"value {random.randrange(100)}") for n in range(3)],
+            deleted("attributes"): True,
+            "tags": sorted(random.sample(["books", "garden", "gift", "toys"], 2)),
+            deleted("tags"): True,
+            "events": [(timeuuid.make(at, 1 << 63, n), f"event {n}") for n in range(2)],
+            deleted("events"): True,
+            "address": (f"{random.randrange(100)} Main Street", random.randrange(10_000, 99_999)),
+            deleted("address"): True,
+            TTL: None,
+        }
+
+    def _update(self, at: int) -> dict[str, Any]:
+        random = self._random
+        match random.randrange(5):
+            case 0:
+                return {"status": random.choice(_STATUSES)}
+            case 1:
+                return {"attributes": [(f"attribute{random.randrange(4)}", "changed")]}
+            case 2:
+                return {"events": [(timeuuid.make(at, 1 << 63), "another event")], "quantity": random.randrange(1, 100)}
+            case 3:
+                return {deleted_elements("tags"): ["gift"], "tags": ["garden"]}
+            case _:
+                return {"address": (None, random.randrange(10_000, 99_999)), deleted("notes"): True}

@@ -1,0 +1,205 @@
+"""ScyllaDB's log into ClickHouse, from pages that are in memory; and what the view costs beside a plain table of the same rows.
+
+Beside it in the same run: the driver's own decoder on the same pages (what any consumer in Python does before it does anything), and the
+rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers share the pages, as two
+tasks of a pipe would; the server has what is left of the two cores.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from clickhouse_connect.driver.client import Client
+from rich.console import Console
+from rich.table import Table
+
+from bench.cell_pages import Pages
+from bench.measure import read_cpu_s
+from bench.verdicts import Verdict, at_least
+from headrace.cql.blocks import LogBlock
+from headrace.cql.pages import as_batch
+from headrace.cql.raw import RawPage
+from headrace.cql.tables import CqlTable
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+
+ROWS_PER_S: Final = 100_000
+PAGES_A_BLOCK: Final = 10
+WRITERS: Final = 2
+DECODED_PAGES: Final = 10
+"""The driver's decoder is given so many pages; its rate does not change with more."""
+ASKINGS: Final = 7
+VIEW, PLAIN, COPY = "shop.orders", "shop.plain", "shop.copy"
+_ORDER: Final = "ORDER BY (customer, id) SETTINGS allow_nullable_key = 1"
+QUERIES: Final = {
+    "one row by key": "SELECT * FROM {table} WHERE customer = {key} AND id = 7",
+    "one partition": "SELECT count(), round(sum(amount)) FROM {table} WHERE customer = {key}",
+    "count()": "SELECT count() FROM {table}",
+    "sums over all": "SELECT round(sum(amount)), sum(quantity) FROM {table}",
+    "filter, no key": "SELECT count(), max(amount) FROM {table} WHERE status = 'returned' AND quantity > 90",
+    "group by status": "SELECT status, count(), round(sum(amount)) FROM {table} GROUP BY status ORDER BY status",
+    "elements": "SELECT attributes['attribute1'] AS v, countIf(has(tags, 'toys')) FROM {table} GROUP BY v ORDER BY v LIMIT 5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CellCost:
+    """What was found."""
+
+    log_rows: int
+    bytes_per_row: float
+    wall_s: float
+    cpu_s: float
+    """Of the writers' process."""
+    server_cpu_s: float
+    driver_per_s: float
+    """Rows that the driver's own decoder reads in a second of one core."""
+    plain_per_s: float
+    """Rows that ClickHouse takes in a second, typed and plain."""
+    rows_shown: int
+    view_s: Mapping[str, Mapping[str, tuple[float, float]]]
+    """By state and query: seconds on the view, and on the plain table."""
+
+    @property
+    def rate(self) -> float:
+        return self.log_rows / self.wall_s
+
+    def table(self) -> Table:
+        found = Table(title=f"ScyllaDB's log into ClickHouse: {self.log_rows:,} log rows of {self.bytes_per_row:.0f} bytes, from memory")
+        for heading in ("log rows/s", "CPU s per M", "server CPU s per M", "x driver's decoder", "of plain inserts"):
+            found.add_column(heading, justify="right")
+        found.add_row(
+            f"{self.rate:,.0f}",
+            f"{self.cpu_s / self.log_rows * 1e6:.2f}",
+            f"{self.server_cpu_s / self.log_rows * 1e6:.2f}",
+            f"{self.rate / self.driver_per_s:.1f}",
+            f"{self.rate / self.plain_per_s:.1%}",
+        )
+        return found
+
+    def view_table(self) -> Table:
+        found = Table(title=f"The view of {self.rows_shown:,} rows in ms, and x the same in a plain MergeTree")
+        found.add_column("query")
+        for state in self.view_s:
+            found.add_column(state, justify="right")
+        for query in QUERIES:
+            pairs = (state[query] for state in self.view_s.values())
+            found.add_row(query, *(f"{view * 1000:.1f} ({view / plain:.1f} x)" for view, plain in pairs))
+        return found
+
+    def verdicts(self) -> list[Verdict]:
+        return [at_least("ScyllaDB's log into ClickHouse, log rows per second", self.rate, ROWS_PER_S)]
+
+
+def measure_cells(rows: int, console: Console) -> CellCost:
+    console.print(f"cells: making {rows:,} log rows", highlight=False)
+    made = Pages(rows)
+    pages = made.make()
+    total = sum(page.count for page in pages)
+    driver_per_s = _driver_rate(pages[:DECODED_PAGES])
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
+        target = ClickHouseTarget(server.host, server.port)
+        sink = CellSink(ClickHouseSink(target))
+        sink.prepare([made.table])
+        _load(sink, made.table, pages[:PAGES_A_BLOCK])
+        server_before, own_before = read_cpu_s(server.pid), time.process_time()
+        began = time.perf_counter()
+        _load(sink, made.table, pages)
+        wall_s, cpu_s = time.perf_counter() - began, time.process_time() - own_before
+        server_cpu_s = read_cpu_s(server.pid) - server_before
+        console.print(f"  {total / wall_s:,.0f} log rows/s, the driver's decoder {driver_per_s:,.0f}/s", highlight=False)
+        client = connect(target).client
+        plain_per_s = _plain_rate(client)
+        shown = int(client.query(f"SELECT count() FROM {VIEW}").result_rows[0][0])
+        view_s = _view_costs(client, sink, made.table, console)
+    size = sum(len(page.body) for page in pages) / total
+    return CellCost(total, size, wall_s, cpu_s, server_cpu_s, driver_per_s, plain_per_s, shown, view_s)
+
+
+def _load(sink: CellSink, table: CqlTable, pages: Sequence[RawPage]) -> None:
+    blocks = [pages[first : first + PAGES_A_BLOCK] for first in range(0, len(pages), PAGES_A_BLOCK)]
+    failed: list[BaseException] = []
+
+    def write(own: Sequence[Sequence[RawPage]]) -> None:
+        try:
+            writer = sink.writer()
+            for some in own:
+                batch = as_batch(some)
+                writer.write(LogBlock(table, batch, pa.nulls(batch.num_rows, pa.int64())))
+            writer.close()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=write, args=(blocks[place::WRITERS],)) for place in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _driver_rate(pages: Sequence[RawPage]) -> float:
+    began = time.process_time()
+    rows = sum(len(page.decoded()) for page in pages)
+    return rows / (time.process_time() - began)
+
+
+def _plain_rate(client: Client) -> float:
+    """The rows that the view shows, as one plain insert of typed columns, again and again."""
+    client.command(f"CREATE TABLE {COPY} ENGINE = ReplacingMergeTree {_ORDER} AS SELECT * FROM {VIEW} LIMIT 0")
+    body: Any = client.raw_query(f"SELECT * FROM {VIEW} WHERE id IS NOT NULL LIMIT 50000", fmt="ArrowStream")
+    rows = min(50_000, int(client.query(f"SELECT count() FROM {VIEW} WHERE id IS NOT NULL").result_rows[0][0]))
+    best = min(_timed(lambda: client.raw_insert(COPY, None, body, fmt="ArrowStream")) for _ in range(5))
+    return rows / best
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def _view_costs(client: Client, sink: CellSink, table: CqlTable, console: Console) -> dict[str, dict[str, tuple[float, float]]]:
+    places = sink.places(table)
+    client.command(f"SYSTEM STOP MERGES {places.cells}")
+    client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree {_ORDER} AS SELECT * FROM {VIEW}")
+    client.command(f"OPTIMIZE TABLE {PLAIN} FINAL")
+    found = {"as loaded": _ask(client)}
+    client.command(f"SYSTEM START MERGES {places.cells}")
+    for name in (places.cells, places.partitions):
+        client.command(f"OPTIMIZE TABLE {name} FINAL")
+    found["OPTIMIZE FINAL"] = _ask(client)
+    for state, times in found.items():
+        told = ", ".join(f"{name} {view * 1000:.1f} : {plain * 1000:.1f}" for name, (view, plain) in times.items())
+        console.print(f"  view {state}: {told} ms", highlight=False)
+    return found
+
+
+def _ask(client: Client) -> dict[str, tuple[float, float]]:
+    """Every query, of both by turns; both must answer the same."""
+    best: dict[str, tuple[float, float]] = {}
+    for name, form in QUERIES.items():
+        times: tuple[list[float], list[float]] = ([], [])
+        for key in range(1, ASKINGS + 1):
+            answers = []
+            for place, asked in enumerate((VIEW, PLAIN)):
+                began = time.perf_counter()
+                answers.append(client.raw_query(form.format(table=asked, key=key)))
+                times[place].append(time.perf_counter() - began)
+            if answers[0] != answers[1]:
+                raise DefiniteError(f"the answers to {name!r} differ between the view and the plain table", place=f"customer {key}")
+        best[name] = (min(times[0]), min(times[1]))
+    return best
