@@ -40,8 +40,7 @@ class Chosen:
 def chosen(table: CqlTable, where: Iterable[Relation], parameters: Parameters) -> Chosen:
     """What the relations of a statement choose."""
     rest = list(where)
-    partitions = [()] if table.partition_key else []
-    found: list[Key] = list(partitions)
+    found: list[Key] = [()]
     for column in table.partition_key:
         relation = _take(rest, column.name)
         if relation is None or relation.operator not in {"=", "IN"} or len(relation.columns) > 1:
