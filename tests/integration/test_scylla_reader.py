@@ -5,6 +5,7 @@ Log rows are written here by hand, so that streams, times and cuts are of the te
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace import cli
 from headrace.cql import timeuuid
 from headrace.cql.ddl import Definitions
 from headrace.cql.log import END, SEQUENCE, STREAM, TIME
@@ -288,3 +290,31 @@ def test_logs_that_are_not_what_their_tables_demand(logged: Logged, caplog: pyte
     session.execute(f"DROP TABLE {keyspace}.t_scylla_cdc_log")
     with pytest.raises(DefiniteError, match="there is no table"):
         look_at(session, [logged.name], logged.choices)
+
+
+def test_a_check_up_names_what_matters(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    session, keyspace = logged.session, logged.keyspace
+    session.execute(f"CREATE TABLE {keyspace}.plain (pk int PRIMARY KEY)")
+    url = f"scylla://{session.address.servers}/{keyspace}"
+    settings = [word for name in ("generations", "tablets") for word in ("--set", f"scylla.{name}={keyspace}")]
+    asked = ["check", url, "--exclude", "cdc_*", "--json", *settings]
+
+    def check(*more: str) -> tuple[int, dict[str, tuple[str, str]]]:
+        code = cli.main([*asked, *more])
+        found = json.loads(capsys.readouterr().out)
+        assert found["source"] == url
+        return code, {one["name"]: (one["level"], one["value"] + "; " + one["meaning"] + "; " + one["repair"]) for one in found["findings"]}
+
+    code, found = check()
+    assert (code, found[f"table {logged.name}"][0]) == (2, "error"), "no generation is there"
+    assert "scylla.generations=KEYSPACE" in found[f"table {logged.name}"][1]
+    add_generation(session, keyspace, make_generation(now_us() // 1000 - 1000, 3, 2))
+    code, found = check("--set", "scylla.log_ttl=60")
+    assert code == 0
+    assert found[f"table {logged.name}"] == ("ok", found[f"table {logged.name}"][1])
+    assert "6 streams of vnodes" in found[f"table {logged.name}"][1]
+    assert found[f"log of {logged.name}"][0] == "warning"
+    assert f"ALTER TABLE {keyspace}.plain WITH cdc = {{'enabled': true}}" in found[f"table {keyspace}.plain"][1]
+    assert found["clocks of nodes"][0] == "ok"
+    code, found = check("--tables", "plain")
+    assert (code, found[f"table {keyspace}.plain"][0]) == (2, "error"), "nothing is left to replicate"

@@ -121,16 +121,18 @@ class WindowReading:
             late.update(rows.column(STREAM).filter(pa.array(found)).to_pylist())
         for block in self.blocks([stream] for stream in sorted(late)) if late else ():
             found = self._is_late(block.times, block.written)
+            surely = int(self._is_late(block.times, block.written.fill_null(0), 2 * _TELLING_US).sum())
+            if surely:
+                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, surely)
             if found.any():
-                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, int(found.sum()))
                 chosen = pa.array(found)
                 yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
 
-    def _is_late(self, times: NDArray[np.int64], written: pa.Int64Array) -> NDArray[np.bool_]:
+    def _is_late(self, times: NDArray[np.int64], written: pa.Int64Array, sure_us: int = 0) -> NDArray[np.bool_]:
         """Which rows may have been written after the first look at them, which was the confidence time after their own at the earliest."""
         unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
         after_us = written.fill_null(0).to_numpy() * 1_000_000 - times
-        found: NDArray[np.bool_] = unknown | (after_us > self.choices.confidence_us - _TELLING_US)
+        found: NDArray[np.bool_] = unknown | (after_us > self.choices.confidence_us - _TELLING_US + sure_us)
         return found
 
     def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
