@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from headrace.addressing.tls import Tls, TlsMode
 from headrace.cql.address import CqlAddress, is_cql, parse_cql_url, password_variable
-from headrace.cql.tls import Tls, TlsMode
 from headrace.errors import DefiniteError
 
 

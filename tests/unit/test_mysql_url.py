@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from headrace.addressing.tls import Tls, TlsMode
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, MySQLAddress, parse_mysql_url
-from headrace.sources.mysql.tls import Tls, TlsMode
 
 
 def test_all_settings() -> None:
@@ -75,5 +75,5 @@ def test_what_is_wrong_is_named_but_not_repeated(settings: str, says: str) -> No
 def test_files_that_cannot_be_loaded_are_named() -> None:
     for tls in (Tls(TlsMode.VERIFY_CA, ca="/no/such/ca.pem"), Tls(TlsMode.REQUIRED, cert="/no/such/ca.pem")):
         with pytest.raises(DefiniteError, match=r"No such file.*\n? *.*") as caught:
-            tls.driver_options()
+            tls.context()
         assert "/no/such/ca.pem" in str(caught.value)

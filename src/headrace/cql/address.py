@@ -6,13 +6,14 @@ a log is replayed. An address never shows its password: not in `repr`, not in a 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from headrace.cql.tls import Tls, TlsMode, tls_settings
+from headrace.addressing import tls as encryption
+from headrace.addressing.settings import is_loopback, parse_seconds, parse_settings
+from headrace.addressing.tls import Tls, TlsMode, tls_settings
 from headrace.errors import DefiniteError
 
 PORT: Final = 9042
@@ -21,9 +22,11 @@ PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADR
 CONSISTENCIES: Final = ("one", "two", "three", "quorum", "all", "local_one", "local_quorum", "each_quorum")
 CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 60.0
-_LONGEST_TIMEOUT_S: Final = 31_536_000.0
 _FORM: Final = "write scylla://user:password@host,host:9042/keyspace"
-_SETTINGS: Final = ("dc", "tls", "ca", "cert", "key", "consistency", "connect-timeout", "read-timeout")
+_SETTINGS: Final = ("dc", *encryption.SETTINGS, "consistency", "connect-timeout", "read-timeout")
+_MODES: Final = (TlsMode.DISABLED, TlsMode.REQUIRED, TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
+"""The protocol has no way to find out whether a server encrypts: none is preferred."""
+_WHOSE: Final = "the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class CqlAddress:
     @property
     def shows_password(self) -> bool:
         """Whether the password travels in the clear to another machine."""
-        return bool(self.user) and self.tls.mode is TlsMode.DISABLED and not all(_is_loopback(host) for host, _ in self.hosts)
+        return bool(self.user) and self.tls.mode is TlsMode.DISABLED and not all(is_loopback(host) for host, _ in self.hosts)
 
 
 def is_cql(url: str) -> bool:
@@ -79,7 +82,7 @@ def parse_cql_url(url: str) -> CqlAddress:
     if (at and not user) or "/" in keyspace.strip("/"):
         raise _unreadable()
     secret = (unquote(password) if colon else os.environ.get(password_variable(url), "")) if user else ""
-    settings = _settings(query)
+    settings = parse_settings(query, _SETTINGS, _WHOSE)
     consistency = settings.get("consistency", "quorum").lower().replace("-", "_")
     if consistency not in CONSISTENCIES:
         raise DefiniteError("consistency in the server's address is none of CQL's levels", hint="write one of " + ", ".join(CONSISTENCIES))
@@ -89,10 +92,10 @@ def parse_cql_url(url: str) -> CqlAddress:
         unquote(user),
         secret,
         settings.get("dc", ""),
-        tls_settings(*(settings.get(name, "") for name in ("tls", "ca", "cert", "key"))),
+        tls_settings(settings, _MODES, _WHOSE) or Tls(TlsMode.DISABLED),
         consistency,
-        _seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S),
-        _seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S),
+        parse_seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S, _WHOSE),
+        parse_seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S, _WHOSE),
         scheme,
     )
 
@@ -119,41 +122,5 @@ def _host(server: str) -> tuple[str, int]:
     return unquote(host), int(port or 0)
 
 
-def _settings(text: str) -> dict[str, str]:
-    """The settings after the question mark; a value is never repeated in an error, it may be a secret in the wrong place."""
-    known = "known settings: " + ", ".join(_SETTINGS)
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in _SETTINGS:
-            raise DefiniteError(f"the server's address has an unknown setting {name!r}", hint=known)
-        if name in found:
-            raise DefiniteError(f"the server's address has the setting {name!r} twice", hint="give it once")
-        if not value:
-            raise DefiniteError(f"the server's address gives {name!r} no value", hint=f"write {name}=VALUE, or leave it out")
-        found[name] = value
-    if text and not found:
-        raise DefiniteError("the settings in the server's address cannot be read", hint=f"write ?name=value&name=value; {known}")
-    return found
-
-
-def _seconds(name: str, text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise DefiniteError(f"{name} in the server's address is not a number of seconds", hint=f"write {name}=10 or {name}=0.5")
-    return seconds
-
-
 def _unreadable() -> DefiniteError:
     return DefiniteError("the address of the CQL server cannot be read", hint=_FORM)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

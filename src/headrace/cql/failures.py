@@ -27,8 +27,8 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException, ProtocolError
 from cassandra.protocol import ErrorMessage, SyntaxException
 
+from headrace.addressing.tls import TlsMode, certificate_remedy
 from headrace.cql.address import CqlAddress, password_variable
-from headrace.cql.tls import TlsMode, certificate_remedy
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 
 DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)

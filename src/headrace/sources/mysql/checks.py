@@ -8,7 +8,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.sources.findings import Finding, failure, ok, warning
 from headrace.sources.mysql.findings import Check, Facts, TableFacts, refusal, try_replication
-from headrace.sources.mysql.tls import Tls
+from headrace.sources.mysql.tls import default_tls
 
 _DAY_S: Final = 86_400
 _TRANSACTIONAL: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "myrocks"})
@@ -178,7 +178,7 @@ def _encryption(facts: Facts) -> Iterator[Finding]:
     forced = "the server demands it" if facts.is_on("require_secure_transport") else ""
     if cipher:
         yield ok("TLS", cipher, forced)
-    elif facts.address.socket or Tls.for_host(facts.address.host) == Tls.for_host(""):
+    elif facts.address.socket or default_tls(facts.address.host) == default_tls(""):
         yield ok("TLS", "none", "nothing leaves this machine")
     else:
         yield warning(

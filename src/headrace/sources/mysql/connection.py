@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pymysql
 from pymysql.connections import Connection
 
+from headrace.addressing import tls as encryption
+from headrace.addressing.settings import parse_seconds, parse_settings
+from headrace.addressing.tls import Tls, TlsMode, tls_settings
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.sources.mysql.tls import Tls, TlsMode, tls_failure, tls_settings
+from headrace.sources.mysql.tls import default_tls, driver_options, tls_failure
 
 PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
 
@@ -58,9 +61,9 @@ _SAME_ID = 4052
 
 CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 600.0
-_LONGEST_TIMEOUT_S: Final = 31_536_000.0
 _FORM: Final = "write mysql://user:password@host:port/db"
-_SETTINGS: Final = ("tls", "ca", "cert", "key", "socket", "connect-timeout", "read-timeout")
+_SETTINGS: Final = (*encryption.SETTINGS, "socket", "connect-timeout", "read-timeout")
+_WHOSE: Final = "the source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class MySQLAddress:
     password: str = field(repr=False)
     database: str = ""
     tls: Tls | None = None
-    """None: as the host suggests, see `Tls.for_host`."""
+    """None: as the host suggests, see `default_tls`."""
     socket: str = ""
     """The path of a Unix socket, used instead of host and port."""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
@@ -86,7 +89,7 @@ class MySQLAddress:
 
     @property
     def effective_tls(self) -> Tls:
-        return self.tls or Tls.for_host("" if self.socket else self.host)
+        return self.tls or default_tls("" if self.socket else self.host)
 
 
 def parse_mysql_url(url: str) -> MySQLAddress:
@@ -100,47 +103,18 @@ def parse_mysql_url(url: str) -> MySQLAddress:
         raise DefiniteError("the source's address cannot be read", hint=_FORM)
     password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
     user, database = unquote(parts.username or "root"), unquote(parts.path.strip("/"))
-    settings = _settings(parts.query)
+    settings = parse_settings(parts.query, _SETTINGS, _WHOSE)
     return MySQLAddress(
         parts.hostname,
         port,
         user,
         password,
         database,
-        tls_settings(*(settings.get(name, "") for name in ("tls", "ca", "cert", "key"))),
+        tls_settings(settings, tuple(TlsMode), _WHOSE),
         settings.get("socket", ""),
-        _seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S),
-        _seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S),
+        parse_seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S, _WHOSE),
+        parse_seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S, _WHOSE),
     )
-
-
-def _settings(text: str) -> dict[str, str]:
-    """The settings after the question mark; a value is never repeated in an error, it may be a secret in the wrong place."""
-    known = "known settings: " + ", ".join(_SETTINGS)
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in _SETTINGS:
-            raise DefiniteError(f"the source's address has an unknown setting {name!r}", hint=known)
-        if name in found:
-            raise DefiniteError(f"the source's address has the setting {name!r} twice", hint="give it once")
-        if not value:
-            raise DefiniteError(f"the source's address gives {name!r} no value", hint=f"write {name}=VALUE, or leave it out")
-        found[name] = value
-    if text and not found:
-        raise DefiniteError("the settings in the source's address cannot be read", hint=f"write ?name=value&name=value; {known}")
-    return found
-
-
-def _seconds(name: str, text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise DefiniteError(f"{name} in the source's address is not a number of seconds", hint=f"write {name}=10 or {name}=0.5")
-    return seconds
 
 
 def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
@@ -161,7 +135,7 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
             write_timeout=address.connect_timeout_s,
             init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
             defer_connect=True,
-            **address.effective_tls.driver_options(),
+            **driver_options(address.effective_tls),
         )
         if address.socket:
             # What cannot be overheard may carry a password in the clear.
