@@ -39,7 +39,7 @@ PAGES_A_BLOCK: Final = 10
 WRITERS: Final = 2
 DECODED_PAGES: Final = 10
 """The driver's decoder is given so many pages; its rate does not change with more."""
-ASKINGS: Final = 7
+ASKINGS: Final = 4
 VIEW, PLAIN, COPY = "shop.orders", "shop.plain", "shop.copy"
 _ORDER: Final = "ORDER BY (customer, id) SETTINGS allow_nullable_key = 1"
 QUERIES: Final = {
