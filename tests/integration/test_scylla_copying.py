@@ -55,6 +55,7 @@ from testkit.scylla_tables import add_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
 
 COLUMNS = "p int, c int, s text static, v text, m map<int, text>, l list<int>, PRIMARY KEY (p, c)"
+PATIENCE_S = 400.0
 CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2, page_rows=50)
 
 
@@ -134,8 +135,8 @@ def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
 class Changes:
     """Statements that go on, of the kinds that a copy makes difficult: old elements of lists, last cells, what is deleted."""
 
-    def __init__(self, session: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
-        self._session, self._keyspace, self._size = session, keyspace, (partitions, rows)
+    def __init__(self, session: CqlSession, keyspace: str, partitions: int, rows: int, pause_s: float = 0.01) -> None:
+        self._session, self._keyspace, self._size, self._pause_s = session, keyspace, (partitions, rows), pause_s
         self._draw = random.Random(5)
         self.done = 0
 
@@ -146,7 +147,7 @@ class Changes:
         def run() -> None:
             try:
                 captured = capture(self._session, [f"{self._keyspace}.t"], self._keyspace)
-                while not stop.wait(0.01):
+                while not stop.wait(self._pause_s):
                     captured.execute(self._statement())
                     self.done += 1
             except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
@@ -275,7 +276,7 @@ def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, ke
     settings = ("--chunk-rows", "400", *(word for name in names for word in ("--set", f"scylla.{name}")))
     sink_dir, state = tmp_path / "sink", tmp_path / "state"
     pipeline = Pipeline(cassandra.url(keyspace), f"chdb:{sink_dir}", state, settings, tables=("t",))
-    changes = Changes(cql, keyspace, 60, 40)
+    changes = Changes(cql, keyspace, 60, 40, 0.05)
 
     def chunks() -> int:
         path = state / FILE
@@ -287,13 +288,13 @@ def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, ke
         for _ in range(2):
             before = chunks()
             with pipeline.running() as run:
-                run.until(lambda before=before: chunks() > before, timeout_s=400, poll_s=0.002)
+                run.until(lambda before=before: chunks() > before, timeout_s=PATIENCE_S, poll_s=0.002)
                 run.signal_all(signal.SIGSTOP)
                 run.kill()
             landed.append("complete" if '"last": 1' in (state / FILE).read_text() else chunks())
-        done = pipeline.once()
+        done = pipeline.once(timeout_s=PATIENCE_S)
         assert done.code == 0, done.output
-    done = pipeline.once()
+    done = pipeline.once(timeout_s=PATIENCE_S)
     assert done.code == 0, done.output
     assert landed[0] != "complete"
     verified = pipeline.verify()

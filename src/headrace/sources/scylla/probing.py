@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Final
 
@@ -19,6 +20,7 @@ _TIMES: Final = ["bigint", "int"]
 """What WRITETIME and TTL give of one cell."""
 
 
+@functools.lru_cache(maxsize=256)
 def ask_telling(session: CqlSession, table: CqlTable) -> Telling:
     """Of which columns the server tells write times and expiries: ScyllaDB does not for collections, Cassandra 5 does, cell by cell."""
     return Telling(frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column)))
