@@ -122,7 +122,8 @@ class TableCopier:
         rings = self._rings()
         self.view.snapshot_begins(*self._estimates(rings))
         started, before = time.monotonic(), self.copies.rows
-        while left := self._left():
+        # Tables that come meanwhile are taken up after these.
+        while left := {name: copy for name, copy in self._left().items() if name in rings}:
             tables = {name: table for name, table in self.tables().items() if name in left}
             try:
                 self._round(session, parallelism, tables, rings)

@@ -226,9 +226,12 @@ class ScyllaPipe(RunnablePipe):
                     raise
                 log.warning("waiting: %s", error.message)
 
+    def _copies_first(self, batches: Batches) -> bool:
+        """Whether tables must be copied before their logs are read on: a deletion of a range must find all rows from before it."""
+        return isinstance(self._target.sink, ImageSink) and not batches.copier.is_complete
+
     def _copy_first(self, spark: Any, batches: Batches) -> None:
-        """Copy tables before their logs are read on, where a deletion of a range must find all rows from before it."""
-        if isinstance(self._target.sink, ImageSink) and not batches.copier.is_complete:
+        if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
                     batches.copier.run(spark, self._settings.slots)
@@ -242,9 +245,11 @@ class ScyllaPipe(RunnablePipe):
         try:
             with batches.reporter.beating():
                 while not stream.wait(0.1) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
+                    batches.resyncs.poll(stream.paused)
+                    if self._copies_first(batches):
+                        break
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(self._settings.slots - 1, 1))
-                    batches.resyncs.poll(stream.paused)
                     self._view.waiting(waits.current())
         finally:
             stream.stop()
