@@ -363,13 +363,17 @@ def _tail_log(arguments: argparse.Namespace) -> int:
 
 
 def sql(arguments: argparse.Namespace) -> int:
-    """Print a query's result as a table."""
+    """Print a query's result as a table, or in the format that the query names."""
     from headrace.pipes.materialized.answers import answer
+    from headrace.sinks.clickhouse.reader import names_format
 
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
     answered = answer(arguments.sink, query)
     if answered is None:
         with open_sink(arguments.sink) as named:
+            if names_format(query):
+                print(named.sink.reader().text(query), end="")
+                return OK
             answered = named.sink.reader().query(query)
     names, rows = answered
     if not names:

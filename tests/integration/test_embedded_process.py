@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from headrace.cli import main
 from headrace.embedded.claim import DirectoryInUse, read_holder
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError
@@ -244,3 +245,11 @@ def test_a_port_in_use_and_a_bad_directory_are_definite_errors(server: EmbeddedS
     (tmp_path / "file").write_text("")
     with pytest.raises(DefiniteError, match="cannot be created"):
         EmbeddedServer(tmp_path / "file" / "db").start()
+
+
+def test_a_query_is_printed_as_a_table_or_in_the_format_that_it_names(server: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"clickhouse://{server.host}:{server.port}/default"
+    assert main(["sql", address, "SELECT 1 AS one, 'a FORMAT b' AS text"]) == 0
+    assert [word for word in capsys.readouterr().out.split() if word.isalnum()] == ["one", "text", "1", "a", "FORMAT", "b"]
+    assert main(["sql", address, "SELECT 1 AS one, 2 AS two FORMAT TSVWithNames SETTINGS max_threads = 1;"]) == 0
+    assert capsys.readouterr().out == "one\ttwo\n1\t2\n"

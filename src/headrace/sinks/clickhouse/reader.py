@@ -31,6 +31,7 @@ from headrace.sinks.clickhouse.values import literal
 from headrace.sinks.clickhouse.views import live_condition, shown_from
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
+_OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
 _TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)
 _ARROW_SETTINGS = {
     # Strings come as bytes and are checked to be UTF-8 here; the server would label any bytes as text.
@@ -43,6 +44,11 @@ _JSON_SETTINGS = {
     "output_format_json_quote_denormals": "1",
     "output_format_json_quote_decimals": "1",
 }
+
+
+def names_format(sql: str) -> bool:
+    """Whether a query says itself how its result is written."""
+    return _OWN_FORMAT.search(sql) is not None
 
 
 class ClickHouseReader:
@@ -96,6 +102,12 @@ class ClickHouseReader:
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
         rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
         return (rows[0], rows[1:]) if rows else ([], [])
+
+    def text(self, sql: str) -> str:
+        """What a query gives in the format that it names itself."""
+        connection = connect(self._target)
+        with translated(self._target, "running a query"):
+            return _readable(connection.client.raw_query(sql))
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
         """The source's rows without what the table's types do not keep by nature (`Carrier.loses`), to be compared with what is read.
