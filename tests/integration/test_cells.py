@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from cassandra.util import Date, Duration, Time
 
@@ -26,7 +27,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
-from testkit.cql_blocks import as_clickhouse, log_block, read_view, row_block
+from testkit.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block
 from testkit.cql_values import serialised, witnessed
 
 NOW = int(time.time())
@@ -372,3 +373,71 @@ def test_moments_that_clickhouse_does_not_hold_halt(sink: CellSink) -> None:
         with pytest.raises(DefiniteError, match=f"of column {name}, .* is not one that ClickHouse holds"):
             write(sink, log_block(table, [{"op": 2, "at": T, "pk": 2, **wrong}]))
     assert shown(sink, table) == [(1, -700_000, [(1, {"1": 5, "2": 1})], [0], -60_000_000_000_000)]
+
+
+def test_a_type_grows_in_columns_with_colons_in_their_names(sink: CellSink) -> None:
+    known = Definitions("ks").apply_all(
+        'CREATE TYPE u (a int); CREATE TABLE t (pk int PRIMARY KEY, "a:b" frozen<u>, "x:y" map<int, frozen<u>>, "z:" u)'
+    )
+    (name,) = known.tables
+    table = known.tables[name]
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "a:b": (1,), "x:y": [(1, (2,))], "z:": (3,)}]))
+    grown = known.apply("ALTER TYPE u ADD b int").tables[name]
+    sink.alter(table, grown)
+    assert shown(sink, grown) == [(1, {"a": 1, "b": None}, [(1, {"a": 2, "b": None})], {"a": 3, "b": None})]
+
+
+NOTHING_BEHIND = [
+    ("set<int>", [b""], "v"),
+    ("set<timeuuid>", [b""], "v"),
+    ("set<inet>", [b""], "v"),
+    ("set<varint>", [b""], "v"),
+    ("map<int, int>", [bytes(4), b""], "v"),
+    ("map<int, boolean>", [bytes(4), b""], "v"),
+    ("map<int, varint>", [bytes(4), b""], "v"),
+    ("map<timeuuid, int>", [b"", bytes(4)], "v"),
+    ("map<double, int>", [b""], "cdc$deleted_elements_v"),
+    ("list<int>", [key(1).bytes, b""], "v"),
+]
+
+
+@pytest.mark.parametrize(("kind", "parts", "column"), NOTHING_BEHIND)
+def test_an_empty_element_halts_and_is_never_a_zero(sink: CellSink, kind: str, parts: list[bytes], column: str) -> None:
+    table = table_of(f"CREATE TABLE t (pk int PRIMARY KEY, v {kind})")
+    sink.prepare([table])
+    block = log_block(table, [{"op": 2, "at": T, "pk": 1}, {"op": 2, "at": T + 1, "pk": 2}])
+    count = len(parts) // (1 if kind.startswith("set") or column != "v" else 2)
+    raw = b"".join(number.to_bytes(4, "big") for number in [count]) + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    place = block.rows.schema.get_field_index(column)
+    rows = block.rows.set_column(place, column, pa.array([None, raw], pa.binary()))
+    with pytest.raises(DefiniteError, match="an empty value, for which ClickHouse has none") as raised:
+        write(sink, replace(block, rows=as_read(rows)))
+    assert f"cdc$time {timeuuid.make(T + 1, 0x8000000000000000)}" in raised.value.place
+    assert shown(sink, table, "pk") == []
+
+
+def test_an_empty_element_of_a_list_that_a_snapshot_saw_halts(sink: CellSink) -> None:
+    table = table_of("CREATE TABLE t (pk int PRIMARY KEY, v list<int>)")
+    sink.prepare([table])
+    block = row_block(table, T, [{"pk": 7, "v": ([1], [T - 1], None)}])
+    raw = pa.array([(1).to_bytes(4, "big") + bytes(4)], pa.binary())
+    with pytest.raises(DefiniteError, match="an empty value, for which ClickHouse has none") as raised:
+        write(sink, replace(block, rows=block.rows.set_column(block.rows.schema.get_field_index("v"), "v", raw)))
+    assert raised.value.place == "table ks.t, pk = 0x00000007"
+
+
+def test_what_a_view_shows_does_not_depend_on_the_settings_of_who_asks(sink: CellSink) -> None:
+    table = table_of("CREATE TABLE t (pk int, ck text, s int static, v int, o time, PRIMARY KEY (pk, ck))")
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a", "v": 5}, {"op": 1, "at": T, "pk": 2, "s": 9}]))
+    client, query = connect(sink.sink.target).client, f"SELECT * FROM {sink.places(table).view} ORDER BY pk"
+    expected = client.query(query).result_rows
+    assert [row[0] for row in expected] == [1, 2]
+    for settings in (
+        {"join_use_nulls": "1", "least_greatest_legacy_null_behavior": "1"},
+        {"enable_time_time64_type": "0"},
+        {"prefer_column_name_to_alias": "1", "cast_keep_nullable": "1", "transform_null_in": "1", "group_by_use_nulls": "1"},
+        {"readonly": "1"},
+    ):
+        assert client.query(query, settings=settings).result_rows == expected, settings

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 from uuid import UUID
 
+import pytest
 from cassandra.query import UNSET_VALUE
 
 from headrace.cql.ddl import Definitions
@@ -95,3 +96,14 @@ def test_what_is_left_of_a_ttl() -> None:
     for now, when, left in ((second, None, 100), (second + 40, None, 60), (second + 40, second + 30, 90), (second + 500, None, 1)):
         [(_, values)] = written(table, {"op": 1, "a": 1, "ttl": 100}, now=now, when=when)
         assert values[1] == int_(left)
+
+
+def test_a_row_whose_columns_were_dropped_since_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    table = table_of("v int, w int")
+    assert written(table, {"op": 1}, {"op": 1, "v": 3}, {"op": 2}) == [
+        (f"INSERT INTO ks.t (pk, ck, v, w) VALUES (?, ?, ?, ?) {USING}", (*KEY, UNSET_VALUE, UNSET_VALUE, STAMP, NO_TTL)),
+        (f"UPDATE ks.t {USING} SET v = ?, w = ? {WHERE}", (STAMP, NO_TTL, int_(3), UNSET_VALUE, *KEY)),
+    ]
+    (warning,) = caplog.messages
+    assert warning.startswith("1 log rows say that something changed, and not what")
+    assert "table ks.t, cdc$time" in warning

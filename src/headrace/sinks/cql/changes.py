@@ -7,6 +7,7 @@ cannot be replayed raises before anything of its block is written.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -24,6 +25,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.cql.ranges import Bound, deletions
 from headrace.sinks.cql.statements import Scope
 
+log = logging.getLogger("headrace")
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 """Raw values, None for null, `UNSET_VALUE` for what a statement is to leave alone."""
@@ -143,10 +145,12 @@ def plan(rows: LogRows, target: CqlTable, *, keyed_lists: bool, markers: bool = 
         listed |= part.listed
     empty = np.flatnonzero(upserts & ~touched)
     if len(empty) and markers:
-        raise rows.error(
-            int(empty[0]),
-            "a log row says that something changed, and not what",
-            "the table's log keeps keys alone: ALTER TABLE ... WITH cdc = {'enabled': true, 'delta': 'full'} and begin anew",
+        # Most of the time they wrote to columns that were dropped since: then nothing is missing.
+        log.warning(
+            "%d log rows say that something changed, and not what; they are passed over. If no column of the table was dropped just now, "
+            "its log kept keys alone for a while (delta = 'keys'): then copy the table again. The first is at %s",
+            len(empty),
+            rows.place(int(empty[0])),
         )
     writes += _deletes(rows, target)
     return Planned(writes, np.flatnonzero(listed))

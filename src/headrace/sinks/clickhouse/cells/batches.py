@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.cql.arrow import Cells, Damage
+from headrace.cql.log import STREAM, TIME
 from headrace.cql.tables import CqlColumn, Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.ordering import Array, order_keys
@@ -70,6 +72,14 @@ class Columns:
         place = self._rows.schema.get_field_index(name)
         return place >= 0 and bool(self._rows.column(place).null_count == self._rows.num_rows)
 
+    def place(self, row: int) -> str:
+        """Where one of these rows is, for errors: in the log by its time, in the base table by the first column of its key."""
+        found = self._rows.slice(int(self._chosen[row]), 1)
+        if TIME in found.schema.names:
+            stream, time = (found.column(name)[0].as_py() for name in (STREAM, TIME))
+            return f"log of {self._subject}, stream 0x{stream.hex()}, cdc$time {UUID(bytes=time)}"
+        return f"table {self._subject}, {found.schema.names[0]} = 0x{(found.column(0)[0].as_py() or b'').hex()}"
+
     def array(self, name: str) -> Array:
         """A column's bytes."""
         column = self._rows.column(self._rows.schema.get_field_index(name))
@@ -98,7 +108,7 @@ def _typed(column: CqlColumn, read: Columns) -> Array:
     try:
         return typed_array(column.type, read(column.name), nullable=False)
     except Damage as damage:
-        raise in_column(damage, column.name) from None
+        raise in_column(damage, column.name, read.place(damage.row)) from None
 
 
 def _check_key(storage: Storage, column: CqlColumn, read: Columns) -> None:
@@ -113,12 +123,13 @@ def _check_key(storage: Storage, column: CqlColumn, read: Columns) -> None:
         )
 
 
-def in_column(damage: Damage, name: str) -> DefiniteError:
-    """What a damaged value of a block means."""
+def in_column(damage: Damage, name: str, place: str = "") -> DefiniteError:
+    """What a damaged value of a block means; `place` tells where its row is."""
     return DefiniteError(
         f"a value of column {name} cannot be read: {damage.reason}",
-        place=f"row {damage.row} of the block",
-        hint="if the table or its type was altered just now, start again to read its definition anew; else report this",
+        place=place or f"row {damage.row} of the block",
+        hint="an empty value (no bytes) must be another one at the source, or its table left out; if the table or its type was altered "
+        "just now, start again to read its definition anew; else report this",
     )
 
 

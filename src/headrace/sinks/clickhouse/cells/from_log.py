@@ -164,7 +164,7 @@ def written(kept: Kept, read: Columns, stamps: Stamps) -> dict[str, Array]:
         there = split(kept, read(name))
         return {kept.cell: elements(kept, there, stamps.spread(there.offsets), gone, stamps.times), kept.all: covered}
     except Damage as damage:
-        raise in_column(damage, name) from None
+        raise in_column(damage, name, read.place(damage.row)) from None
 
 
 def _flags(read: Columns, name: str) -> Marks:

@@ -23,7 +23,17 @@ from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
 from headrace.sinks.clickhouse.cells.ordering import Array
-from headrace.sinks.clickhouse.cells.packing import Numbers, Stamps, atomic, elements, marker_cells, no_elements, split, time_bytes
+from headrace.sinks.clickhouse.cells.packing import (
+    Numbers,
+    Stamps,
+    atomic,
+    check_elements,
+    elements,
+    marker_cells,
+    no_elements,
+    split,
+    time_bytes,
+)
 from headrace.sinks.clickhouse.cells.settling import struct_array
 from headrace.sinks.clickhouse.cells.storage import MARKER, Form, Kept, Storage
 
@@ -64,7 +74,7 @@ class RowEncoder:
             try:
                 made |= _read(kept, read(name), times, expiries, block.as_of)
             except Damage as damage:
-                raise in_column(damage, name) from None
+                raise in_column(damage, name, read.place(damage.row)) from None
         return Batch(made)
 
     def _markers(self, block: RowBlock, rows: Rows) -> Array:
@@ -125,6 +135,7 @@ def _read_fields(kept: Kept, cells: Cells, times: Array, expiries: Array, as_of:
 
 def _base(kept: Kept, bounds: Numbers, values: Cells, stamps: Stamps, as_of: int) -> Array:
     """Lists as of a moment: the moment, and their cells in order."""
+    check_elements(kept.kind.args[0], bounds, values)
     cells = atomic(kept.kind.args[0], values, np.zeros(len(values), np.uint8), stamps)
     made = pa.list_(pa.field("item", cells.type, nullable=False))
     rows = len(bounds) - 1

@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.cells.cell_kernels import (
 from headrace.sinks.clickhouse.cells.ordering import Array, binary_array, order_column
 from headrace.sinks.clickhouse.cells.settling import map_array, struct_array, typed_array
 from headrace.sinks.clickhouse.cells.storage import Form, Kept
-from headrace.sinks.clickhouse.cells.types import WIDTHS, is_plain
+from headrace.sinks.clickhouse.cells.types import WIDTHS, is_bytes, is_plain, takes_null
 
 Numbers = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint8]
@@ -71,12 +71,10 @@ def elements(kept: Kept, there: Elements, stamps: Stamps, gone: Elements, gone_t
     """A column of elements by their keys; `stamps` are by element, `gone_times` by row."""
     keys, values = there.parts[0], there.parts[1] if len(there.parts) > 1 else None
     by_time = kept.key_kind.name == "timeuuid"
-    for cells in (keys, gone.parts[0]):
-        check_width(kept.key_kind, cells)
-        _check_present(cells)
+    check_elements(kept.key_kind, there.offsets, keys)
+    check_elements(kept.key_kind, gone.offsets, gone.parts[0])
     if values is not None and kept.element_kind is not None:
-        check_width(kept.element_kind, values)
-        _check_present(values)
+        check_elements(kept.element_kind, there.offsets, values)
     count = len(keys) + len(gone.parts[0])
     held = 0 if values is None else int(values.sizes.sum())
     packed = np.empty(int(keys.sizes.sum() + gone.parts[0].sizes.sum()) + 8, np.uint8)
@@ -142,10 +140,17 @@ def check_width(kind: CqlType, cells: Cells) -> None:
         raise Damage(int(wrong[0]), f"it has {int(cells.sizes[wrong[0]])} bytes instead of {width}")
 
 
-def _check_present(cells: Cells) -> None:
-    missing = np.flatnonzero(cells.sizes < 0)
-    if len(missing):
-        raise Damage(int(missing[0]), "an element is null")
+def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
+    """Raises `Damage` at a row with an element that is none: null, of another size, or empty where ClickHouse has no NULL for it."""
+    width, least = WIDTHS.get(kind.name), 1 if takes_null(kind) and not is_bytes(kind) else 0
+    wrong = cells.sizes < least
+    if width is not None:
+        wrong |= cells.sizes != width
+    found = np.flatnonzero(wrong)
+    if len(found):
+        size = int(cells.sizes[found[0]])
+        empty = "it holds an empty value, for which ClickHouse has none" if size == 0 else f"an element has {size} bytes instead of {width}"
+        raise Damage(int(np.searchsorted(bounds, found[0], side="right")) - 1, "an element is null" if size < 0 else empty)
 
 
 def _beside(cells: Array, kind: CqlType) -> Array:

@@ -158,7 +158,7 @@ def _dropping(old: Storage, new: Storage, places: Places) -> Iterator[str]:
 
 def _grew(stored: str, old: CqlTable, new: CqlTable) -> bool:
     """Whether a stored column is of the same CQL column, in which a user type got fields or other names for them."""
-    name = stored.rpartition(":")[2] if not stored.startswith("field:") else stored.split(":", 2)[2]
+    name = stored.split(":", 2 if stored.startswith("field:") else 1)[-1]
     one = next((column for column in old.columns if column.name == name), None)
     other = next((column for column in new.columns if column.name == name), None)
     return one is not None and other is not None and one.role is other.role and type_grew(one.type, other.type)

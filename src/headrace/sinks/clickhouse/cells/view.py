@@ -40,10 +40,11 @@ _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUIn
 def view_sql(storage: Storage, cells: str, partitions: str) -> str:
     """The view's SELECT; `cells` and `partitions` are the tables, quoted."""
     merged = _merged(storage, cells, partitions)
-    rows = _shown_rows(storage, _settled_rows(storage, merged))
+    shown = [_shown_rows(storage, _settled_rows(storage, merged))]
     if storage.static:
-        rows += " UNION ALL " + _shown_partitions(storage, merged, partitions)
-    return f"{rows} {SETTINGS}"
+        shown.append(_shown_partitions(storage, merged, partitions))
+    # Settings are those of one SELECT, not of all that a UNION joins.
+    return " UNION ALL ".join(f"{select} {SETTINGS}" for select in shown)
 
 
 def alive_sql(cell: str, covered: str, named: str = "") -> str:
