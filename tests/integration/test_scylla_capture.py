@@ -8,7 +8,7 @@ import time
 from uuid import UUID
 
 import pytest
-from cassandra.query import SimpleStatement
+from cassandra.query import UNSET_VALUE, SimpleStatement
 
 from headrace.cli import main
 from headrace.cql.describing import describe
@@ -114,6 +114,27 @@ def test_parameters_batches_and_other_statements(cql: CqlSession, table: CqlTabl
     assert 86_000 < kept.ttl <= 86_400
 
 
+def test_what_is_unset_is_left_alone_and_percent_signs_are_no_marks(cql: CqlSession, keyspace: str) -> None:
+    cql.execute(f"CREATE TABLE {keyspace}.u (pk int, ck int, v int, w text, m map<int, int>, PRIMARY KEY (pk, ck))")
+    table = describe(cql, TableName(keyspace, "u"))
+    captured = capture(cql, [table.name], ONE)
+    insert = cql.prepare(f"INSERT INTO {keyspace}.u (pk, ck, v, w, m) VALUES (?, ?, ?, ?, ?) USING TTL ?")
+    update = cql.prepare(f"UPDATE {keyspace}.u SET v = ?, m = m + ? WHERE pk = ? AND ck = ?")
+    captured.execute(insert.bind((1, 1, 5, "five", {1: 2}, UNSET_VALUE)))
+    captured.execute(insert, (1, 1, UNSET_VALUE, None, UNSET_VALUE, 0))
+    captured.execute(insert.bind((1, 2)))
+    captured.execute(update.bind((UNSET_VALUE, UNSET_VALUE, 1, 3)))
+    captured.execute(update.bind((UNSET_VALUE, {3: 4}, 1, 1)))
+    captured.execute(f"INSERT INTO {keyspace}.u (pk, ck, w) VALUES (?, 4, '50%% off')", (1,))
+    assert [tuple(row) for row in cql.execute(f"SELECT ck, v, w, m FROM {keyspace}.u")] == [
+        (1, 5, None, {1: 2, 3: 4}), (2, None, None, None), (4, None, "50%% off", None),
+    ]  # fmt: skip
+    now = int(time.time())
+    assert model_rows(table, from_log(table, log_rows(cql, table), now).rows(table, now)) == server_rows(cql, table)
+    with pytest.raises(DefiniteError, match="a timestamp is unset"):
+        captured.execute(cql.prepare(f"DELETE FROM {keyspace}.u USING TIMESTAMP ? WHERE pk = 1").bind((UNSET_VALUE,)))
+
+
 def test_what_cannot_be_logged_is_refused_and_not_written(cql: CqlSession, table: CqlTable) -> None:
     captured = capture(cql, [table.name], ONE)
     name = table_name(table.name)
@@ -172,6 +193,17 @@ def test_lists_are_named_by_what_table_and_log_know(cql: CqlSession, table: CqlT
     one.execute(f"UPDATE {name} SET v = 2 {row}")
     one.execute(f"UPDATE {name} SET l = [5, 6] {row}")
     two.execute(f"UPDATE {name} SET l[1] = 7 {row}")
+    now = int(time.time())
+    assert server_rows(cql, table) == model_rows(table, from_log(table, log_rows(cql, table), now).rows(table, now))
+
+
+def test_long_lists_are_named_too(cql: CqlSession, table: CqlTable) -> None:
+    captured, name = capture(cql, [table.name], ONE), table_name(table.name)
+    captured.execute(f"INSERT INTO {name} (pk, ck, l) VALUES (1, 1, ?)", (list(range(300)),))
+    captured.execute(f"UPDATE {name} SET l = l - [5] WHERE pk = 1 AND ck = 1")
+    captured.execute(f"UPDATE {name} SET l[260] = -1 WHERE pk = 1 AND ck = 1")
+    ((found,),) = cql.execute(f"SELECT l FROM {name}")
+    assert found == [*range(5), *range(6, 261), -1, *range(262, 300)]
     now = int(time.time())
     assert server_rows(cql, table) == model_rows(table, from_log(table, log_rows(cql, table), now).rows(table, now))
 

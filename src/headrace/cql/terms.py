@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cassandra.query import UNSET_VALUE
+
 from headrace.cql.lexing import Cursor, Kind
 from headrace.errors import DefiniteError
 
@@ -101,6 +103,11 @@ class Parameters:
             return self.given[marker.number]
         shown = f":{marker.name}" if marker.name else f"{marker.number + 1}"
         raise DefiniteError(f"there is no parameter for marker {shown}", hint="give as many parameters as the statement has markers")
+
+    def is_unset(self, term: Term | None) -> bool:
+        """Whether the driver's *unset* is given: then what it is for is left alone."""
+        found = self.of(term) if isinstance(term, Marker) else None
+        return (found.value if isinstance(found, Serialised) else found) is UNSET_VALUE
 
 
 _CONSTANTS = frozenset({Kind.STRING, Kind.INTEGER, Kind.FLOAT, Kind.BLOB, Kind.UUID, Kind.DURATION, Kind.QUOTED})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pyarrow as pa
@@ -135,6 +135,10 @@ class Capture:
 
     def _partitions(self, change: Change, given: Parameters, timestamp: int, now: int) -> dict[Key, Partition]:
         table = self.table(change.table)
+        if change.verb != "DELETE" and any(given.is_unset(assignment.value) for assignment in change.assignments):
+            change = replace(change, assignments=tuple(one for one in change.assignments if not given.is_unset(one.value)))
+            if change.verb == "UPDATE" and not change.assignments:
+                return {}
         moment = Moment(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:

@@ -27,6 +27,7 @@ from headrace.sources.scylla.capture.streams import Generations, token_of
 
 _UNNAMED: Final = bytes(8)
 """How keys begin that stand for those of a list which nobody knows; no timeuuid does."""
+_SIGNS: Final = 0x8080808080808080
 _MOST: Final = 10_000
 """How many lists are remembered; the one that was not needed for the longest time is learned again."""
 _Place = tuple[TableName, Key, Key | None]
@@ -172,7 +173,8 @@ def _elements(column: CqlColumn, value: bytes) -> list[tuple[bytes, bytes | None
         return list(zip(items[::2], items[1::2], strict=True))
     if column.type.name == "set":
         return [(item, b"") for item in items]
-    return [(_UNNAMED + i.to_bytes(8, "big"), item) for i, item in enumerate(items)]
+    # CQL compares the second half of a timeuuid by signed bytes.
+    return [(_UNNAMED + (i ^ _SIGNS).to_bytes(8, "big"), item) for i, item in enumerate(items)]
 
 
 def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListPlace, Elements]:

@@ -75,13 +75,15 @@ class Moment:
 
 def whole_number(term: Term | None, parameters: Parameters) -> int | None:
     """A timestamp or a TTL; none if nothing, or null, is given."""
+    if parameters.is_unset(term):
+        raise DefiniteError("a timestamp is unset: which one the server takes is known to it alone", hint="leave USING TIMESTAMP out")
     raw = None if term is None else serialise(CqlType("bigint"), term, parameters)
     return None if raw is None else int.from_bytes(raw, "big", signed=True)
 
 
 def ttl_of(change: Change, parameters: Parameters, default: int) -> int:
     """The TTL of what a statement writes; 0: none."""
-    found = whole_number(change.using.ttl, parameters)
+    found = None if parameters.is_unset(change.using.ttl) else whole_number(change.using.ttl, parameters)
     if found is None:
         return default
     if not 0 <= found <= _MOST_TTL:

@@ -320,7 +320,9 @@ def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str,
 
 
 def _with_markers(text: str) -> str:
-    """The driver's own marks for parameters (`%s`, `%(name)s`) as CQL's."""
+    """The driver's own marks for parameters (`%s`, `%(name)s`) as CQL's; a text without any is CQL already."""
+    if all(match[0] == "%%" for match in _MARKS.finditer(text)):
+        return text
     return _MARKS.sub(lambda match: "%" if match[0] == "%%" else f":{match[1]}" if match[1] else "?", text)
 
 
@@ -345,6 +347,8 @@ def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any
     for column, value in zip(prepared.column_metadata, ordered, strict=True):
         if isinstance(value, Serialised):
             serialised.append(value.value)
+        elif value is UNSET_VALUE:
+            serialised.append(value)
         else:
             serialised.append(None if value is None else column.type.serialize(value, prepared.protocol_version))
     bound.values = serialised
