@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,11 +41,12 @@ from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.client import connect as sink_connect
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.images.sink import ImageSink
+from headrace.sinks.clickhouse.images.writer import ImageWriter
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.logs import LogSink
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
 from headrace.sources.scylla.choices import Kept, ScyllaChoices
 from headrace.sources.scylla.token_ranges import WHOLE
 from testkit.cassandra import PrivateCassandra
@@ -84,8 +85,8 @@ class Pair:
         create_tables(self.session, self.keyspace)
         add_generation(self.session, self.keyspace, make_generation(time.time_ns() // 1_000_000, 2, 2))
 
-    def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE) -> ScyllaPipe:
-        chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*",))
+    def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE, exclude: str = "cdc_*") -> ScyllaPipe:
+        chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*", f"{self.keyspace}.{exclude}"))
         settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience_s=30, chunk_rows=60)
         settings = replace(settings, choices={"scylla": {"kept": self.choices.kept.value}})
         target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.books())
@@ -268,6 +269,98 @@ def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) 
     pair.choices = replace(pair.choices, kept=Kept.CELLS)
     with pytest.raises(DefiniteError, match="begun with kept = images"):
         pair.pipe().run()
+
+
+def test_a_table_that_comes_while_others_are_copied_waits_for_its_turn(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    cql, ks = pair.session, pair.keyspace
+    fill(cql, ks, 5, 4)
+    write = CellWriter.write
+    came = threading.Event()
+
+    def slow(writer: CellWriter, block: LogBlock | RowBlock) -> None:
+        if isinstance(block, RowBlock) and not came.is_set():
+            came.set()
+            cql.execute(f"CREATE TABLE {ks}.later (k int PRIMARY KEY, v int)")
+            cql.execute(f"INSERT INTO {ks}.later (k, v) VALUES (1, 1)")
+            capture(cql, [f"{ks}.later"], ks)
+            deadline = time.monotonic() + 30
+            while TableName(ks, "later") not in Copies(pair.state).tables and time.monotonic() < deadline:
+                time.sleep(0.1)
+        write(writer, block)
+
+    monkeypatch.setattr(CellWriter, "write", slow)
+    pair.pipe().run()
+    assert pair.assert_equal() > 10
+    assert pair.assert_equal("later") == 1
+
+
+def test_a_table_that_is_chosen_again_begins_with_nothing_in_the_sink(pair: Pair) -> None:
+    cql, ks = pair.session, pair.keyspace
+    for name in ("t", "other"):
+        cql.execute(f"CREATE TABLE {ks}.{name} (p int, c int, v int, PRIMARY KEY (p, c))")
+    captured = capture(cql, [f"{ks}.t", f"{ks}.other"], ks)
+    for p in range(3):
+        captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES ({p}, 1, 1)")
+    pair.pipe().run()
+    assert pair.assert_equal() == 3
+    pair.pipe(exclude="t").run()
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 1")
+    time.sleep(1)
+    pair.pipe(exclude="t").run()
+    pair.pipe().run()
+    assert pair.assert_equal() == 2
+
+
+def images(pair: Pair) -> CapturedSession:
+    """A table whose images are kept, with 30 rows."""
+    cql, ks = pair.session, pair.keyspace
+    cql.execute(f"CREATE TABLE {ks}.t (p int, c int, v text, w int, PRIMARY KEY (p, c))")
+    captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
+    for p, c in itertools.product(range(6), range(5)):
+        captured.execute(f"INSERT INTO {ks}.t (p, c, v, w) VALUES ({p}, {c}, 'v', 1)")
+    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), ImageSink(pair.sink.sink)
+    return captured
+
+
+def at_first_copied_row(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[None]:
+    """Do something between the reading and the writing of the first copied rows; tells whether it was done."""
+    write, done, lock = ImageWriter.write, [], threading.Lock()
+
+    def acting(writer: ImageWriter, block: LogBlock | RowBlock) -> None:
+        with lock:
+            if isinstance(block, RowBlock) and not done:
+                done.append(None)
+                act()
+        write(writer, block)
+
+    monkeypatch.setattr(ImageWriter, "write", acting)
+    return done
+
+
+def test_the_log_of_a_pipe_of_images_waits_while_a_table_is_copied_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    ks, captured = pair.keyspace, images(pair)
+    pair.pipe().run()
+    assert pair.image_differences() == (30, ())
+
+    def delete() -> None:
+        for p in range(6):
+            captured.execute(f"DELETE FROM {ks}.t WHERE p = {p} AND c > 1")
+        time.sleep(3)
+
+    done = at_first_copied_row(monkeypatch, delete)
+    ask_for_resync(StateDirectory(pair.state), (f"{ks}.t",))
+    pair.pipe().run()
+    assert done
+    pair.pipe().run()
+    assert pair.image_differences() == (12, ())
+
+
+def test_a_table_that_is_altered_while_a_pipe_of_images_copies_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = images(pair)
+    done = at_first_copied_row(monkeypatch, lambda: captured.execute(f"ALTER TABLE {pair.keyspace}.t DROP w"))
+    pair.pipe().run()
+    assert done
+    assert pair.image_differences() == (30, ())
 
 
 @pytest.mark.timeout(900)

@@ -24,17 +24,20 @@ class Beginning:
     catalog: StreamCatalog
     choices: ScyllaChoices
     where: str
+    joins: bool = False
+    """Whether the table joins others that were begun before, maybe long ago: of a moment whose rows are gone the oldest that are there."""
 
     def of(self, found: LoggedTable) -> Start:
         """The start of one table."""
         name, now = found.table.name, self.catalog.now()
         generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
-        if self.where == OLDEST:
+        time = now - self.choices.confidence_us if self.where == NOW else parse_start(self.where)
+        if self.where == OLDEST or (self.joins and time < floor):
             for one in expired(generations, 0, floor):
                 log.warning("the log of %s keeps its rows for %d s: not read, because nothing of it is there: %s", name, found.ttl, one)
             # Rows go on expiring while the oldest are read: only what is written from now on is promised.
             return Start(oldest(generations, found.ttl, now), found.ttl, now)
-        return self.at(found, now - self.choices.confidence_us if self.where == NOW else parse_start(self.where))
+        return self.at(found, time)
 
     def at(self, found: LoggedTable, time: int) -> Start:
         """The start from a microsecond on."""

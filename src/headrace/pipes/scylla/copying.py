@@ -117,8 +117,11 @@ class TableCopier:
             self._failure = DefiniteError(f"copying tables failed: {type(error).__name__}: {error}", hint="please report it")
             raise
 
-    def run(self, session: Any, parallelism: int) -> None:
-        """Copy what is left of all tables, so many chunks at a time."""
+    def run(self, session: Any, parallelism: int, follow: Callable[[], object] = lambda: pause(_LOOK_AGAIN_S)) -> None:
+        """Copy what is left of all tables, so many chunks at a time.
+
+        `follow`: what is done if a table was altered; beside the stream it is to wait, because that sees to it, and to the sink.
+        """
         rings = self._rings()
         self.view.snapshot_begins(*self._estimates(rings))
         started, before = time.monotonic(), self.copies.rows
@@ -130,11 +133,10 @@ class TableCopier:
             except DefiniteError:
                 if not self._altered(tables):
                     raise
-                # The stream will come to it in a moment, and the sink with it.
-                pause(_LOOK_AGAIN_S)
+                follow()
             for name in [name for name, copy in left.items() if not copy.left]:
                 # Keys of lists' elements are made by nodes' clocks, which may be ahead of the one that is asked.
-                last = retrying(lambda: server_time(shared_session(self.address))) + self.choices.confidence_us
+                last = server_time(shared_session(self.address)) + self.choices.confidence_us
                 self.copies.complete(name, last)
                 self.view.snapshot_rows(str(name), 0, finished=True)
             if self.stopping():
@@ -175,7 +177,7 @@ class TableCopier:
         run_works(session, self.job(reader), works, parallelism, on_done, on_idle)
 
     def _telling(self, table: CqlTable) -> Telling:
-        return retrying(lambda: ask_telling(shared_session(self.address), table))
+        return ask_telling(shared_session(self.address), table)
 
     def _left(self) -> dict[TableName, TableCopy]:
         chosen = self.tables()

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.session import CqlSession, shared_session
+from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.progress import ProgressView
@@ -35,6 +36,7 @@ from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.retry import retrying, waits
 from headrace.sinks.base import Books
+from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
 from headrace.sinks.logs import LogSink
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -202,18 +204,26 @@ class ScyllaPipe(RunnablePipe):
         return chosen.logged
 
     def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes, copier: TableCopier) -> None:
-        beginning = Beginning(
-            catalog, self._choices, self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
-        )
+        where = self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
+        beginning = Beginning(catalog, self._choices, where, joins=bool(notes.tables))
         copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
         for name, found in fresh.items():
             start = beginning.of(found)
             # Noted before the table is: a crash in between leads here again.
             if copied:
+                if name in copier.copies.tables:
+                    self._empty(found.table)
                 copier.begin(found.table, start.place.time)
             else:
                 copier.copies.forget(name)
             notes.tables[name] = TableNote(found.table, found.id, start)
+
+    def _empty(self, table: CqlTable) -> None:
+        """Take away what is in the sink of a table that was left out for a time: what was deleted meanwhile would stay for ever."""
+        sink = self._target.sink
+        if isinstance(sink, CellSink | ImageSink):
+            retrying(lambda: sink.clear(table))
+            self._view.note(f"{table.name} was begun before and left out since: it is emptied and copied again")
 
     def _stream_patiently(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         """Stream; again if Spark's processes did not start in time, a few times."""
@@ -234,7 +244,7 @@ class ScyllaPipe(RunnablePipe):
         if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
-                    batches.copier.run(spark, self._settings.slots)
+                    batches.copier.run(spark, self._settings.slots, lambda: batches.definitions.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 

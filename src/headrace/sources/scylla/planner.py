@@ -75,11 +75,12 @@ class LogPlanner:
 
     def works(self, start: Offset, end: Offset) -> list[Work]:
         before, after = LogPosition.from_json(start), LogPosition.from_json(end)
+        # A batch that was planned before a table was left out is read without it.
         windows = [
             (name, window_to(place), again)
             for again, (old, new) in enumerate(((before.places, after.places), (before.again, after.again)))
             for name, place in sorted(new.items())
-            if place.since >= 0 and place != old.get(name)
+            if place.since >= 0 and place != old.get(name) and name in self.starts
         ]
         queries = max((self._queries_of(name, window.generation) for name, window, _ in windows), default=0)
         of = max(min(self.slots, queries), 1)

@@ -11,6 +11,7 @@ from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.retry import retrying
 from headrace.sources.scylla.base_rows import Telling
 from headrace.sources.scylla.token_ranges import RING, Ring
 
@@ -28,8 +29,9 @@ def ask_telling(session: CqlSession, table: CqlTable) -> Telling:
 
 def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
     name = quoted(column.name)
+    query = f"SELECT WRITETIME({name}), TTL({name}) FROM {quoted(table.database)}.{quoted(table.table)}"
     try:
-        prepared = session.prepare(f"SELECT WRITETIME({name}), TTL({name}) FROM {quoted(table.database)}.{quoted(table.table)}")
+        prepared = retrying(lambda: session.prepare(query))
     except DefiniteError as error:
         log.debug("%s.%s: %s", table, column.name, error.message)
         return False

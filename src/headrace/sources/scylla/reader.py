@@ -30,7 +30,7 @@ from headrace.cql.timeuuid import bulk_micros, greatest
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.retry import pause, waits
+from headrace.retry import pause, retrying, waits
 from headrace.sources.base import Work
 from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -74,7 +74,8 @@ class LogReader:
 
     def read(self, work: Work) -> Generator[LogBlock | RowBlock, None, Work]:
         """The blocks of a work; returns how many log rows each table had."""
-        session, catalog = shared_session(self.address), _catalog(self.address, self.choices, os.getpid())
+        session = retrying(lambda: shared_session(self.address))
+        catalog = _catalog(self.address, self.choices, os.getpid())
         found: dict[str, int] = {}
         for keyspace, table, *numbers, again in work["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)

@@ -24,7 +24,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
-from headrace.retry import pause, waits
+from headrace.retry import pause, retrying, waits
 from headrace.sources.base import Work
 from headrace.sources.scylla.base_rows import RowQuery, Telling
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -82,7 +82,8 @@ class SnapshotReader:
     def read(self, work: Work) -> Generator[RowBlock, None, Work]:
         chunk = Chunk.from_work(work)
         query = RowQuery(self.tables[chunk.table], self.telling[chunk.table])
-        done = yield from read_chunk(shared_session(self.address), query, chunk, self.choices)
+        session = retrying(lambda: shared_session(self.address))
+        done = yield from read_chunk(session, query, chunk, self.choices)
         return done.to_json()
 
 
@@ -121,6 +122,6 @@ def _without_last(query: RowQuery, page: pa.RecordBatch) -> tuple[pa.RecordBatch
 
 
 def server_time(session: CqlSession) -> int:
-    """Now by a server's clock, microseconds since 1970."""
-    [(said,)] = session.execute("SELECT now() FROM system.local")
+    """Now by a server's clock, microseconds since 1970; servers that are away are waited for."""
+    [(said,)] = retrying(lambda: session.execute("SELECT now() FROM system.local"))
     return micros(said)

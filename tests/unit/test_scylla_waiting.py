@@ -1,0 +1,69 @@
+"""Tasks wait for servers that are away, whatever they ask them for first."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from headrace.cql.address import parse_cql_url
+from headrace.cql.ddl import Definitions
+from headrace.cql.timeuuid import micros
+from headrace.errors import DefiniteError, TransientError
+from headrace.sources.scylla import reader, snapshot
+from headrace.sources.scylla.base_rows import Telling
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.probing import ask_telling
+from headrace.sources.scylla.token_ranges import WHOLE
+
+ADDRESS = parse_cql_url("scylla://127.0.0.1/ks")
+TABLE = Definitions("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")
+
+
+class Away:
+    """A session whose server is away at first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def _ask(self) -> None:
+        self.asked += 1
+        if self.asked == 1:
+            raise TransientError("away")
+
+    def execute(self, _: str) -> list[tuple[uuid.UUID]]:
+        self._ask()
+        return [(uuid.uuid1(),)]
+
+    def prepare(self, _: str) -> Any:
+        self._ask()
+        raise DefiniteError("refused")
+
+
+def test_a_servers_time_and_what_it_tells_are_asked_for_again() -> None:
+    session: Any = Away()
+    assert micros(uuid.uuid1()) - snapshot.server_time(session) < 10_000_000
+    assert session.asked == 2
+    session = Away()
+    assert ask_telling(session, TABLE) == Telling(frozenset())
+    assert session.asked == 2
+
+
+def test_readers_wait_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[object] = []
+
+    def opening(address: object) -> Any:
+        tries.append(address)
+        raise TransientError("away") if len(tries) % 2 else DefiniteError("there")
+
+    monkeypatch.setattr(reader, "shared_session", opening)
+    monkeypatch.setattr(snapshot, "shared_session", opening)
+    chunk = snapshot.Chunk(TABLE.name, WHOLE).to_work()
+    for blocks in (
+        reader.LogReader(ADDRESS, {}, ScyllaChoices()).read({"windows": [], "share": 0, "of": 1}),
+        snapshot.SnapshotReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: Telling(frozenset())}, ScyllaChoices()).read(chunk),
+    ):
+        with pytest.raises(DefiniteError, match="there"):
+            next(blocks)  # type: ignore[call-overload]
+    assert len(tries) == 4
