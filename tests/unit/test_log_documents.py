@@ -228,3 +228,14 @@ def test_rows_of_the_base_table() -> None:
     assert made.position is None
     assert made.key.to_pylist() == ['{"pk":0}', '{"pk":1}', '{"pk":8}']
     assert (made.micros == np.full(3, 77)).all()
+
+
+@pytest.mark.parametrize("operation", [-1, 42])
+def test_an_operation_that_is_not_known_halts(operation: int) -> None:
+    table = _table("pk int PRIMARY KEY, v int")
+    block = log_block(table, Capture([table], lambda: T, seed=1).log("DELETE FROM ks.t WHERE pk = 1"))
+    place = block.rows.schema.get_field_index(OPERATION)
+    rows = block.rows.set_column(place, OPERATION, pa.array([operation.to_bytes(1, "big", signed=True)], pa.binary()))
+    with pytest.raises(DefiniteError, match=f"the operation {operation}, which is not known") as raised:
+        log_documents(LogBlock(table, rows, block.written))
+    assert "cdc$time" in raised.value.place

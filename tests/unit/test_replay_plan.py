@@ -107,3 +107,10 @@ def test_a_row_whose_columns_were_dropped_since_is_passed_over_with_a_warning(ca
     (warning,) = caplog.messages
     assert warning.startswith("1 log rows say that something changed, and not what")
     assert "table ks.t, cdc$time" in warning
+
+
+def test_what_is_left_of_a_ttl_is_never_more_than_it_was() -> None:
+    table, longest = table_of("v int"), 20 * 365 * 86400
+    for left, now in ((longest, -5), (longest, 0), (longest - 7, 7), (1, 2 * longest)):
+        [(_, values)] = written(table, {"op": 1, "v": 1, "ttl": longest}, now=now, when=0)
+        assert values[:2] == (STAMP, int_(left))

@@ -84,7 +84,8 @@ class LogRows:
             return ttls
         written = self.block.written.fill_null(-1).to_numpy(zero_copy_only=False)
         since = np.where(written >= 0, written, times // 1_000_000)
-        return np.where(ttls > 0, np.maximum(since + ttls - now, 1), 0)
+        # Never more than it was, whatever the clocks say: the greatest TTL that there is would be refused.
+        return np.where(ttls > 0, np.minimum(np.maximum(since + ttls - now, 1), ttls), 0)
 
     def raw(self, name: str) -> Objects:
         found = np.empty(self.count, np.object_)

@@ -30,6 +30,7 @@ Numbers = npt.NDArray[np.int64]
 _BEFORE_US: Final = 1_000_000
 """How long before the snapshot the keys of its lists' elements are: keys of later elements may be a little older than those."""
 _REST: Final = 0x8000_0000_0000_0000
+_MOST_TTL: Final = 20 * 365 * 86400
 
 
 class _Piece(NamedTuple):
@@ -195,7 +196,7 @@ class BaseRows:
         counts = np.diff(offsets)
         times = _flat(self.block.times.column(column.name), counts, self.block.as_of)
         expiries = _flat(self.block.expiries.column(column.name), counts, -1)
-        return times, np.where(expiries >= 0, np.maximum(expiries - self._now, 1), 0)
+        return times, np.where(expiries >= 0, np.clip(expiries - self._now, 1, _MOST_TTL), 0)
 
 
 def _flat(lists: Any, counts: npt.NDArray[Any], missing: int) -> Numbers:

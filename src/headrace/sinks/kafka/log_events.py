@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +82,13 @@ class _Log:
     def __init__(self, block: LogBlock) -> None:
         self.table = block.table
         operations = block.operations
+        strange = np.flatnonzero(~np.isin(operations, list(Operation)))
+        if len(strange):
+            raise DefiniteError(
+                f"a log row has the operation {operations[strange[0]]}, which is not known",
+                place=f"log of {block.table.name}, cdc$time {UUID(bytes=block.rows.column(TIME)[int(strange[0])].as_py())}",
+                hint="use a newer Headrace, which knows it; or leave the table out",
+            )
         last = _ends_of_ranges(block, operations)
         kept = np.flatnonzero(~np.isin(operations, _ENDS))
         self.rows = block.rows if len(kept) == len(operations) else block.rows.take(pa.array(kept))

@@ -24,6 +24,8 @@ from headrace.sinks.clickhouse.names import check_name_lengths, quote_name, quot
 
 _OURS: Final = "Headrace, cells of "
 _MADE: Final = "Headrace, made of cells of "
+_SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000"}
+"""The view of a table of some hundred columns is longer than servers take by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def prepare_tables(scope: LayoutScope, tables: Iterable[CqlTable]) -> None:
     for (table, _), statements in zip(wanted, plans, strict=True):
         with translated(scope.target, f"making the tables of {table.name}"):
             for statement in statements:
-                connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+                connection.client.command(statement, settings=connection.known(_SETTINGS))
 
 
 def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
@@ -82,7 +84,7 @@ def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
     with translated(scope.target, f"altering the tables of {new.name}"):
         before = _recognise(connection, new, places) or old
         for statement in list(_preparing(new, places, before)):
-            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+            connection.client.command(statement, settings=connection.known(_SETTINGS))
 
 
 def clear_tables(scope: LayoutScope, table: CqlTable) -> None:
