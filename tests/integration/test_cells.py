@@ -452,3 +452,14 @@ def test_a_view_may_be_longer_than_servers_take_by_themselves(sink: CellSink) ->
     sink.prepare([table])
     write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, names[5]: 7}]))
     assert shown(sink, table, "pk", names[5]) == [(1, 7)]
+
+
+def test_a_field_that_its_type_has_not_is_not_passed_over(sink: CellSink) -> None:
+    table = table_of("CREATE TYPE u (a int, b int); CREATE TABLE t (pk int PRIMARY KEY, w u)")
+    sink.prepare([table])
+    entries = [{"op": 2, "at": T, "pk": 1, "w": (1, 2)}, {"op": 1, "at": T + 1, "pk": 1, "cdc$deleted_elements_w": [0, 2]}]
+    with pytest.raises(DefiniteError, match="its field 2 was deleted, and its type has 2") as raised:
+        write(sink, log_block(table, entries))
+    assert f"cdc$time {timeuuid.make(T + 1, 0x8000000000000000)}" in raised.value.place
+    write(sink, log_block(table, [entries[0], {**entries[1], "cdc$deleted_elements_w": [0]}]))
+    assert shown(sink, table) == [(1, {"a": None, "b": 2})]

@@ -101,6 +101,7 @@ def fields(kept: Kept, cells: Cells, gone: Elements, stamps: Stamps) -> list[Arr
     """A column for each field of a user type."""
     count, rows = len(kept.kind.args), len(cells)
     marks = np.zeros(count * rows, np.uint8)
+    _check_indices(gone, count)
     mark_fields(*gone.parts[0], gone.offsets, count, marks)
     parts = split_tuples(cells, count)
     return [atomic(kind, parts[index], marks[index * rows : (index + 1) * rows], stamps) for index, kind in enumerate(kept.kind.args)]
@@ -151,6 +152,17 @@ def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
         size = int(cells.sizes[found[0]])
         empty = "it holds an empty value, for which ClickHouse has none" if size == 0 else f"an element has {size} bytes instead of {width}"
         raise Damage(int(np.searchsorted(bounds, found[0], side="right")) - 1, "an element is null" if size < 0 else empty)
+
+
+def _check_indices(gone: Elements, count: int) -> None:
+    """Raises `Damage` at a row that deletes a field which its type has not."""
+    keys = gone.parts[0]
+    check_elements(CqlType("smallint"), gone.offsets, keys)
+    indices = keys.data[keys.starts].astype(np.int64) << 8 | keys.data[keys.starts + 1] if len(keys) else keys.starts
+    strange = np.flatnonzero(indices >= count)
+    if len(strange):
+        row = int(np.searchsorted(gone.offsets, strange[0], side="right")) - 1
+        raise Damage(row, f"its field {int(indices[strange[0]])} was deleted, and its type has {count}")
 
 
 def _beside(cells: Array, kind: CqlType) -> Array:
