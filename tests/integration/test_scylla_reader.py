@@ -20,6 +20,7 @@ from headrace import cli
 from headrace.cql import timeuuid
 from headrace.cql.ddl import Definitions
 from headrace.cql.log import END, SEQUENCE, STREAM, TIME
+from headrace.cql.options import CdcOptions
 from headrace.cql.printing import create_log_table, create_table
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
@@ -54,7 +55,7 @@ class Logged:
     def __post_init__(self) -> None:
         definition = f"CREATE TABLE {self.keyspace}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck))"
         self.table = Definitions().apply_all(definition).named(f"{self.keyspace}.t")
-        for statement in (create_table(self.table), create_log_table(self.table, cassandra=True)):
+        for statement in (create_table(self.table), create_log_table(self.table, CdcOptions(ttl=0), cassandra=True)):
             self.session.execute(statement.rstrip(";"))
         create_tables(self.session, self.keyspace)
 

@@ -154,6 +154,8 @@ def test_a_log_table_has_all_columns_and_options(known: Definitions) -> None:
     assert "gc_grace_seconds = 0" in text
     assert "comment = 'CDC log for shop.Orders'" in text
     assert "gc_grace_seconds" not in create_log_table(orders, CdcOptions(enabled=True, ttl=0))
+    assert "default_time_to_live" not in text
+    assert "default_time_to_live = 3600" in create_log_table(orders, CdcOptions(enabled=True, ttl=3600), cassandra=True)
     again = known.apply_all(text)
     assert again.tables[log_table(orders).name] == log_table(orders)
 

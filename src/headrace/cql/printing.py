@@ -80,8 +80,8 @@ def _log_options(base: CqlTable, options: CdcOptions, cassandra: bool) -> list[s
             "compaction_window_unit": "MINUTES",
             "expired_sstable_check_frequency_seconds": str(max(1, window // 2)),
         }
-        # Cassandra forgets a logged batch after that time, carried out or not.
-        grace = [] if cassandra else ["gc_grace_seconds = 0"]
+        # Cassandra forgets a logged batch after that time, carried out or not. And it has no other place that tells how long rows live.
+        grace = [f"default_time_to_live = {options.ttl}"] if cassandra else ["gc_grace_seconds = 0"]
     caching = ({} if cassandra else {"enabled": "false"}) | {"keys": "NONE", "rows_per_partition": "NONE"}
     comment = f"CDC log for {base.name}".replace("'", "''")
     return [f"caching = {_map(caching)}", f"comment = '{comment}'", f"compaction = {_map(compaction)}", *grace]
