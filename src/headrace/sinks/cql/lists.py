@@ -29,6 +29,7 @@ from headrace.sinks.cql.execution import Place, ask, run_together
 from headrace.sinks.cql.statements import Scope
 
 SUFFIX: Final = "_list_keys"
+_LOOKS: Final = 4
 _SLACK_S: Final = 3
 """Expiries are told in what is left of them, and asked for one after the other."""
 _TIMES: Final = CqlType("list", (CqlType("bigint"),), frozen=True)
@@ -86,7 +87,20 @@ def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: Cql
 
 
 def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place) -> None:
-    """The same, given the rows' keys (and which row of a block each is)."""
+    """The same, given the rows' keys (and which row of a block each is).
+
+    What was done is looked at again: a copy and the log, in two tasks, may do the same to one row at once, and it would be done twice.
+    """
+    for _ in range(_LOOKS):
+        keys = _follow_once(session, keys, scope, beside, place)
+        if not keys:
+            return
+
+
+def _follow_once(
+    session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place
+) -> dict[tuple[bytes, ...], int]:
+    """Do what is missing; the rows for which anything was."""
     wanted = ask(session, [Write(_select(beside, scope.lists), key, row) for key, row in keys.items()], place)
     there = ask(session, [Write(_select(scope, scope.lists), key, row) for key, row in keys.items()], place)
     batches = []
@@ -98,6 +112,7 @@ def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: 
             batch += _steps(scope, column, current, target, key, row)
         batches.append(batch)
     run_together(session, batches, place)
+    return {key: row for (key, row), batch in zip(keys.items(), batches, strict=True) if batch}
 
 
 def _is_static(rows: LogRows, table: CqlTable, row: int) -> bool:
