@@ -327,10 +327,11 @@ def at_first_copied_row(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
     write, done, lock = ImageWriter.write, [], threading.Lock()
 
     def acting(writer: ImageWriter, block: LogBlock | RowBlock) -> None:
-        with lock:
-            if isinstance(block, RowBlock) and not done:
-                done.append(None)
-                act()
+        if isinstance(block, RowBlock):
+            with lock:
+                if not done:
+                    done.append(None)
+                    act()
         write(writer, block)
 
     monkeypatch.setattr(ImageWriter, "write", acting)
