@@ -438,7 +438,7 @@ def test_what_a_view_shows_does_not_depend_on_the_settings_of_who_asks(sink: Cel
     assert [row[0] for row in expected] == [1, 2]
     for settings in (
         {"join_use_nulls": "1", "least_greatest_legacy_null_behavior": "1"},
-        {"enable_time_time64_type": "0"},
+        {"enable_time_time64_type": "0", "join_algorithm": "partial_merge"},
         {"prefer_column_name_to_alias": "1", "cast_keep_nullable": "1", "transform_null_in": "1", "group_by_use_nulls": "1"},
         {"readonly": "1"},
     ):

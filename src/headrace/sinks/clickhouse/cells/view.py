@@ -32,7 +32,7 @@ _NOW: Final = "now:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"
 FIRST_TIMES: Final = 1262304000000000
 """2010 in microseconds: the keys of elements that were put before a list's others have times before it, those of all others later ones."""
-SETTINGS: Final = "SETTINGS join_use_nulls = 0, enable_time_time64_type = 1"
+SETTINGS: Final = "SETTINGS join_use_nulls = 0, join_algorithm = 'parallel_hash,hash', enable_time_time64_type = 1"
 _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUInt64(now())))) AS {q(_NOW)}"
 """What a cell that expires now has behind its timestamp."""
 
