@@ -13,7 +13,7 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, log_table
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
-from testkit.cql_values import serialised
+from testkit.cql_values import numbers_of, serialised
 
 
 def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: int | None = None) -> LogBlock:
@@ -80,25 +80,10 @@ def read_view(client: Any, query: str, kinds: Sequence[CqlType]) -> list[tuple[A
     settings = {"output_format_arrow_string_as_string": "0", "output_format_arrow_fixed_string_as_fixed_byte_array": "1"}
     found = client.query_arrow(query, settings=settings)
     columns = [
-        [_plain(kind, value) for value in column.cast(_numeric(column.type)).to_pylist()]
+        [_plain(kind, value) for value in column.cast(numbers_of(column.type)).to_pylist()]
         for kind, column in zip(kinds, found.columns, strict=True)
     ]
     return list(zip(*columns, strict=True))
-
-
-def _numeric(kind: Any) -> Any:
-    """The same type with numbers for moments and bytes for uuids."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    if pa.types.is_temporal(kind):
-        return pa.int32() if pa.types.is_date32(kind) else pa.int64()
-    if pa.types.is_map(kind):
-        return pa.map_(_numeric(kind.key_type), _numeric(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_numeric(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _numeric(field.type)) for field in kind])
-    return kind
 
 
 def _plain(kind: CqlType, value: Any) -> Any:

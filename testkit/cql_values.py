@@ -227,21 +227,24 @@ def plain_values(kind: CqlType, array: Any) -> list[Any]:
     """Our arrays' values in a form in which all of them can be compared: moments as numbers, floats with their sign."""
     assert array.type == arrow_type(kind)
     array.validate(full=True)
-    numbers = array.cast(_numbers(array.type))
+    numbers = array.cast(numbers_of(array.type))
     return [_signed(kind, value) for value in numbers.to_pylist()]
 
 
-def _numbers(kind: Any) -> Any:
+def numbers_of(kind: Any) -> Any:
+    """The same Arrow type with numbers for moments and bytes for uuids."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
     if pa.types.is_date32(kind):
         return pa.int32()
     if pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_map(kind):
-        return pa.map_(_numbers(kind.key_type), _numbers(kind.item_type))
+        return pa.map_(numbers_of(kind.key_type), numbers_of(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(_numbers(kind.value_type))
+        return pa.list_(numbers_of(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _numbers(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, numbers_of(field.type)) for field in kind])
     return kind
 
 

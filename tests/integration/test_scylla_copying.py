@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,6 +50,7 @@ from headrace.sources.scylla.choices import Kept, ScyllaChoices
 from headrace.sources.scylla.token_ranges import WHOLE
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
+from testkit.cql_changes import Changes
 from testkit.pipeline import Pipeline
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
@@ -133,37 +133,14 @@ def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
         (captured if p >= 0 else cql).execute(f"BEGIN UNLOGGED BATCH {' '.join(statements)} {static} APPLY BATCH")
 
 
-class Changes:
+class DifficultOnes(Changes):
     """Statements that go on, of the kinds that a copy makes difficult: old elements of lists, last cells, what is deleted."""
 
     def __init__(self, session: CqlSession, keyspace: str, partitions: int, rows: int, pause_s: float = 0.01) -> None:
-        self._session, self._keyspace, self._size, self._pause_s = session, keyspace, (partitions, rows), pause_s
-        self._draw = random.Random(5)
-        self.done = 0
+        super().__init__(session, keyspace, pause_s)
+        self._size, self._draw = (partitions, rows), random.Random(5)
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        stop, failures = threading.Event(), []
-
-        def run() -> None:
-            try:
-                captured = capture(self._session, [f"{self._keyspace}.t"], self._keyspace)
-                while not stop.wait(self._pause_s):
-                    captured.execute(self._statement())
-                    self.done += 1
-            except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
-                failures.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-        assert not failures, failures
-
-    def _statement(self) -> str:
+    def statement(self) -> str:
         draw, t = self._draw, f"{self._keyspace}.t"
         p, c, x = draw.randrange(self._size[0]), draw.randrange(self._size[1]), draw.randrange(1000)
         row = f"p = {p} AND c = {c}"
@@ -186,7 +163,7 @@ class Changes:
 def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     cql, ks = pair.session, pair.keyspace
     fill(cql, ks, 30, 10)
-    changes = Changes(cql, ks, 30, 10)
+    changes = DifficultOnes(cql, ks, 30, 10)
     written: list[LogBlock | RowBlock] = []
     pipe = pair.pipe()
     write = CellWriter.write
@@ -373,7 +350,7 @@ def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, ke
     settings = ("--chunk-rows", "400", *(word for name in names for word in ("--set", f"scylla.{name}")))
     sink_dir, state = tmp_path / "sink", tmp_path / "state"
     pipeline = Pipeline(cassandra.url(keyspace), f"chdb:{sink_dir}", state, settings, tables=("t",))
-    changes = Changes(cql, keyspace, 60, 40, 0.05)
+    changes = DifficultOnes(cql, keyspace, 60, 40, 0.05)
 
     def chunks() -> int:
         path = state / FILE

@@ -7,10 +7,7 @@ and the table gets a column.
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sources.scylla.capture.wrapping import capture
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
+from testkit.cql_changes import Changes
 from testkit.pipeline import Pipeline
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 
@@ -30,39 +28,16 @@ SETTINGS = ("--set", "scylla.confidence=2", "--set", "scylla.window=0.2", "--set
 PATIENCE_S = 400.0
 
 
-class Changes:
+class AllKinds(Changes):
     """Statements without end, one after the other, of all kinds."""
 
     def __init__(self, session: CqlSession, keyspace: str, seed: int) -> None:
-        self.session, self.keyspace = session, keyspace
+        super().__init__(session, keyspace, pause_s=0.01)
         self._draw = random.Random(seed)
-        self.done = 0
         self.columns = ["v"]
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        stop, failures = threading.Event(), []
-
-        def run() -> None:
-            try:
-                captured = capture(self.session, [f"{self.keyspace}.t"], self.keyspace)
-                while not stop.wait(0.01):
-                    captured.execute(self._statement())
-                    self.done += 1
-            except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
-                failures.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-        assert not failures, failures
-
-    def _statement(self) -> str:
-        draw, t = self._draw, f"{self.keyspace}.t"
+    def statement(self) -> str:
+        draw, t = self._draw, f"{self._keyspace}.t"
         p, c, x = draw.randrange(12), draw.randrange(6), draw.randrange(1000)
         row, ttl = f"p = {p} AND c = {c}", draw.choice(("", "", " USING TTL 100000"))
         return draw.choice(
@@ -92,7 +67,7 @@ def test_killed_at_any_moment(cassandra: PrivateCassandra, cql: CqlSession, keys
     settings = (*SETTINGS, "--set", f"scylla.generations={keyspace}", "--set", f"scylla.tablets={keyspace}", "--snapshot", "none")
     sink_dir = tmp_path / "sink"
     pipeline = Pipeline(cassandra.url(keyspace), f"chdb:{sink_dir}", tmp_path / "state", settings, tables=("t",))
-    changes = Changes(cql, keyspace, 6)
+    changes = AllKinds(cql, keyspace, 6)
     chooser, landed = random.Random(7), []
     for round_number in range(2):
         with changes.going_on():

@@ -110,7 +110,7 @@ class LogEncoder:
     def _partitions(self, block: LogBlock, statics: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: Stamps) -> Batch | None:
         """Static cells, partitions and ranges that were deleted, one after the other."""
         starts = np.flatnonzero(np.isin(operations, _STARTS))
-        self._check_pairs(block, starts, operations)
+        self._check_pairs(block, operations)
         gone = np.flatnonzero(np.isin(operations, _PARTITION_DELETES))
         chosen = np.concatenate([statics, gone, starts])
         if not len(chosen):
@@ -125,7 +125,7 @@ class LogEncoder:
             made |= written(kept, read, own)
         return Batch(made)
 
-    def _check_pairs(self, block: LogBlock, starts: npt.NDArray[np.intp], operations: npt.NDArray[np.int8]) -> None:
+    def _check_pairs(self, block: LogBlock, operations: npt.NDArray[np.int8]) -> None:
         """A range's end is the row after its start, of the same moment of the same stream."""
         is_start, is_end = np.isin(operations, _STARTS), np.isin(operations, _ENDS)
         follows = np.zeros(len(operations), bool)
@@ -135,7 +135,6 @@ class LogEncoder:
             streams = block.rows.column(STREAM)
             same &= pc.equal(streams.slice(1), streams.slice(0, len(streams) - 1)).to_numpy(zero_copy_only=False)
             follows[1:] = is_start[:-1] & same
-        del starts
         self._refuse(block, is_end & ~follows, "ends a range that does not begin in the row before it")
         self._refuse(block, is_start & ~np.append(is_end[1:] & follows[1:], False), "begins a range that does not end in the row after it")
 
