@@ -1,8 +1,11 @@
 """Trying again, with limits.
 
 Invariant: only a `TransientError` is tried again, and only calls that are safe to repeat may be given here (every write to a sink is: the
-merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once. A process that is asked
+merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once. A pipe that is asked
 to end waits for nothing any more: the error leaves, and what was not done is done at the next start.
+
+Several pipes may run in one process. Each has `Waits` of its own, found by the context of the thread that asks: a thread that works for a
+pipe is started with `in_context`, so that it waits, and ends, with its pipe.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from headrace.errors import TransientError
 
 log = logging.getLogger("headrace")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 DEADLINE_S = 600.0
 WAITING = "waiting: "
@@ -30,10 +36,10 @@ _HEARD_S = _MOST_WAIT_S + 15.0
 
 @dataclass(slots=True)
 class Waits:
-    """What a process, or one that works for it, waits for; and whether it may."""
+    """What a pipe, or a process that works for one, waits for; and whether it may."""
 
     ending: bool = False
-    """Whether the process was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
+    """Whether the pipe was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
     _reason: str = ""
     _since: float = 0.0
     _heard: float = -_HEARD_S
@@ -60,8 +66,29 @@ class Waits:
         return (self._reason, now - self._since) if now - self._heard < _HEARD_S else None
 
 
-waits = Waits()
-"""This process's."""
+_waits: ContextVar[Waits] = ContextVar("headrace-waits", default=Waits())  # noqa: B039  (one for whoever has none of their own)
+
+
+def waits() -> Waits:
+    """Those of the pipe that this thread works for."""
+    return _waits.get()
+
+
+@contextmanager
+def own_waits(mine: Waits) -> Iterator[None]:
+    """Inside, and in threads started from there with `in_context`, these count."""
+    token = _waits.set(mine)
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
+def in_context(call: Callable[P, T]) -> Callable[P, T]:
+    """The same call, in whichever thread, as part of the work of this thread's pipe."""
+    context = copy_context()
+    # A context cannot be entered twice at a time: each call gets a copy.
+    return lambda *arguments, **named: context.copy().run(call, *arguments, **named)
 
 
 def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
@@ -70,14 +97,14 @@ def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
     if error.elsewhere:
         log.warning("%s%s; going on at the next host", error.message, where)
         return
-    waits.note(error.message)
+    waits().note(error.message)
     log.warning("%s%s%s; try %d, again in %.1f s", WAITING, error.message, where, attempt, wait_s)
 
 
 def pause(seconds: float) -> None:
-    """Wait, but not beyond the moment at which the process is asked to end."""
+    """Wait, but not beyond the moment at which the pipe is asked to end."""
     until = time.monotonic() + seconds
-    while not waits.ending and (left := until - time.monotonic()) > 0:
+    while not waits().ending and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _SLICE_S))
 
 
@@ -107,7 +134,7 @@ def retrying(
                 # Half of the wait is random, so that tasks that failed together do not come back together.
                 wait_s = min(most_wait_s, first_wait_s * 2 ** min(rounds, 30)) * (0.5 + jitter() / 2)
                 rounds += 1
-            if waits.ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
+            if waits().ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
                 raise
             on_wait(error, attempt, wait_s)
             sleep(wait_s)

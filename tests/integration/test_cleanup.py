@@ -82,7 +82,7 @@ class Scene:
 @pytest.fixture
 def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     monkeypatch.setattr(cleaning, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(cleaning, "waits", Waits())
+    monkeypatch.setattr(cleaning, "waits", Waits)
     more = getattr(request, "param", ())
     chosen = SinkChoices(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
     target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
@@ -144,10 +144,10 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     away = Waits()
     away.note("the sink was away")
     away.over()
-    monkeypatch.setattr(cleaning, "waits", away)
+    monkeypatch.setattr(cleaning, "waits", lambda: away)
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
-    monkeypatch.setattr(cleaning, "waits", Waits())
+    monkeypatch.setattr(cleaning, "waits", Waits)
     # A row that waits would come back if the deletion that follows it were gone.
     scene.ask("ALTER TABLE THIS ADD CONSTRAINT c CHECK id != 9")
     scene.write((Op.INSERT, 9), first=200)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace import cli, options, passwords
+from headrace import cli
+from headrace.cli import flags, passwords
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
@@ -23,19 +24,20 @@ ADDRESS = MySQLAddress("h", 1, "u", "secret", "shop")
     ("text", "size"), [("0", 0), ("500000", 500_000), ("64K", 65_536), ("64k", 65_536), ("3M", 3 << 20), ("2G", 2 << 30)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert options.size(text) == size
+    assert flags.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "1T", "1.5G", "x"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises((ValueError, argparse.ArgumentTypeError)):
-        options.size(text)
+        flags.size(text)
 
 
 def test_globs_mean_tables_of_the_address_s_database() -> None:
-    assert cli._selection(argparse.Namespace(tables=[], exclude=[]), "shop") == Selection(("shop.*",))
-    chosen = argparse.Namespace(tables=["order*", "other.*"], exclude=["*_old", "other.x"])
-    assert cli._selection(chosen, "shop") == Selection(("shop.order*", "other.*"), ("shop.*_old", "other.x"))
+    assert Selection.of_globs([], [], "shop") == Selection(("shop.*",))
+    assert Selection.of_globs(["order*", "other.*"], ["*_old", "other.x"], "shop") == Selection(
+        ("shop.order*", "other.*"), ("shop.*_old", "other.x")
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_flags_that_nobody_would_heed_are_refused(
 @pytest.mark.parametrize("globs", [[], ["orders"]])
 def test_globs_without_a_database_need_one(globs: list[str]) -> None:
     with pytest.raises(DefiniteError) as caught:
-        cli._selection(argparse.Namespace(tables=globs, exclude=[]), "")
+        Selection.of_globs(globs, [])
     assert "--tables" in caught.value.hint
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace import cli, passwords
+from headrace import cli
+from headrace.cli import passwords
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.materialized.plan import plan_pipe

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace import cli, options
+from headrace import cli
+from headrace.cli import flags
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.fields import fields_of, plain, read
@@ -329,11 +330,11 @@ def test_the_list_of_settings_is_printed() -> None:
 
 def test_flags_of_the_command_line_are_settings() -> None:
     given = "--engine history --sort-key a,b --partition-by toYYYYMM(d) --delete-column gone --missing-columns add --view --set ttl=1"
-    parsed = options.build_parser(cli._VERBS).parse_args(
+    parsed = cli.build_parser().parse_args(
         ["replicate", "mysql://h/db", "chdb:x", *given.split(" "), "--schema-changes", "drop_table=keep"]
     )
     chosen = Chosen()
-    for flag in options.chosen_by_flags(parsed):
+    for flag in flags.chosen_by_flags(parsed):
         chosen = flag.over(chosen)
     assert chosen.plain == {
         "sink": {

@@ -33,7 +33,7 @@ from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
 from headrace.pipes.targets import Targets
-from headrace.retry import retrying, waits
+from headrace.retry import in_context, retrying, waits
 from headrace.sinks.base import Needs
 from headrace.sources.base import Work
 from headrace.sources.mysql.capture import capture_schemas
@@ -288,7 +288,7 @@ class Copier:
 
     def _stop_if_waiting(self) -> None:
         """Asked to end while something is away: chunks that are not done are read again."""
-        if self.stopping() and waits.current() is not None:
+        if self.stopping() and waits().current() is not None:
             raise Interrupted
 
     def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
@@ -303,7 +303,7 @@ class Copier:
         ]
         tables = sorted({chunk.name for chunk in pending})
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
-            taken = beside.submit(self._take_moment, rendezvous, tables)
+            taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
             run_works(session, self.task(), works, readers, on_done, self._stop_if_waiting)
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")

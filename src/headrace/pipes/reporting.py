@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.errors import TransientError
-from headrace.retry import retrying
+from headrace.retry import in_context, retrying
 from headrace.sinks.base import Books, Progress
 
 log = logging.getLogger("headrace")
@@ -77,7 +77,7 @@ class Reporter:
     def beating(self) -> Iterator[None]:
         """Meanwhile the sink is told now and then that the pipe runs."""
         ended = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(ended,), name="headrace-beat", daemon=True)
+        thread = threading.Thread(target=in_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
         try:
             yield

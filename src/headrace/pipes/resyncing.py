@@ -23,7 +23,7 @@ from headrace.pipes.opening import Opening, selection_of
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.requests import ResyncRequest, pending_requests
 from headrace.pipes.state import TableState
-from headrace.retry import retrying
+from headrace.retry import in_context, retrying
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
@@ -68,7 +68,9 @@ class Resynchroniser:
                 raise self._failure
         request = next(pending_requests(self.copier.directory), None)
         if request is not None and time.monotonic() >= self._not_before:
-            self._thread = threading.Thread(target=self._run, args=(session, request, pause), name="headrace-resync", daemon=True)
+            self._thread = threading.Thread(
+                target=in_context(self._run), args=(session, request, pause), name="headrace-resync", daemon=True
+            )
             self._thread.start()
 
     def wait(self) -> None:

@@ -17,10 +17,11 @@ from headrace.pipes.requests import pending_requests
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
-from headrace.retry import retrying, waits
+from headrace.retry import Waits, own_waits, retrying
 from headrace.sinks.base import Books, Sink
 from headrace.sources.mysql.selection import Selection
-from headrace.spark.session import java_pid, start_session, warm_workers
+from headrace.spark.hosting import OwnSpark, SparkHost
+from headrace.spark.session import java_pid
 
 _PRELOAD = ("headrace.sources.mysql.source",)
 """Besides the sink's own module."""
@@ -31,23 +32,25 @@ class RunnablePipe(ABC):
 
     def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
-        self._stop = threading.Event()
+        self._stop, self._waits = threading.Event(), Waits()
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
+        self.spark: SparkHost = OwnSpark()
+        """Where the pipe gets its Spark session from."""
 
     def stop(self) -> None:
         """Ask the pipe to end after what it is doing; safe in a signal handler."""
         self._stop.set()
-        waits.ending = True
+        self._waits.ending = True
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
-        waits.ending = self._stop.is_set()
-        directory = StateDirectory(self._settings.state).acquire()
-        try:
-            self._run(directory)
-        finally:
-            directory.release()
+        with own_waits(self._waits):
+            directory = StateDirectory(self._settings.state).acquire()
+            try:
+                self._run(directory)
+            finally:
+                directory.release()
 
     @abstractmethod
     def _run(self, directory: StateDirectory) -> None: ...
@@ -75,14 +78,15 @@ class RunnablePipe(ABC):
     ) -> Iterator[Any]:
         """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
         preload = (*modules, type(self._written_by).__module__)
-        session = start_session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload, more=more)
+        lent = self.spark.session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload, more=more)
         try:
-            directory.note_helper(java_pid(session))
-            warm_workers(session)
-            yield session
+            with lent as session:
+                try:
+                    directory.note_helper(java_pid(session))
+                    yield session
+                finally:
+                    self._view.close()
         finally:
-            self._view.close()
-            session.stop()
             directory.clear_scratch()
 
 

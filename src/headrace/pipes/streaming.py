@@ -60,7 +60,7 @@ class Streaming:
             with self.reporter.beating():
                 while not stream.wait(0.1) and not ended():
                     meanwhile(stream)
-                    self.view.waiting(waits.current())
+                    self.view.waiting(waits().current())
         finally:
             stream.stop()
         self.view.note(f"stopped at {self.reached}")
@@ -125,5 +125,5 @@ class Streaming:
             self.reached = max(ends)
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
-        waits.over()
+        waits().over()
         self.view.batch(changes, lag_s, str(self.reached))

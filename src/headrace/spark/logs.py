@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from headrace.retry import WAITING, waits
+from headrace.retry import WAITING, in_context, waits
 
 _MARK: Final = "headrace-log "
 
@@ -46,7 +46,7 @@ def forwarded_errors(show_all: bool) -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        threading.Thread(target=_forward, args=(reading, show_all), name="headrace-log", daemon=True).start()
+        threading.Thread(target=in_context(_forward), args=(reading, show_all), name="headrace-log", daemon=True).start()
 
 
 def _forward(reading: int, show_all: bool) -> None:
@@ -55,7 +55,7 @@ def _forward(reading: int, show_all: bool) -> None:
             if line.startswith(_MARK):
                 level, _, message = line.removeprefix(_MARK).rstrip("\n").partition(" ")
                 if message.startswith(WAITING):
-                    waits.note(message.removeprefix(WAITING))
+                    waits().note(message.removeprefix(WAITING))
                 log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
             elif show_all:
                 sys.stderr.write(line)

@@ -23,7 +23,7 @@ from pyspark.sql.functions import lit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.retry import waits
+from headrace.retry import in_context, waits
 from headrace.sources.base import Source, Work
 from headrace.spark.checkpoint import is_committed
 from headrace.spark.faults import decode
@@ -57,7 +57,7 @@ class BatchStream:
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
         self._query: StreamingQuery = (
-            frame.writeStream.foreachBatch(self._batch)
+            frame.writeStream.foreachBatch(in_context(self._batch))
             .option("checkpointLocation", str(checkpoint))
             .trigger(processingTime="0 seconds")
             .start()
@@ -80,7 +80,7 @@ class BatchStream:
         self._stopping = True
         begun = time.monotonic()
         while not self._working.acquire(timeout=0.2):
-            if waits.current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
+            if waits().current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
                 # A batch that is not done is done again, by the same bytes, at the next start.
                 self._cancelled = True
                 self._context.cancelJobGroup(str(self._query.runId))
@@ -167,8 +167,9 @@ def run_works(
         # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
         return run_task(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
 
+    run_in_context = in_context(run)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
-        waiting = {pool.submit(run, work): work for work in works}
+        waiting = {pool.submit(run_in_context, work): work for work in works}
         try:
             left: set[Future[list[Report]]] = set(waiting)
             while left:

@@ -217,7 +217,7 @@ class DebeziumPipe(ChangePipe):
                 if failures > _MOST_FAILURES:
                     raise
                 log.warning("waiting: %s", error)
-                waits.note(error.message)
+                waits().note(error.message)
                 check_offsets(batches.reached, self._standing(self._settings.patience_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
@@ -228,7 +228,7 @@ class DebeziumPipe(ChangePipe):
         try:
             with batches.reporter.beating():
                 while not stream.wait(0.1) and not ended():
-                    self._view.waiting(waits.current())
+                    self._view.waiting(waits().current())
         finally:
             stream.stop()
 
@@ -346,7 +346,7 @@ class Batches:
         written = [report for report in reports if report.kind == CHANGES]
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
-        waits.over()
+        waits().over()
         self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, _summary(self.reached))
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)

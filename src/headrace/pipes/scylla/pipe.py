@@ -260,7 +260,7 @@ class ScyllaPipe(RunnablePipe):
                         break
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(self._settings.slots - 1, 1))
-                    self._view.waiting(waits.current())
+                    self._view.waiting(waits().current())
         finally:
             stream.stop()
 
@@ -320,7 +320,7 @@ class Batches:
         written = [report for report in reports if report.kind == "changes"]
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
-        waits.over()
+        waits().over()
         self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, str(self.reached))
 
 

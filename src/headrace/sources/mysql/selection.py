@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
 
@@ -16,6 +18,19 @@ class Selection:
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+
+    @classmethod
+    def of_globs(cls, tables: Sequence[str], exclude: Sequence[str] = (), database: str = "") -> Selection:
+        """What a user asked for: all tables of the address's database, unless some are named; a glob without a dot is meant within it."""
+        if not tables and not database:
+            raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
+        if any("." not in glob for glob in (*tables, *exclude)) and not database:
+            raise DefiniteError("a table glob without a database needs one in the source's address", hint="write --tables 'db.table'")
+
+        def whole(globs: Sequence[str]) -> tuple[str, ...]:
+            return tuple(glob if "." in glob else f"{database}.{glob}" for glob in globs)
+
+        return cls(whole(tables or ["*"]), whole(exclude))
 
     def __call__(self, name: TableName) -> bool:
         return str(name) in self.added or (_matches(name, self.include) and not _matches(name, self.exclude))

@@ -193,7 +193,7 @@ class WindowReading:
         deadline = time.monotonic() + _END_PATIENCE_S
         while self._broken:
             broken, self._broken = self._broken, {}
-            if time.monotonic() > deadline or waits.ending:
+            if time.monotonic() > deadline or waits().ending:
                 raise self._endless(broken)
             log.info("%s: %d streams have a batch without its end; asking again", self._place, len(broken))
             pause(_END_WAIT_S)

@@ -90,7 +90,7 @@ class SnapshotReader:
 def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices) -> Generator[RowBlock, None, ChunkDone]:
     """The rows of a chunk as blocks."""
     as_of = server_time(session) - choices.confidence_us
-    while query.leaves_out and as_of < chunk.since and not waits.ending:
+    while query.leaves_out and as_of < chunk.since and not waits().ending:
         # Else what was written to a list before its table had a log would be in neither.
         pause((chunk.since - as_of) / 1e6)
         as_of = server_time(session) - choices.confidence_us

@@ -1,0 +1,55 @@
+"""The command line: a module for each group of verbs, each with `add`, which describes them, and a function for each."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from headrace import __version__
+from headrace.cli import demonstrating, replicating, scylla, sinks, tables, tailing, verifying
+from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
+from headrace.cli.passwords import hide_passwords
+from headrace.errors import HeadraceError
+
+_GROUPS = (replicating, verifying, tables, tailing, sinks, demonstrating, scylla)
+"""In the order of the help."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
+    if argv is None:
+        hide_passwords()
+    arguments = build_parser().parse_args(argv)
+    _set_up_log(arguments.verbose)
+    try:
+        return int(arguments.run(arguments))
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(prog="headrace", description="Replicate operational data, continuously and exactly, into analytics.")
+    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
+    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for group in _GROUPS:
+        group.add(verbs)
+    return parser
+
+
+def _set_up_log(verbose: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("headrace")
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)
+    root.propagate = False
+
+
+__all__ = ["DIFFERENT", "FAILED", "OK", "UNDECIDED", "build_parser", "main"]

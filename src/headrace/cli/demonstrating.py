@@ -1,0 +1,21 @@
+"""`headrace demo`."""
+
+from __future__ import annotations
+
+import argparse
+
+from headrace.cli.flags import Verbs, add_command
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, demo, "demo", "replicate a live private database into an embedded ClickHouse and verify it")
+    command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
+    command.add_argument("--seconds", type=float, default=20.0, help="how long the workload runs (%(default)s)")
+    command.add_argument("--directory", default="", help="where to put the demo's files (a temporary folder, removed at the end)")
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """A live database, replicated and verified."""
+    from headrace.demo.run import run_demo
+
+    return run_demo(live=arguments.live, seconds=arguments.seconds, directory=arguments.directory)

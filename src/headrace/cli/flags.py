@@ -1,0 +1,159 @@
+"""Flags that several commands take, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from headrace.model.schema import ZeroDates
+from headrace.pipes.endpoints import KAFKA_PASSWORD
+from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+
+if TYPE_CHECKING:
+    from headrace.pipes.settings_file import Chosen
+
+OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
+"""Exit codes: well, differences found, an error that is explained, a comparison that could not decide."""
+Verb = Callable[[argparse.Namespace], int]
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(verbs: Verbs, run: Verb, name: str, text: str) -> argparse.ArgumentParser:
+    """A command that calls `run`; `text` says in a line what it does."""
+    command = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=run)
+    return command
+
+
+def add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla: bool = False) -> None:
+    settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
+    text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
+    if kafka:
+        text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+    if scylla:
+        text += ", or scylla://user:password@host,host:port/keyspace?SETTING=VALUE (settings: dc, consistency, tls, ca, cert, key)"
+    command.add_argument("source", metavar="SOURCE", help=text)
+
+
+def add_topics(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("topics", "Of a source in Kafka: Debezium's change events. See docs/kafka.md.")
+    group.add_argument(
+        "--topics", action="append", default=[], metavar="GLOB", help="topics to read, such as 'shop.inventory.*'; may be repeated"
+    )
+    group.add_argument("--topic-pattern", default="", metavar="REGEX", help="topics to read, by a regular expression over whole names")
+    group.add_argument(
+        "--start",
+        default="earliest",
+        metavar="WHERE",
+        help="where a new pipe begins: earliest, latest, a moment (2024-05-01T12:00:00Z), or offsets as JSON (%(default)s)",
+    )
+    group.add_argument("--max-offsets", type=int, default=500_000, metavar="N", help="most records of one batch; 0: no limit (%(default)s)")
+    group.add_argument("--min-partitions", type=int, default=0, metavar="N", help="cut batches into this many tasks at least (partitions)")
+    group.add_argument(
+        "--kafka-jars",
+        default="",
+        metavar="DIR",
+        help="a folder with Spark's Kafka connector, or its Maven coordinates (fetched if need be)",
+    )
+
+
+def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
+    text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
+    if kafka:
+        text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+        text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
+    command.add_argument("sink", metavar="SINK", help=text)
+
+
+def add_tables(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tables",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
+    )
+    command.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="tables to leave out, such as 'shop.tmp_*'; may be repeated"
+    )
+
+
+def add_columns(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="of these tables only these columns, as db.table.column; may be repeated",
+    )
+    command.add_argument(
+        "--exclude-columns",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
+    )
+
+
+def add_comparison(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
+    command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
+    command.add_argument(
+        "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
+    )
+    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (what the pipe says)")
+    command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
+    command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
+    command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")
+    command.add_argument("--wait", type=float, default=60.0, metavar="S", help="how long to wait for the pipe to catch up (%(default)s)")
+    command.add_argument("--chunk-rows", type=int, default=250_000, metavar="N", help="rows per region (%(default)s)")
+    command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare as Spark tasks (if rows are many)")
+    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_choices(command: argparse.ArgumentParser) -> None:
+    """What may be chosen for the target tables. A flag's `dest` is the setting's name in a file, under `sink`."""
+    group = command.add_argument_group(
+        "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
+    )
+    group.add_argument(
+        "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka], [debezium]'
+    )
+    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
+    group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")
+    group.add_argument("--sort-key", metavar="KEY", help="primary, materialize, or expressions (primary)")
+    group.add_argument("--partition-by", metavar="EXPR", help="primary, or an expression (no partitions)")
+    group.add_argument("--delete-column", metavar="NAME", help="mark deletions in this column instead of _sign")
+    group.add_argument("--missing-columns", metavar="WHAT", help="add or error, when a table that is there lacks a column (error)")
+    group.add_argument(
+        "--schema-changes",
+        action="append",
+        default=[],
+        metavar="KIND=POLICY",
+        help="apply, ignore, halt, keep or resync for a kind of schema change, such as drop_table=keep or all=halt (apply)",
+    )
+    group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
+
+
+def chosen_by_flags(arguments: argparse.Namespace) -> list[Chosen]:
+    """The settings that flags give, later ones over earlier ones."""
+    from headrace.pipes.settings_file import choose, parse_set
+
+    named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
+    given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
+    policies = [(kind.strip(), word.strip()) for kind, _, word in (pair.partition("=") for pair in arguments.schema_changes)]
+    return [
+        *(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
+        *(choose(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
+        *map(parse_set, arguments.set),
+    ]
+
+
+def size(text: str) -> int:
+    """A number of bytes: 64M, 1G, 500000."""
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1:].upper(), 0)
+    return int(text[:-1] if shift else text) << shift

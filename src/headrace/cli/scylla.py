@@ -1,0 +1,27 @@
+"""`headrace scylla`: tools for ScyllaDB's CDC log."""
+
+from __future__ import annotations
+
+import argparse
+
+from headrace.cli.flags import OK, Verbs
+
+
+def add(verbs: Verbs) -> None:
+    text = "tools for ScyllaDB's CDC log"
+    commands = verbs.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
+    kinds = commands.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    text = "print the CREATE TABLE of a table's log table"
+    command = kinds.add_parser("log-schema", help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=log_schema)
+    command.add_argument("source", help="a file of CREATE statements, - for standard input, or scylla://user:password@host:port/keyspace")
+    command.add_argument("--table", dest="tables", action="append", default=[], metavar="KS.T", help="which table (those with CDC, or all)")
+    command.add_argument("--cassandra", action="store_true", help="in the words of Apache Cassandra, for a log that Headrace writes")
+
+
+def log_schema(arguments: argparse.Namespace) -> int:
+    """Print the definitions of log tables."""
+    from headrace.pipes.scylla import commands
+
+    print(commands.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra))
+    return OK

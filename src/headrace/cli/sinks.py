@@ -1,0 +1,81 @@
+"""Commands about sinks: `sql`, `settings`, `serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.flags import OK, Verbs, add_command, add_sink
+from headrace.pipes.endpoints import open_sink
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, sql, "sql", "run a query on a sink and print the result")
+    add_sink(command)
+    text = "the query, in ClickHouse's SQL (- reads it from standard input); CREATE DATABASE … ENGINE = MaterializeMySQL(…) starts a pipe"
+    command.add_argument("query", help=text)
+
+    command = add_command(verbs, settings, "settings", "list all settings of a settings file")
+    command.add_argument("--markdown", action="store_true", help="as tables for a document")
+
+    command = add_command(verbs, serve, "serve", "run an embedded ClickHouse on a directory, over HTTP")
+    command.add_argument("path", metavar="PATH", help="the directory; made if missing")
+    command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    command.add_argument("--user", default="default", help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD")
+
+
+def sql(arguments: argparse.Namespace) -> int:
+    """Print a query's result as a table, or in the format that the query names."""
+    from headrace.pipes.materialized.answers import answer
+    from headrace.sinks.clickhouse.reader import names_format
+
+    query = sys.stdin.read() if arguments.query == "-" else arguments.query
+    answered = answer(arguments.sink, query)
+    if answered is None:
+        with open_sink(arguments.sink) as named:
+            if names_format(query):
+                print(named.sink.reader().text(query), end="")
+                return OK
+            answered = named.sink.reader().query(query)
+    names, rows = answered
+    if not names:
+        return OK
+    table = Table(*names)
+    for row in rows:
+        table.add_row(*("NULL" if value is None else str(value) for value in row))
+    # Piped output is not cut to a terminal's width.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
+    return OK
+
+
+def settings(arguments: argparse.Namespace) -> int:
+    """Print every setting of the target tables, with what it can be and what it means."""
+    from headrace.pipes.settings_page import PAGES, TABLES_PAGE, markdown, setting_rows
+
+    if arguments.markdown:
+        print("\n".join(map(markdown, (TABLES_PAGE, *sorted(set(PAGES.values()))))), end="")
+        return OK
+    table = Table("section", "setting", "values", "default", "meaning")
+    for row in setting_rows():
+        table.add_row(row.section, row.name, row.values.replace("`", ""), row.default, row.text)
+    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    return OK
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Own an embedded ClickHouse and speak its HTTP interface."""
+    from headrace.embedded.process import PASSWORD_VARIABLE
+    from headrace.embedded.server import serve as run_server
+
+    def ready(port: int) -> None:
+        print(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}", flush=True)
+
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready)
+    return OK

@@ -1,0 +1,145 @@
+"""Commands about the tables of a pipe: `resync`, `ddl`, `retry`, `check`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.pipes.endpoints import open_sink
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.selection import Selection
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, resync, "resync", "read tables again, without stopping the others")
+    command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
+    command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
+
+    command = add_command(verbs, ddl, "ddl", "show what a statement of the source would do to the sink, without doing it")
+    command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
+    command.add_argument("--source", default="", metavar="SOURCE", help="the server whose tables it is about")
+    command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file of them")
+    command.add_argument("--state", default="", metavar="DIR", help="the state of a pipe that replicates them")
+    command.add_argument(
+        "--sink", default="", metavar="SINK", help="look at the tables there, instead of taking them as Headrace makes them"
+    )
+    command.add_argument("--database", default="", metavar="NAME", help="the database of names without one")
+    command.add_argument(
+        "--server-version", default="9.7.0", metavar="V", help="of --schema: such as 8.0.36 or 10.11.6-MariaDB (%(default)s)"
+    )
+    add_choices(command)
+
+    command = add_command(verbs, retry, "retry", "write rows again that a target table refused and that wait in headrace.errors")
+    add_sink(command)
+    command.add_argument("--pipe", default="", metavar="NAME", help="only rows of this pipe")
+    command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by the source's names")
+    command.add_argument("--id", action="append", default=[], metavar="ID", help="only this row; may be repeated")
+    command.add_argument("--list", action="store_true", help="list the rows that wait, and write nothing")
+    add_choices(command)
+
+    command = add_command(verbs, check, "check", "look at a source's settings and privileges; exit 2 if it cannot be replicated")
+    add_source(command, scylla=True)
+    add_tables(command)
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting that the pipe will have, as scylla.confidence=5"
+    )
+    command.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def resync(arguments: argparse.Namespace) -> int:
+    """Ask the pipe of a state directory to read tables again."""
+    from headrace.pipes.requests import ask_for_resync
+    from headrace.pipes.state import StateDirectory
+
+    directory = StateDirectory(Path(arguments.state), make=False)
+    state = directory.load()
+    if state is None:
+        raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")
+    unclear = next((table for table in arguments.tables if "." not in table), None)
+    if unclear is not None:
+        raise DefiniteError(f"{unclear!r} has no database", hint="write database.table")
+    ask_for_resync(directory, tuple(arguments.tables))
+    when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
+    print(f"resync: asked for {', '.join(arguments.tables)}; {when}")
+    return OK
+
+
+def ddl(arguments: argparse.Namespace) -> int:
+    """Show what a statement of the source would do to the sink."""
+    from headrace.pipes.rehearsal_view import Asked, rehearse
+    from headrace.pipes.settings_file import Chosen, read_settings
+
+    chosen = read_settings(Path(arguments.settings)) if arguments.settings else Chosen()
+    for flag in chosen_by_flags(arguments):
+        chosen = flag.over(chosen)
+    asked = Asked(
+        arguments.statement,
+        arguments.source,
+        tuple(arguments.schema),
+        arguments.state,
+        arguments.sink,
+        arguments.database,
+        arguments.server_version,
+        chosen,
+    )
+    for line in rehearse(asked):
+        print(line)
+    return OK
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """Write rows again that a target table refused; 1 if some still wait."""
+    from headrace.pipes.retrials import retry_rows
+    from headrace.pipes.settings_file import Chosen, read_settings
+    from headrace.sinks.clickhouse.dead_letters import waiting
+
+    given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
+    for flag in chosen_by_flags(arguments):
+        given = flag.over(given or Chosen())
+    chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
+    with open_sink(arguments.sink) as named:
+        if arguments.list:
+            letters = waiting(named.sink.own_tables(), **chosen)
+            for letter in letters:
+                print(f"{letter.id} {letter.table} {letter.fields['operation']} {letter.key}: {letter.fields['reason']}")
+            print(f"retry: {len(letters)} rows wait")
+            return OK
+        written = left = 0
+        for outcome in retry_rows(named.sink, choices=None if given is None else given.sink, **chosen):
+            written, left = written + outcome.written, left + (not outcome.written)
+            said = "written" if outcome.written else f"{'still refused' if outcome.waits else 'left out'}: {outcome.reason}"
+            print(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}", flush=True)
+    print(f"retry: {written} rows written, {left} not")
+    return DIFFERENT if left else OK
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Look at every setting and privilege that matters; 2 if replication would be wrong or impossible."""
+    from headrace.pipes.checkup import check_cluster, check_server
+    from headrace.pipes.checkup_view import findings_json, print_findings
+    from headrace.sources.findings import Level
+
+    if is_cql(arguments.source):
+        clustered = parse_cql_url(arguments.source)
+        chosen = (
+            Selection.of_globs(arguments.tables, arguments.exclude, clustered.keyspace)
+            if arguments.tables or clustered.keyspace
+            else Selection(("*",))
+        )
+        shown, findings = str(clustered), check_cluster(clustered, chosen, arguments.set)
+    else:
+        address = parse_mysql_url(arguments.source)
+        chosen = (
+            Selection.of_globs(arguments.tables, arguments.exclude, address.database)
+            if arguments.tables or address.database
+            else Selection(("*",))
+        )
+        shown, findings = str(address), check_server(address, chosen)
+    if arguments.json:
+        print(findings_json(shown, findings))
+    else:
+        print_findings(findings)
+    return FAILED if any(finding.level is Level.ERROR for finding in findings) else OK

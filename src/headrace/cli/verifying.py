@@ -1,0 +1,125 @@
+"""`headrace verify`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.flags import (
+    DIFFERENT,
+    OK,
+    UNDECIDED,
+    Verbs,
+    add_columns,
+    add_command,
+    add_comparison,
+    add_sink,
+    add_source,
+    add_tables,
+)
+from headrace.cql.address import is_cql
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
+from headrace.pipes.endpoints import is_kafka, open_sink
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.selection import Selection
+
+if TYPE_CHECKING:
+    from headrace.pipes.verification import Sample
+    from headrace.pipes.verifying.result import TableResult
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, verify, "verify", "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
+    add_source(command)
+    add_sink(command)
+    add_tables(command)
+    add_columns(command)
+    add_comparison(command)
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    if is_kafka(arguments.source):
+        raise DefiniteError(
+            "topics hold changes, and no rows to compare a copy with",
+            place="the source of verify",
+            hint="give the database that the connector reads: mysql://user:password@host:port/db",
+        )
+    if is_cql(arguments.source):
+        from headrace.pipes.scylla.verify_command import verified
+
+        return _tell_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))
+    return _tell_results(arguments, _verified(arguments))
+
+
+def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
+    from headrace.pipes.settings_file import read_settings
+    from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
+    from headrace.pipes.verifying.pipes import find_watermark, known_pipe, pipe_in_sink
+    from headrace.pipes.verifying.view import choose_view
+
+    address = parse_mysql_url(arguments.source)
+    with open_sink(arguments.sink) as named:
+        known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(named.sink.own_tables(), address, arguments.pipe)
+        options = VerifyOptions(
+            projection=known.carried(Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))),
+            zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
+            chunk_rows=arguments.chunk_rows,
+            sample=_sample(arguments),
+            repair=arguments.repair,
+            spark=SparkUse(arguments.spark),
+            master=arguments.master,
+        )
+        chosen = (
+            known.selection
+            if known.selection is not None and not arguments.tables
+            else Selection.of_globs(arguments.tables, arguments.exclude, address.database)
+        )
+        choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
+        sink = replace(named.sink, choices=choices)
+        watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())
+
+
+def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
+    from headrace.pipes.verifying.result import Verdict
+    from headrace.pipes.verifying.view import overall, result_lines, results_json
+
+    results: list[TableResult] = []
+    for result in found:
+        results.append(result)
+        if not arguments.json:
+            print("\n".join(result_lines(result)), flush=True)
+    if arguments.json:
+        print(results_json(results, seed=arguments.seed if arguments.sample else None))
+    else:
+        if arguments.sample:
+            print(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
+        rows, different = sum(one.comparison.rows for one in results), sum(one.comparison.total for one in results)
+        print(f"verify: {len(results)} tables, {rows} rows, {different} differences")
+    return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
+
+
+def _sample(arguments: argparse.Namespace) -> Sample | None:
+    """`1%`, `0.5%` or a number of rows. A seed that was not given is drawn."""
+    from headrace.pipes.verification import Sample
+
+    text: str = arguments.sample
+    if not text:
+        return None
+    if arguments.seed is None:
+        arguments.seed = secrets.randbelow(1 << 31)
+    try:
+        share, rows = (float(text[:-1]) / 100, 0) if text.endswith("%") else (0.0, int(text))
+    except ValueError:
+        share = rows = 0
+    if not (0 < share <= 1 or rows > 0):
+        raise DefiniteError(f"{text!r} is no sample", hint="write --sample 1% or --sample 100000")
+    return Sample(arguments.seed, share, rows)

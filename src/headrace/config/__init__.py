@@ -1,0 +1,1 @@
+"""`headrace.toml`: sources, sinks and pipes in one file, and what other tools' files say in its words."""

@@ -1,0 +1,127 @@
+"""From what a user asked for to a pipe that can run: one place for the command line, for a file of pipes, and for tests.
+
+Invariant: nothing that was asked for is left out. A setting that the pipe's source or sink has no use for is an error before anything is
+opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.pipes.endpoints import is_kafka, open_any_sink
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.running import RunnablePipe
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, Chosen
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.offline import parse_directory
+from headrace.sources.mysql.selection import Selection
+
+OFFLINE = "binlog:"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Of a source in Kafka: which topics, from where, and how fast."""
+
+    globs: tuple[str, ...] = ()
+    pattern: str = ""
+    start: str = "earliest"
+    max_offsets: int = 500_000
+    min_partitions: int = 0
+    jars: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeSpec:
+    """One source, one sink, and all that was chosen for the pipe between them. Addresses hold their secrets: never print one."""
+
+    source: str
+    sink: str
+    settings: PipeSettings
+    chosen: Chosen = field(default_factory=Chosen)
+    topics: TopicChoice = field(default_factory=TopicChoice)
+
+    @property
+    def name(self) -> str:
+        return self.settings.pipe_name
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPipe:
+    """A pipe that is ready to run, with its sink open."""
+
+    pipe: RunnablePipe
+    is_lost: Callable[[], bool]
+    """Whether its sink is gone for good: an embedded server that has ended."""
+
+
+@contextmanager
+def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+    """The pipe of a spec; its sink is open inside."""
+    _check_sections(spec)
+    # What a source needs is imported by those who have such a source.
+    if is_cql(spec.source):
+        from headrace.pipes.scylla.choosing import check_chosen
+        from headrace.pipes.scylla.pipe import ScyllaPipe
+        from headrace.pipes.scylla.sinks import open_log_target
+
+        check_chosen(spec.settings, spec.chosen)
+        with open_log_target(spec.sink, spec.chosen, spec.settings.state) as target:
+            yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
+        return
+    with open_any_sink(spec.sink, spec.chosen) as named:
+        parts = (named.sink, named.name, spec.settings, view)
+        pipe: RunnablePipe
+        if is_kafka(spec.source):
+            from headrace.kafka.address import parse_kafka_url
+            from headrace.pipes.debezium.pipe import DebeziumPipe
+            from headrace.pipes.debezium.settings import TopicSettings, parse_start, topic_pattern
+            from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+            if not isinstance(named.sink, ClickHouseSink):
+                raise DefiniteError("topics of Debezium's are read into ClickHouse only", place=named.name, hint="give a ClickHouse sink")
+            address, asked = parse_kafka_url(spec.source), spec.topics
+            topics = TopicSettings(
+                topic_pattern(asked.globs, asked.pattern, address.topic),
+                parse_start(asked.start),
+                asked.max_offsets,
+                asked.min_partitions,
+                asked.jars,
+                spec.chosen.debezium,
+            )
+            pipe = DebeziumPipe(address, topics, named.sink, named.name, spec.settings, view)
+        elif spec.source.startswith(OFFLINE):
+            from headrace.pipes.offline import OfflinePipe
+
+            pipe = OfflinePipe(parse_directory(spec.source), *parts)
+        else:
+            from headrace.pipes.pipe import Pipe
+
+            pipe = Pipe(parse_mysql_url(spec.source), *parts)
+        yield BuiltPipe(pipe, named.is_lost)
+
+
+def database_of(source: str) -> str:
+    """The database or keyspace that a source's address names, if it does."""
+    if is_kafka(source) or source.startswith(OFFLINE):
+        return ""
+    return parse_cql_url(source).keyspace if is_cql(source) else parse_mysql_url(source).database
+
+
+def selected(source: str, tables: Sequence[str], exclude: Sequence[str]) -> Selection:
+    """The tables that are asked for of a source: all of its database (of topics: all), unless some are named."""
+    if is_kafka(source):
+        return Selection.of_globs(tables or ["*.*"], exclude)
+    return Selection.of_globs(tables, exclude, database_of(source))
+
+
+def _check_sections(spec: PipeSpec) -> None:
+    if not is_kafka(spec.source):
+        spec.chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
+    if not is_cql(spec.source):
+        spec.chosen.check_sections((SCYLLA, REPLAY), "this is about ScyllaDB's log, and the source is another one")
