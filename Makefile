@@ -55,12 +55,13 @@ record: setup ## Write what is recorded in tests/golden anew: logs of both serve
 	PYTHONPATH=. $(BIN)/python -m testkit.debezium_recorder
 
 .PHONY: lint
-lint: setup ## Check style, types and import rules
+lint: setup ## Check style, types, import rules and known flaws of dependencies
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict src
 	MYPYPATH=src:. $(BIN)/mypy --strict --follow-imports=silent bench
 	$(BIN)/lint-imports
+	@$(BIN)/python scripts/audit_dependencies.py
 
 .PHONY: bench
 bench: setup ## Measure the reference workload beside its peers

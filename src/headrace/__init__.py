@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.api import ChangeBlock, Feed, Op, Transaction, changes, transactions
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 __all__ = ["ChangeBlock", "Feed", "Op", "Transaction", "__version__", "changes", "transactions"]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
+from headrace.kernels.compile import ensure_compiled
 from headrace.pipes.endpoints import is_kafka, open_any_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
@@ -64,6 +65,7 @@ class BuiltPipe:
 def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     """The pipe of a spec; its sink is open inside."""
     _check_sections(spec)
+    ensure_compiled()
     # What a source needs is imported by those who have such a source.
     if is_cql(spec.source):
         from headrace.pipes.scylla.choosing import check_chosen
