@@ -28,6 +28,8 @@ class ProcessSettings:
     """Where progress is kept: a directory, with one inside for each pipe."""
     listen: str = "127.0.0.1:8088"
     """Where the dashboard, the figures and the control API are served; empty: nowhere."""
+    hosts: tuple[str, ...] = ()
+    """Names that the dashboard is reached by from elsewhere, such as a proxy's. Needed to listen on another address than loopback."""
     master: str = "local[2]"
     """The Spark master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`."""
     log: LogFormat = LogFormat.TEXT

@@ -1,0 +1,62 @@
+"""The page's files, out of the package.
+
+Invariant: what can be asked for is what was found in the package's own folder, by its whole name; no path of a request is ever opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain; charset=utf-8",
+}
+FOLDER: Final = "assets"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file."""
+
+    content: bytes
+    content_type: str
+    etag: str
+
+
+def load_assets() -> Mapping[str, Asset]:
+    """All files, by their paths in URLs: `/app.js`, and `/` for the page itself."""
+    found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(files("headrace.dashboard") / FOLDER, "")}
+    return {**found, **({"/": found["/index.html"]} if "/index.html" in found else {})}
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        name = prefix + entry.name
+        if entry.is_dir():
+            yield from _walk(entry, f"{name}/")
+        elif _suffix(name) in _TYPES:
+            yield name, entry
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    return Asset(content, _TYPES[_suffix(name)], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2]

@@ -1,0 +1,166 @@
+"""One client's connection: requests in, answers out, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from headrace.dashboard import api, health, metrics
+from headrace.dashboard.answers import Answer, Refused, refusal
+
+if TYPE_CHECKING:
+    from headrace.dashboard.server import Site
+
+log = logging.getLogger(__name__)
+
+MOST_BODY: Final = 256 << 10
+_MOST_DISCARDED: Final = 4 << 20
+_GUARDED: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+}
+"""Sent with every answer."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Reads requests, has them checked and answered."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 30.0
+    """How long a client may take to send the next piece, or to take one."""
+    disable_nagle_algorithm = True
+    site: Site
+    """Set by the server's own kind of handler."""
+
+    def version_string(self) -> str:
+        return "headrace"
+
+    def log_message(self, format: str, *args: object) -> None:
+        # The first line of a request may hold anything; it is for those who look closely only.
+        log.debug("%s %s", self.address_string(), format % args)
+
+    def do_GET(self) -> None:
+        self._exchange()
+
+    def do_HEAD(self) -> None:
+        self._exchange()
+
+    def do_POST(self) -> None:
+        self._exchange()
+
+    def _other_method(self) -> None:
+        self.close_connection = True
+        self._exchange()
+
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _other_method
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What the standard library refuses (a request that is none), in our form."""
+        status = HTTPStatus(code)
+        self.close_connection = True
+        self._send(refusal(Refused(status, message or status.phrase, remedy="send a well-formed request of HTTP/1.1")))
+
+    def _exchange(self) -> None:
+        path = urlsplit(self.path).path
+        try:
+            # What was sent is taken first: a connection that is closed on unread bytes loses its answer.
+            body = self._body() if self.command == "POST" else b""
+            self.site.gate.check_host(self.headers.get("Host", ""))
+            if self.command == "POST":
+                self._send(self._post(path, body))
+            elif self.command not in ("GET", "HEAD"):
+                raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.command} is not known here", headers={"Allow": "GET, HEAD, POST"})
+            elif path == api.STREAM and self.command == "GET":
+                self._stream()
+            else:
+                self._check_bodyless()
+                self._send(self._get(path))
+        except Refused as error:
+            self._send(refusal(error))
+        except OSError:
+            raise
+        except Exception:
+            # Told to the client in brief here, and to the log in full by the server.
+            self.close_connection = True
+            self._send(refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed inside", remedy="see the process's log")))
+            raise
+
+    def _get(self, path: str) -> Answer:
+        control = self.site.control
+        if path.startswith(api.PREFIX):
+            return api.get(control, path)
+        if path == "/metrics":
+            return Answer(HTTPStatus.OK, metrics.render(control.status()).encode(), metrics.CONTENT_TYPE)
+        if path == "/health":
+            return health.health(control.status())
+        if path == "/ready":
+            return health.ready(control.status())
+        asset = self.site.assets().get(path)
+        if asset is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here", place=path, remedy="the page is at /")
+        cached = {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        if asset.etag in [tag.strip() for tag in self.headers.get("If-None-Match", "").split(",")]:
+            return Answer(HTTPStatus.NOT_MODIFIED, b"", asset.content_type, cached)
+        return Answer(HTTPStatus.OK, asset.content, asset.content_type, cached)
+
+    def _post(self, path: str, body: bytes) -> Answer:
+        self.site.gate.check_origin(self.headers)
+        self.site.gate.check_token(self.headers)
+        return api.post(self.site.control, path, body)
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
+            self.close_connection = True
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a body needs its length", place="Content-Length", remedy="send Content-Length")
+        if len(length) > 18 or int(length) > MOST_BODY:
+            self.close_connection = True
+            self.rfile.read(min(int(length[:18]), _MOST_DISCARDED))
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes", place="Content-Length")
+        body = self.rfile.read(int(length))
+        if len(body) != int(length):
+            raise ConnectionResetError("the client went away within its request")
+        return body
+
+    def _check_bodyless(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in {"Cache-Control": "no-store", **_GUARDED, **answer.headers}.items():
+            self.send_header(name, value)
+        if answer.status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def _stream(self) -> None:
+        """Server-sent events: the status, every second, until the client or the process ends."""
+        self.close_connection = True
+        with self.site.pulse.listening() as beats:
+            self.send_response(HTTPStatus.OK)
+            for name, value in {"Cache-Control": "no-store", **_GUARDED, "X-Accel-Buffering": "no"}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(b"retry: 2000\n\n")
+            began = time.monotonic()
+            for event in beats:
+                self.wfile.write(event)
+            log.debug("a stream ended after %.0f s", time.monotonic() - began)
