@@ -49,6 +49,10 @@ class ConfiguredPipe:
     name: str
     parts: tuple[PipeSpec, ...]
     enabled: bool = True
+    merged: bool = False
+    """Whether the sources' rows are seen together: in tables over the parts' own ones, or in the same topics."""
+    prefix: str = ""
+    """What the names of the parts' targets begin with, `{source}` in it for the source's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class BuiltPipe:
 @contextmanager
 def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     """The pipe of a spec; its sink is open inside."""
-    _check_sections(spec)
+    check_sections(spec)
     ensure_compiled()
     # What a source needs is imported by those who have such a source.
     if is_cql(spec.source):
@@ -122,7 +122,8 @@ def selected(source: str, tables: Sequence[str], exclude: Sequence[str]) -> Sele
     return Selection.of_globs(tables, exclude, database_of(source))
 
 
-def _check_sections(spec: PipeSpec) -> None:
+def check_sections(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if something was chosen for another kind of source."""
     if not is_kafka(spec.source):
         spec.chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
     if not is_cql(spec.source):

@@ -11,16 +11,24 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 PAIRS = tuple[tuple[str, str], ...]
 """The type of a field that maps names to texts: a table in a file."""
 NAMES = tuple[str, ...]
+TEXTS = Mapping[str, str]
+"""The same as `PAIRS`, of classes that are not carried to other processes."""
+Size = NewType("Size", int)
+"""The type of a field that is a number of bytes: `67108864`, or `"64M"`."""
+_SIZE = re.compile(r"([0-9]+)([KMG]?)i?B?", re.IGNORECASE)
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 class Unfit(ValueError):
@@ -68,12 +76,22 @@ def read(kind: Any, raw: Any) -> Any:
     elif kind is str:
         if isinstance(raw, str):
             return raw
+    elif kind is Path:
+        if isinstance(raw, str | Path) and str(raw):
+            return Path(raw)
+    elif kind is Size:
+        size = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+        if size is not None:
+            return int(size[1]) << _SHIFTS[size[2].upper()]
+        if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+            return raw
     elif kind == NAMES:
         if isinstance(raw, list | tuple) and all(isinstance(one, str) for one in raw):
             return tuple(raw)
-    elif kind == PAIRS:
+    elif kind in (PAIRS, TEXTS):
         if isinstance(raw, dict) and all(isinstance(one, str | int | float | bool) for one in raw.values()):
-            return tuple((name, _as_text(value)) for name, value in raw.items())
+            pairs = tuple((name, _as_text(value)) for name, value in raw.items())
+            return pairs if kind == PAIRS else dict(pairs)
     else:
         raise TypeError(f"no way to read a setting of type {kind}")
     raise Unfit(allowed(kind))
@@ -85,7 +103,7 @@ def plain(kind: Any, value: Any) -> Any:
         return value.value
     if isinstance(value, tuple):
         return dict(value) if kind == PAIRS else list(value)
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def allowed(kind: Any) -> str:
@@ -94,7 +112,14 @@ def allowed(kind: Any) -> str:
         return " or ".join(allowed(one) for one in _members(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(f'"{one.value}"' for one in kind)
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+    words = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "a text in quotes",
+        Path: "a path in quotes",
+        Size: 'a number of bytes, such as 67108864 or "64M"',
+    }
     if kind in words:
         return words[kind]
     return 'a list of texts, such as ["a", "b"]' if kind == NAMES else 'a table of texts, such as { name = "text" }'

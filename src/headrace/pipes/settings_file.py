@@ -109,7 +109,7 @@ def parse_settings(text: str, file: str) -> Chosen:
         line = line_of(lines, path)
         return f"{file}, {'.'.join(path)}" if line is None else f"{file}, line {line}, {'.'.join(path)}"
 
-    return Chosen(_checked(content, place))
+    return Chosen(checked(content, place))
 
 
 def parse_set(text: str) -> Chosen:
@@ -131,7 +131,7 @@ def choose(path: tuple[str, ...], value: str, place: str) -> Chosen:
         for name in reversed(whole):
             content = {name: content}
         try:
-            return Chosen(_checked(content, lambda _: place))
+            return Chosen(checked(content, lambda _: place))
         except DefiniteError as error:
             failure = failure or error
     assert failure is not None
@@ -140,22 +140,23 @@ def choose(path: tuple[str, ...], value: str, place: str) -> Chosen:
 
 def restored(stored: Plain, file: str) -> Chosen:
     """The settings that a state directory or a sink remembers."""
-    return Chosen(_checked(stored, lambda path: f"{file}, {'.'.join(path)}"))
+    return Chosen(checked(stored, lambda path: f"{file}, {'.'.join(path)}"))
 
 
-def _checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    checked: Plain = {}
+def checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
+    """Settings as they are kept; `place` says where a key stands, for messages."""
+    found: Plain = {}
     for section, written in content.items():
         if section not in SECTIONS:
             raise _unknown((section,), written, place, SECTIONS, "section")
         if not isinstance(written, dict):
             raise DefiniteError(f"{section!r} is a section", place=place((section,)), hint=f"write [{section}] and its keys below")
         if section in PLAIN_SECTIONS:
-            checked[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
-            _check_no_secret(checked[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
+            found[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
+            _check_no_secret(found[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
         else:
-            checked[section] = _sink(written, place) if section == SINK else _policies(written, place)
-    return checked
+            found[section] = _sink(written, place) if section == SINK else _policies(written, place)
+    return found
 
 
 def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:

@@ -143,9 +143,9 @@ class TableChoices:
     """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
 
     database: str = ""
-    """The target database; empty: that of the sink's address, else the source's own name."""
+    """The target database, in which `{database}` stands for the source's; empty: that of the sink's address, else the source's own name."""
     target: str = ""
-    """The target table, as `table` or `database.table`; empty: the source's name."""
+    """The target table, as `table` or `database.table`, in which `{database}` and `{table}` stand for the source's; empty: `{table}`."""
     engine: EngineChoice = EngineChoice.REPLACING
     version_column: str = "_version"
     """The column with the place of a change in the log: the higher, the later."""

@@ -53,7 +53,12 @@ def place_of_name(name: TableName, target: ClickHouseTarget, choices: SinkChoice
     """Target database and table of the source table of that name."""
     chosen = choices.of(name)
     before, _, table = chosen.target.rpartition(".")
-    return before or chosen.database or target.database or name.database, table or name.table
+    database = before or chosen.database or target.database or name.database
+    return (_filled(database, name) if before or chosen.database else database), _filled(table, name) if table else name.table
+
+
+def _filled(pattern: str, name: TableName) -> str:
+    return pattern.replace("{database}", name.database).replace("{table}", name.table)
 
 
 def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:

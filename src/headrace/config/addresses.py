@@ -1,0 +1,86 @@
+"""Addresses of a file: which kind they are, with their passwords, and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from headrace.config.words import SourceKind
+from headrace.cql.address import parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.kafka.address import parse_kafka_url, without_secrets
+from headrace.pipes.building import OFFLINE
+from headrace.sinks.clickhouse.url import parse_target
+from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.mysql.offline import parse_directory
+
+CHDB: Final = "chdb:"
+_SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
+_ACCOUNTS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
+"""Who we are where an address does not say."""
+SOURCE_FORMS: Final = "write mysql://user@host:port/database, binlog:DIR, kafka://host:port or scylla://user@host:port/keyspace"
+SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port or cql://user@host:port/keyspace"
+
+
+def source_kind(url: str, place: str) -> SourceKind:
+    """What an address is the address of."""
+    if url.startswith(OFFLINE):
+        return SourceKind.FILES
+    kind = _SOURCES.get(url.partition("://")[0])
+    if kind is None:
+        raise DefiniteError("the source's address cannot be read", place=place, hint=SOURCE_FORMS)
+    return kind
+
+
+def with_password(url: str, password: str, place: str) -> str:
+    """The address with a password that stood beside it."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        raise DefiniteError("there is no account at this address, and so no password", place=place, hint="leave the password out")
+    end = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
+    account, at, host = rest[:end].rpartition("@")
+    if ":" in account:
+        raise DefiniteError("the address has a password already", place=place, hint="give it in one place only")
+    user = account if at else _ACCOUNTS.get(scheme, "")
+    if not user:
+        raise DefiniteError("the address names no user for the password", place=place, hint=f"write {scheme}://user@host")
+    return f"{scheme}://{user}:{quote(password, safe='')}@{host}{rest[end:]}"
+
+
+def within(url: str, directory: Path) -> str:
+    """An address that is a path, seen from the file's directory."""
+    for scheme in (CHDB, OFFLINE):
+        if url.startswith(scheme) and url != scheme:
+            return f"{scheme}{directory / url.removeprefix(scheme)}"
+    return url
+
+
+def check_source(url: str, kind: SourceKind) -> None:
+    """Raise `DefiniteError` if it cannot be read."""
+    parse = {
+        SourceKind.MYSQL: parse_mysql_url,
+        SourceKind.TOPICS: parse_kafka_url,
+        SourceKind.SCYLLA: parse_cql_url,
+        SourceKind.FILES: parse_directory,
+    }
+    parse[kind](url)
+
+
+def check_sink(url: str) -> None:
+    """Raise `DefiniteError` if it cannot be read."""
+    if url.startswith("kafka://"):
+        parse_kafka_url(url)
+    elif url.startswith("cql://"):
+        parse_cql_url(url)
+    elif not url.startswith(CHDB):
+        parse_target(url)
+
+
+def shown(url: str) -> str:
+    """The address without anything secret."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(without_secrets(url)[0])
+    account, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{account.partition(':')[0]}{at}{host}"))

@@ -1,0 +1,266 @@
+"""The sections of a file, each checked by itself: `[headrace]`, `[sources.NAME]`, `[sinks.NAME]`, `[pipes.NAME]`.
+
+Invariant: a key is heeded or it is an error. What a class lets a user choose is checked by the same code that checks a settings file, so
+what is kept of it in a pipe's state is in one form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.config.addresses import CHDB, SINK_FORMS, SOURCE_FORMS, check_sink, check_source, source_kind, with_password, within
+from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, TOP, Document, Keys, as_table, dotted, read_words, unknown_key
+from headrace.config.elsewhere import hint_for, sink_section, source_section
+from headrace.config.problems import Problems
+from headrace.config.resolved import ProcessSettings
+from headrace.config.words import CHOICES_OF_SOURCES, OWN_OF_SOURCES, TOPIC_TABLES, PipeWords, SinkWords, SourceKind, own_fields
+from headrace.errors import DefiniteError
+from headrace.pipes.fields import fields_of
+from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SINK, TABLES, Chosen, Plain, checked
+from headrace.sinks.clickhouse.choices import SinkChoices, TableChoices
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSection:
+    """One of the sources."""
+
+    name: str
+    url: str
+    """With its password: never print it."""
+    kind: SourceKind
+    words: Mapping[str, Any]
+    chosen: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSection:
+    """One of the sinks."""
+
+    name: str
+    url: str
+    """With its password: never print it."""
+    section: str
+    """Under which its own choices are kept."""
+    chosen: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class PipeSection:
+    """One of the pipes, without what its tables need: that depends on the sink."""
+
+    name: str
+    words: Mapping[str, Any]
+    schema_changes: Plain
+    tables: Mapping[str, Any]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        single: str = self.words["source"]
+        several: tuple[str, ...] = self.words["sources"]
+        return (single,) if single else several
+
+
+def process_of(document: Document, problems: Problems) -> ProcessSettings:
+    """`[headrace]`."""
+    path = (HEADRACE,)
+    raw = as_table(document, path, document.content.get(HEADRACE, {}))
+    known = fields_of(ProcessSettings)
+    settled = _settled(document, path, _known(document, path, known, raw, problems, "[headrace]"), problems)
+    words = read_words(document, path, known, settled, problems)
+    words["state"] = document.directory / words["state"]
+    return ProcessSettings(**words)
+
+
+def sections_of(document: Document, kind: str, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The sections of a kind, by their names."""
+    for name, raw in as_table(document, (kind,), document.content.get(kind, {})).items():
+        with problems.catching():
+            if not _NAME.fullmatch(name):
+                raise DefiniteError(
+                    f"{name!r} cannot be a name here", place=document.place((kind, name)), hint="names have letters, digits, _ and -"
+                )
+            yield name, as_table(document, (kind, name), raw)
+
+
+def check_top(document: Document, problems: Problems) -> None:
+    """Nothing but the four kinds of sections stands at the top."""
+    for name in document.content:
+        if name not in TOP:
+            problems.found.append(_unknown_at_top(document, name))
+
+
+def source_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SourceSection:
+    """`[sources.NAME]`."""
+    path = (SOURCES, name)
+    url = _url(document, path, raw, SOURCE_FORMS)
+    kind = source_kind(url, document.place((*path, "url")))
+    own = own_fields(*OWN_OF_SOURCES[kind])
+    section, choices = CHOICES_OF_SOURCES.get(kind, ("", {}))
+    known = _known(document, path, {**own, **choices}, raw, problems, source_section(kind))
+    settled = _settled(document, path, known, problems)
+    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    whole = _whole_address(document, path, url, words)
+    with _at(document, (*path, "url")):
+        check_source(whole, kind)
+    chosen: Plain = {}
+    for key in (key for key in settled if key in choices):
+        with problems.catching():
+            at = _placing(document, (*path, key), 2)
+            _check_into(chosen, section, {TOPIC_TABLES.get(key, key): settled[key]}, at)
+    return SourceSection(name, whole, kind, words, chosen)
+
+
+def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SinkSection:
+    """`[sinks.NAME]`."""
+    path = (SINKS, name)
+    own = fields_of(SinkWords)
+    url = _url(document, path, raw, SINK_FORMS)
+    section = _section_of_sink(url)
+    known = _known(document, path, {**own, **_choices_of_sink(section)}, raw, problems, sink_section(section))
+    settled = _settled(document, path, known, problems)
+    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    whole = _whole_address(document, path, url, words)
+    with _at(document, (*path, "url")):
+        check_sink(whole)
+    chosen: Plain = {}
+    for key, value in settled.items():
+        if key not in own:
+            with problems.catching():
+                _check_into(chosen, section, {key: value}, _placing(document, path, 1))
+    return SinkSection(name, whole, section, chosen)
+
+
+def pipe_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
+    """`[pipes.NAME]`."""
+    path = (PIPES, name)
+    own = fields_of(PipeWords)
+    known = _known(document, path, {**own, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
+    settled = _settled(document, path, known, problems)
+    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    policies: Plain = {}
+    for kind, word in as_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
+        with problems.catching():
+            _check_into(policies, SCHEMA_CHANGES, {kind: word}, _placing(document, path, 0))
+    if isinstance(settled.get(TABLES), list):
+        raise DefiniteError(
+            f"{TABLES} of a pipe are settings of tables, by their names",
+            place=document.place((*path, TABLES)),
+            hint="which tables are taken is said by include = […], or by tables of the source",
+        )
+    tables = as_table(document, (*path, TABLES), settled.get(TABLES, {}))
+    return PipeSection(name, words, policies, tables)
+
+
+def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> Plain:
+    """What `[pipes.NAME.tables."GLOB"]` chooses, by the sections under which it is kept."""
+    found: Plain = {}
+    for glob, raw in pipe.tables.items():
+        path = (PIPES, pipe.name, TABLES, glob)
+        with problems.catching():
+            own = as_table(document, path, raw)
+            known = fields_of(TableChoices) if sink.section == SINK else {}
+            for key, value in own.items():
+                with problems.catching():
+                    if key not in known:
+                        raise unknown_key(document, (*path, key), known, hint_for(key, value, ""))
+                    _check_into(found, SINK, {TABLES: {glob: {key: value}}}, _placing(document, (PIPES, pipe.name), 1))
+    return found
+
+
+def _check_into(chosen: Plain, section: str, content: Plain, place: Callable[[Keys], str]) -> None:
+    """Check choices and lay them over those that were."""
+    merged = Chosen(checked({section: content}, place)).over(Chosen(chosen))
+    chosen.clear()
+    chosen.update(merged.plain)
+
+
+def _placing(document: Document, path: Keys, cut: int) -> Callable[[Keys], str]:
+    """The places of settings in this file: their own path, less its first names, is below `path`."""
+    return lambda inner: document.place((*path, *inner[cut:]))
+
+
+def _known(
+    document: Document,
+    path: Keys,
+    known: Mapping[str, Any],
+    raw: Mapping[str, Any],
+    problems: Problems,
+    here: str,
+) -> dict[str, Any]:
+    """The keys that are known; the others are errors."""
+    for name in raw:
+        if name not in known:
+            problems.found.append(unknown_key(document, (*path, name), known, hint_for(name, raw[name], here)))
+    return {name: value for name, value in raw.items() if name in known}
+
+
+def _settled(document: Document, path: Keys, raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    settled = {}
+    for name, value in raw.items():
+        with problems.catching():
+            settled[name] = document.settled((*path, name), value)
+    return settled
+
+
+def _url(document: Document, path: Keys, raw: Mapping[str, Any], forms: str) -> str:
+    url = raw.get("url")
+    if not isinstance(url, str) or not url:
+        place = (*path, "url") if "url" in raw else path
+        raise DefiniteError(f"[{dotted(path)}] needs a url", place=document.place(place), hint=forms)
+    settled: str = document.settled((*path, "url"), url)
+    return within(settled, document.directory)
+
+
+def _whole_address(document: Document, path: Keys, url: str, words: Mapping[str, Any]) -> str:
+    password, file = words["password"], words["password_file"]
+    if password and file:
+        raise DefiniteError("the password is given twice", place=document.place((*path, "password_file")), hint="give one of the two")
+    place = (*path, "password_file" if file else "password")
+    if file:
+        password = document.secret_file(file, place)
+    return with_password(url, password, document.place(place)) if password else url
+
+
+class _at:
+    """Errors inside get the place of a key."""
+
+    def __init__(self, document: Document, path: Keys) -> None:
+        self._place = document.place(path)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DefiniteError):
+            raise DefiniteError(error.message, place=self._place, hint=error.hint) from error
+
+
+def _section_of_sink(url: str) -> str:
+    if url.startswith("kafka://"):
+        return KAFKA
+    if url.startswith("cql://"):
+        return REPLAY
+    if not url.startswith(("clickhouse://", "clickhouses://", CHDB)):
+        return ""
+    return SINK
+
+
+def _choices_of_sink(section: str) -> Mapping[str, Any]:
+    if section == SINK:
+        of_sink = {name: one for name, one in fields_of(SinkChoices).items() if name != "all_tables"}
+        return {**fields_of(TableChoices), **of_sink}
+    return fields_of(PLAIN_SECTIONS[section]) if section else {}
+
+
+def _unknown_at_top(document: Document, name: str) -> DefiniteError:
+    if name in (SINK, KAFKA, "source", "pipe", "debezium", "scylla", REPLAY, SCHEMA_CHANGES):
+        return DefiniteError(
+            f"there is no section [{name}] in a file of pipes",
+            place=document.place((name,)),
+            hint="write [sources.NAME], [sinks.NAME] and [pipes.NAME]; [sink] and so on are for --settings of headrace replicate",
+        )
+    return unknown_key(document, (name,), TOP)

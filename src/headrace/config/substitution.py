@@ -1,0 +1,83 @@
+"""`${NAME}`, `${NAME:-default}` and `${file:PATH}` in the texts of a file.
+
+Invariant: a reference that leads nowhere is an error that names it; what it led to is never shown. `$${` stands for the two characters
+themselves. What is put into an address is quoted where an address gives characters a meaning: before the `@`, and after the `?`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from headrace.errors import DefiniteError
+
+_REFERENCE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE: Final = "file:"
+
+
+class References:
+    """Where references lead: the environment, and files beside the one that is read."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._environment = os.environ if environment is None else environment
+
+    def resolve(self, text: str, place: str, left: frozenset[str] = frozenset()) -> str:
+        """The text with what its references lead to; names in `left` are not ours and stay."""
+        return _REFERENCE.sub(lambda found: self._led_to(found, place, left), text)
+
+    def resolve_address(self, text: str, place: str) -> str:
+        """The same for an address. One that is a reference as a whole is what that leads to."""
+        scheme = text.find("://")
+        if scheme < 0 or text.startswith("${"):
+            return self.resolve(text, place)
+        question = text.find("?", scheme)
+        account = text.rfind("@", scheme, question if question >= 0 else None)
+
+        def quoted(found: re.Match[str]) -> str:
+            led_to = self._led_to(found, place, frozenset())
+            inside = scheme < found.start() < account or 0 <= question < found.start()
+            return quote(led_to, safe="") if inside and found[1] is not None else led_to
+
+        return _REFERENCE.sub(quoted, text)
+
+    def read_secret(self, path: str, place: str) -> str:
+        """The content of a file, without the newline at its end."""
+        try:
+            return (self._directory / path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise DefiniteError(
+                f"the file {path} cannot be read: {reason}", place=place, hint="make it, and let this user read it"
+            ) from None
+
+    def _led_to(self, found: re.Match[str], place: str, left: frozenset[str]) -> str:
+        inside = found[1]
+        if inside is None:
+            return "${"
+        if inside in left:
+            return found[0]
+        if inside.startswith(_FILE):
+            return self.read_secret(inside.removeprefix(_FILE), place)
+        name, has_default, default = inside.partition(":-")
+        if not _NAME.fullmatch(name):
+            raise DefiniteError(
+                f"{found[0]} is no reference", place=place, hint="write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for the characters"
+            )
+        value = self._environment.get(name, "")
+        if value:
+            return value
+        if has_default:
+            return default
+        how = "is empty" if name in self._environment else "is not set"
+        raise DefiniteError(f"the environment variable {name} {how}", place=place, hint=f"set it, or write ${{{name}:-DEFAULT}}")
+
+
+def references_in(text: str) -> tuple[str, ...]:
+    """What the references of a text are to, in their order."""
+    return tuple(found[1] for found in _REFERENCE.finditer(text) if found[1] is not None)

@@ -1,0 +1,311 @@
+"""`headrace.toml`: what a file comes to, and how what is wrong in it is named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from headrace.config import load
+from headrace.config.overlaps import overlap
+from headrace.config.resolved import Configuration, LogFormat
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, ZeroDates
+from headrace.pipes.policy import ChangeKind, Policy
+from headrace.pipes.settings import SnapshotMode
+from headrace.sinks.clickhouse.choices import EngineChoice
+from headrace.sinks.kafka.choices import MessageFormat
+
+WHOLE = """\
+[headrace]
+state = "progress"
+listen = ""
+log = "json"
+spark = { "spark.executor.memory" = "4g", "spark.cores.max" = 8 }
+
+[sources.shop]
+url = "mysql://repl:${SHOP_PASSWORD}@db:3307/shop?tls=required"
+tables = ["orders", "billing.*"]
+exclude = ["*_tmp"]
+exclude_columns = ["shop.users.secret"]
+zero_dates = "null"
+flush_bytes = "64M"
+flush_rows = 1000
+relay_bytes = 1000000
+
+[sources.events]
+url = "kafka://${BROKERS}"
+topics = ["shop.inventory.*"]
+topic_tables = { "shop.inventory.o" = "inventory.orders" }
+start = "latest"
+versions = "source"
+
+[sources.notes]
+url = "scylla://reader@s1,s2:9043/app"
+password_file = "scylla-password"
+confidence = 5
+
+[sinks.warehouse]
+url = "clickhouse://ch:8123/"
+password = "${file:ch-password}"
+view = true
+tables."shop.orders" = { engine = "history" }
+
+[sinks.bus]
+url = "kafka://k1:9092,k2:9092"
+format = "debezium"
+topic = "${db}.${table}.${ENVIRONMENT:-test}"
+
+[pipes.orders]
+source = "shop"
+sink = "warehouse"
+patience = 0
+schema_changes = { drop_table = "keep" }
+tables."shop.orders" = { sort_key = ["tenant", "id"] }
+tables."shop.*" = { row_policy = true }
+
+[pipes.orders-to-kafka]
+source = "shop"
+sink = "bus"
+enabled = false
+include = ["shop.orders"]
+
+[pipes.events]
+source = "events"
+sink = "warehouse"
+
+[sinks.cells]
+url = "clickhouses://a,b/app"
+
+[pipes.notes]
+source = "notes"
+sink = "cells"
+"""
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SHOP_PASSWORD": "p@ss/w:rd%", "BROKERS": "k1:9092,k2:9092"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ENVIRONMENT", raising=False)
+
+
+def loaded(directory: Path, text: str, *only: str) -> Configuration:
+    (directory / "headrace.toml").write_text(text)
+    return load(directory / "headrace.toml", only)
+
+
+def refused(directory: Path, text: str, *only: str) -> str:
+    with pytest.raises(DefiniteError) as error:
+        loaded(directory, text, *only)
+    return str(error.value).replace(f"{directory}/", "")
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
+    (tmp_path / "scylla-password").write_text("sésame\n")
+    (tmp_path / "ch-password").write_text("a b&c")
+    configuration = loaded(tmp_path, WHOLE)
+    process = configuration.process
+    assert (process.state, process.listen, process.log, process.master) == (tmp_path / "progress", "", LogFormat.JSON, "local[2]")
+    assert process.spark == {"spark.executor.memory": "4g", "spark.cores.max": "8"}
+    orders, to_kafka, events, notes = configuration.pipes
+    assert [(pipe.name, pipe.enabled, len(pipe.parts)) for pipe in configuration.pipes] == [
+        ("orders", True, 1),
+        ("orders-to-kafka", False, 1),
+        ("events", True, 1),
+        ("notes", True, 1),
+    ]
+    (part,) = orders.parts
+    assert part.source == "mysql://repl:p%40ss%2Fw%3Ard%25@db:3307/shop?tls=required"
+    assert part.sink == "clickhouse://default:a%20b%26c@ch:8123/"
+    settings = part.settings
+    assert (settings.name, settings.state, settings.patience_s) == ("orders", tmp_path / "progress" / "orders", math.inf)
+    assert (settings.selection.include, settings.selection.exclude) == (("shop.orders", "billing.*"), ("shop.*_tmp",))
+    assert (settings.projection.exclude, settings.zero_dates, settings.snapshot) == (
+        ("shop.users.secret",),
+        ZeroDates.NULL,
+        SnapshotMode.LOCK_FREE,
+    )
+    assert (settings.limits.flush_bytes, settings.limits.flush_rows, settings.relay_bytes) == (64 << 20, 1000, 1_000_000)
+    assert settings.schema_changes.of(ChangeKind.DROP_TABLE) is Policy.KEEP
+    chosen = part.chosen.sink.of(TableName("shop", "orders"))
+    assert (chosen.engine, chosen.sort_key, chosen.view, chosen.row_policy) == (EngineChoice.HISTORY, ("tenant", "id"), True, True)
+    assert settings.choices == part.chosen.plain
+
+    (part,) = to_kafka.parts
+    assert part.settings.selection.include == ("shop.orders",)
+    assert (part.chosen.kafka.format, part.chosen.kafka.topic) == (MessageFormat.DEBEZIUM, "${db}.${table}.test")
+    (part,) = events.parts
+    assert (part.source, part.topics.globs, part.topics.start) == ("kafka://k1:9092,k2:9092", ("shop.inventory.*",), "latest")
+    assert part.chosen.debezium.topics == (("shop.inventory.o", "inventory.orders"),)
+    (part,) = notes.parts
+    assert part.source == "scylla://reader:s%C3%A9same@s1,s2:9043/app"
+    assert part.chosen.scylla.confidence == 5
+
+
+def test_one_pipe_alone_needs_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "x")
+    monkeypatch.delenv("BROKERS", raising=False)
+    assert [pipe.name for pipe in loaded(tmp_path, WHOLE, "orders-to-kafka").pipes] == ["orders-to-kafka"]
+    message = refused(tmp_path, WHOLE)
+    assert "the environment variable BROKERS is not set (at headrace.toml, line 18, sources.events.url)" in message
+    assert "the file scylla-password cannot be read" in message
+    assert "line 26" in message
+    assert "there is no pipe 'order'" in refused(tmp_path, WHOLE, "order")
+    assert "did you mean orders?" in refused(tmp_path, WHOLE, "order")
+
+
+BASE = (
+    '[sources.a]\nurl = "mysql://u@h/db"\n{source}\n[sinks.b]\nurl = "chdb:data"\n{sink}\n'
+    '[pipes.p]\nsource = "a"\nsink = "b"\n{pipe}\n{more}\n'
+)
+
+
+def base(source: str = "", sink: str = "", pipe: str = "", more: str = "") -> str:
+    return BASE.format(source=source, sink=sink, pipe=pipe, more=more)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[pipes", ["not TOML", "headrace.toml"]),
+        ("", ["no pipes"]),
+        (base(source='tabels = ["x"]'), ["no setting 'tabels' in [sources.a]", "line 3, sources.a.tabels", "did you mean tables?"]),
+        (base(source='topics = ["x"]'), ["no setting 'topics'", "it is a setting of [sources.NAME] of Debezium's topics"]),
+        (base(source='engine = "history"'), ["'engine'", "it is a setting of [sinks.NAME] of ClickHouse"]),
+        (base(source='snapshot = "locked"'), ["snapshot must be one of", '"lock-free"', "line 3"]),
+        (base(source='flush_bytes = "64X"'), ["flush_bytes must be a number of bytes"]),
+        (base(source="flush_rows = -1"), ["flush_rows must be a number that is not negative"]),
+        (base(source='"database.hostname" = "x"'), ["database.hostname", "give it in the source's address"]),
+        (base(source="buffer.max.records = 5"), ["'buffer'", "write flush_rows of the source"]),
+        (base(source='password = "x"').replace("u@h", "u:y@h"), ["has a password already", "line 3"]),
+        (base(source='password = "x"\npassword_file = "y"'), ["given twice"]),
+        (base(source='password = "${NO_SUCH_VARIABLE}"'), ["NO_SUCH_VARIABLE is not set", "line 3, sources.a.password"]),
+        (base(source='password = "${no such}"'), ["${no such} is no reference", "$${"]),
+        (base().replace("mysql://u@h/db", "postgres://h"), ["source's address cannot be read", "line 2", "mysql://"]),
+        (base().replace("mysql://u@h/db", "mysql://u@h/db?tsl=x"), ["unknown setting 'tsl'", "line 2"]),
+        (base().replace("mysql://u@h/db", "mysql://u@h"), ["no tables are named", "pipes.p", "[sources.a]"]),
+        (base().replace("chdb:data", "redis://h"), ["line 5, sinks.b.url", "clickhouse://"]),
+        (base(sink='engine = "replacingmergetree"'), ["engine must be one of", "line 6, sinks.b.engine"]),
+        (base(sink='enginee = "history"'), ["no setting 'enginee'", "did you mean engine?"]),
+        (base(sink='format = "debezium"'), ["it is a setting of", "[sinks.NAME] of Kafka"]),
+        (base(pipe='tables."db.t" = { sort_keys = "x" }'), ["'sort_keys'", "line 10", "did you mean sort_key?"]),
+        (base(pipe='tables."t" = { view = true }'), ["database.table", "line 10"]),
+        (base(pipe='tables = ["db.t"]'), ["include = "]),
+        (base(pipe='schema_changes = { drop_tabel = "keep" }'), ["drop_tabel", "line 10", "drop_table"]),
+        (base(pipe='schema_changes = { rename_table = "ignore" }'), ["rename_table cannot be set to ignore", "line 10"]),
+        (base(pipe='drop_table = "keep"'), ["it is a setting of [pipes.NAME.schema_changes]"]),
+        (base(pipe="merge = true"), ["nothing to merge"]),
+        (base().replace('sink = "b"', 'sink = "c"'), ["no section [sinks.c]", "there are b", "line 9"]),
+        (base().replace('source = "a"', 'sources = ["a", "a"]'), ["named twice"]),
+        (base().replace('source = "a"\n', ""), ["the pipe p has no source", "line 7"]),
+        (base(more="[sink]\nview = true"), ["no section [sink]", "[sinks.NAME]"]),
+        (base(more="[piped.x]"), ["did you mean pipes?"]),
+        (base(more='[headrace]\nlog = "xml"'), ["log must be one of", "line 12, headrace.log"]),
+        (base(more='[pipes."a b"]'), ["'a b' cannot be a name"]),
+        (base(more='[pipes.q]\nsource = "a"\nsink = "b"'), ["p and q may both write to the table db.*", "exclude", "line 13"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: list[str]) -> None:
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    message = refused(tmp_path, text)
+    for word in words:
+        assert word in message
+
+
+def test_all_errors_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    message = refused(
+        tmp_path, base(source="a = 1\nzero_dates = 2", sink="viev = true", pipe='enabled = "yes"', more="[headrace]\nstat = 1")
+    )
+    assert message.startswith("5 errors in headrace.toml")
+    for word in ("sources.a.a", "zero_dates must be one of", "'viev'", "enabled must be true or false", "did you mean state?"):
+        assert word in message
+
+
+def test_no_password_is_in_any_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", "hunter2secret")
+    text = base(source='password = "${PW}"', more='[pipes.q]\nsource = "a"\nsink = "b"')
+    assert "hunter2secret" not in refused(tmp_path, text)
+    assert "hunter2secret" not in refused(tmp_path, base().replace("u@h/db", "u:${PW}@h:port/db"))
+
+
+SEVERAL = """\
+[sources.east]
+url = "mysql://u@east/shop"
+[sources.west]
+url = "mysql://u@west/shop"
+[sinks.ch]
+url = "clickhouse://ch/"
+[sinks.bus]
+url = "kafka://k:9092"
+[pipes.shop]
+sources = ["east", "west"]
+sink = "{sink}"
+{more}
+"""
+
+
+def several(sink: str = "ch", more: str = "") -> str:
+    return SEVERAL.format(sink=sink, more=more)
+
+
+def test_sources_of_one_pipe_are_parts_with_names_and_targets_of_their_own(tmp_path: Path) -> None:
+    assert "shop/east and shop/west may both write to the table shop.*" in refused(tmp_path, several())
+    (pipe,) = loaded(tmp_path, several(more='prefix = "{source}_"')).pipes
+    assert [part.name for part in pipe.parts] == ["shop/east", "shop/west"]
+    assert [part.settings.state.relative_to(tmp_path) for part in pipe.parts] == [
+        Path("headrace-state/shop/east"),
+        Path("headrace-state/shop/west"),
+    ]
+    assert [part.chosen.sink.of(TableName("shop", "orders")).target for part in pipe.parts] == ["east_{table}", "west_{table}"]
+    by_database = several(more='tables."*.*" = { database = "{source}" }')
+    (pipe,) = loaded(tmp_path, by_database).pipes
+    assert [part.chosen.sink.of(TableName("shop", "orders")).database for part in pipe.parts] == ["east", "west"]
+    (pipe,) = loaded(tmp_path, several(more="merge = true")).pipes
+    assert (pipe.merged, pipe.prefix) == (True, "{source}_")
+    assert "put {source} into it" in refused(tmp_path, several(more='merge = true\nprefix = "x_"'))
+
+
+def test_several_sources_share_topics_only_on_purpose(tmp_path: Path) -> None:
+    assert "may both write to the topic shop_*_generic" in refused(tmp_path, several("bus"))
+    (pipe,) = loaded(tmp_path, several("bus", 'prefix = "{source}."')).pipes
+    assert [part.chosen.kafka.topic for part in pipe.parts] == ["east.${db}_${table}_generic", "west.${db}_${table}_generic"]
+    (pipe,) = loaded(tmp_path, several("bus", "merge = true")).pipes
+    assert [part.chosen.kafka.topic for part in pipe.parts] == ["", ""]
+
+
+def test_a_pipe_that_becomes_several_does_not_leave_its_progress_behind(tmp_path: Path) -> None:
+    (tmp_path / "headrace-state" / "shop").mkdir(parents=True)
+    (tmp_path / "headrace-state" / "shop" / "pipe.json").write_text("{}")
+    message = refused(tmp_path, several(more='prefix = "{source}_"'))
+    assert "its progress is in" in message
+    assert "move that directory" in message
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("shop.*", "shop.orders", True),
+        ("shop.*", "*.orders", True),
+        ("shop.a*", "shop.b*", False),
+        ("shop.*a", "shop.b*", True),
+        ("sho?.x", "shop.?", True),
+        ("shop.[ab]", "shop.a", True),
+        ("shop.x", "shop.xy", False),
+        ("*", "", True),
+    ],
+)
+def test_globs_that_may_match_the_same_name(one: str, other: str, shared: bool) -> None:
+    assert overlap(one, other) is overlap(other, one) is shared
+
+
+def test_pipes_that_share_a_sink_are_apart_by_their_tables(tmp_path: Path) -> None:
+    more = '[pipes.q]\nsource = "a"\nsink = "b"\ninclude = ["db.orders"]'
+    loaded(tmp_path, base(pipe='exclude = ["db.orders"]', more=more))
+    assert "may both write to the table db.q_orders" in refused(tmp_path, base(more=more + '\nprefix = "q_"'))
+    loaded(tmp_path, base(pipe='exclude = ["q_*"]', more=more + '\nprefix = "q_"'))
+    loaded(tmp_path, base(more=more + '\ntables."db.orders" = { target = "other.orders" }'))
+    assert "may both write" in refused(tmp_path, base(pipe='exclude = ["db.users"]', more=more))
+    loaded(tmp_path, base(pipe="enabled = false", more=more))
