@@ -65,10 +65,12 @@ class Handler(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _other_method
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What the standard library refuses (a request that is none), in our form."""
+        """What the standard library refuses (a request that is none), in our form; what was sent is not repeated."""
         status = HTTPStatus(code)
         self.close_connection = True
-        self._send(refusal(Refused(status, message or status.phrase, remedy="send a well-formed request of HTTP/1.1")))
+        # Of a first line that cannot be read, it takes the oldest version, whose answers have no head.
+        self.request_version = self.protocol_version
+        self._send(refusal(Refused(status, status.phrase, remedy="send a well-formed request of HTTP/1.1")))
 
     def _exchange(self) -> None:
         path = urlsplit(self.path).path
