@@ -239,6 +239,7 @@ def test_what_the_package_holds_is_served() -> None:
         served = Served(FakeControl(), server)
         for path, asset in assets.items():
             assert served.ask("GET", path).body == asset.content
+    assert "/grafana.json" in assets
     assert all(path.rpartition(".")[2] != "py" for path in assets)
 
 

@@ -26,6 +26,7 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
 }
 FOLDER: Final = "assets"
+GRAFANA: Final = "grafana.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,10 @@ class Asset:
 
 
 def load_assets() -> Mapping[str, Asset]:
-    """All files, by their paths in URLs: `/app.js`, and `/` for the page itself."""
-    found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(files("headrace.dashboard") / FOLDER, "")}
+    """All files, by their paths in URLs: `/app.js`, and `/` for the page itself; also the dashboard that Grafana can import."""
+    package = files("headrace.dashboard")
+    found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(package / FOLDER, "")}
+    found[f"/{GRAFANA}"] = _asset(GRAFANA, (package / GRAFANA).read_bytes())
     return {**found, **({"/": found["/index.html"]} if "/index.html" in found else {})}
 
 

@@ -6,6 +6,7 @@ never told as 0. Counters count since the process began, as Prometheus expects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -178,4 +179,8 @@ def _escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if isinstance(value, int) else repr(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
