@@ -9,6 +9,7 @@ What a reader knows and a machine does not is said in comments that a page does 
 - `<!-- until: TEXT -->` after a block: a reader goes on when its output shows TEXT. The block's command then keeps running, as in a
   terminal of its own.
 - `<!-- Ctrl-C: WORDS -->`: the reader interrupts the running command that begins with WORDS, which must end well.
+- `<!-- killed: WORDS -->`: the running command that begins with WORDS was killed by the block before.
 - `<!-- not here: REASON -->` before a block: it is not run, for a reason that is printed.
 What still runs at the end of the document is interrupted, and must end well.
 """
@@ -28,14 +29,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_STEP = re.compile(r"^```sh\n(?P<block>.*?)^```$|^<!-- (?P<verb>until|Ctrl-C|not here): (?P<text>.*?) -->$", re.DOTALL | re.MULTILINE)
+_STEP = re.compile(
+    r"^```sh\n(?P<block>.*?)^```$|^<!-- (?P<verb>until|Ctrl-C|killed|not here): (?P<text>.*?) -->$", re.DOTALL | re.MULTILINE
+)
 _HOSTS = ("db.example", "broker", "node1.example")
 _PATIENCE_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A block of commands, or what a reader does: `run`, `start` (go on when `text` is seen), `interrupt` or `pass over`."""
+    """A block of commands, or what a reader does: `run`, `start` (go on when `text` is seen), `Ctrl-C`, `killed` or `pass over`."""
 
     verb: str
     block: str = ""
@@ -56,7 +59,7 @@ def steps_of(document: str) -> list[Step]:
         elif verb == "until":
             steps[-1] = Step("start", steps[-1].block, text)
         else:
-            steps.append(Step("interrupt", text=text))
+            steps.append(Step(verb, text=text))
     return steps
 
 
@@ -81,9 +84,9 @@ class Reader:
             elif step.verb == "start":
                 self.start(step.block, step.text)
             else:
-                self.interrupt(step.text)
+                self.end(step.text, killed=step.verb == "killed")
         for command in list(self.running):
-            self.interrupt(command)
+            self.end(command)
 
     def run(self, block: str) -> None:
         """Run a block in the shell; every command must end well."""
@@ -116,16 +119,17 @@ class Reader:
                 raise Unfit(f"{block.strip()!r} never said {text!r}; code {process.poll()}:\n{log.read_text(errors='replace')}")
             time.sleep(0.1)
 
-    def interrupt(self, words: str) -> None:
-        """What a terminal does on Ctrl-C; the command must end well."""
+    def end(self, words: str, *, killed: bool = False) -> None:
+        """What a terminal does on Ctrl-C, and the command must end well; unless it was killed."""
         command = next((command for command in self.running if command.startswith(words)), None)
         if command is None:
             raise Unfit(f"nothing that begins with {words!r} runs")
         process, log = self.running.pop(command)
-        os.killpg(process.pid, signal.SIGINT)
+        if not killed:
+            os.killpg(process.pid, signal.SIGINT)
         code = process.wait(120)
-        say(f"(Ctrl-C) {command}\n{log.read_text(errors='replace').rstrip()}")
-        if code not in (0, 130):
+        say(f"(ended) {command}\n{log.read_text(errors='replace').rstrip()}")
+        if code != (-signal.SIGKILL if killed else 0):
             raise Unfit(f"{command!r} ended with code {code}")
 
     def leave(self) -> None:
