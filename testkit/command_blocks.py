@@ -174,7 +174,7 @@ def mysql_at_db_example(folder: Path) -> Iterator[None]:
         create_shop(connection, 200, 1_000)
         with connection.cursor() as cursor:
             cursor.execute("CREATE USER repl@'127.0.0.1' IDENTIFIED BY 'secret'")
-            cursor.execute("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO repl@'127.0.0.1'")
+            cursor.execute("GRANT SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO repl@'127.0.0.1'")
         connection.close()
         yield
 
