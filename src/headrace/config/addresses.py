@@ -77,10 +77,12 @@ def check_sink(url: str) -> None:
         parse_target(url)
 
 
-def shown(url: str) -> str:
-    """The address without anything secret."""
+def shown(url: str, mask: str = "") -> str:
+    """The address without anything secret; with a mask, that stands where a password was."""
     if "://" not in url:
         return url
     parts = urlsplit(without_secrets(url)[0])
     account, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{account.partition(':')[0]}{at}{host}"))
+    user, colon, _ = account.partition(":")
+    hidden = f":{mask}" if colon and mask else ""
+    return urlunsplit(parts._replace(netloc=f"{user}{hidden}{at}{host}"))

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.config.addresses import CHDB, SINK_FORMS, SOURCE_FORMS, check_sink, check_source, source_kind, with_password, within
+from headrace.config.catalogue import sink_choices, sink_title, source_title
 from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, TOP, Document, Keys, as_table, dotted, read_words, unknown_key
-from headrace.config.elsewhere import hint_for, sink_section, source_section
+from headrace.config.elsewhere import hint_for
 from headrace.config.problems import Problems
 from headrace.config.resolved import ProcessSettings
 from headrace.config.words import CHOICES_OF_SOURCES, OWN_OF_SOURCES, TOPIC_TABLES, PipeWords, SinkWords, SourceKind, own_fields
 from headrace.errors import DefiniteError
 from headrace.pipes.fields import fields_of
-from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SINK, TABLES, Chosen, Plain, checked
-from headrace.sinks.clickhouse.choices import SinkChoices, TableChoices
+from headrace.pipes.settings_file import KAFKA, REPLAY, SCHEMA_CHANGES, SINK, TABLES, Chosen, Plain, checked
+from headrace.sinks.clickhouse.choices import TableChoices
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -101,7 +102,7 @@ def source_of(document: Document, name: str, raw: Mapping[str, Any], problems: P
     kind = source_kind(url, document.place((*path, "url")))
     own = own_fields(*OWN_OF_SOURCES[kind])
     section, choices = CHOICES_OF_SOURCES.get(kind, ("", {}))
-    known = _known(document, path, {**own, **choices}, raw, problems, source_section(kind))
+    known = _known(document, path, {**own, **choices}, raw, problems, source_title(kind))
     settled = _settled(document, path, known, problems)
     words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     whole = _whole_address(document, path, url, words)
@@ -121,7 +122,8 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
     own = fields_of(SinkWords)
     url = _url(document, path, raw, SINK_FORMS)
     section = _section_of_sink(url)
-    known = _known(document, path, {**own, **_choices_of_sink(section)}, raw, problems, sink_section(section))
+    tables = {TABLES: None} if section == SINK else {}
+    known = _known(document, path, {**own, **sink_choices(section), **tables}, raw, problems, sink_title(section))
     settled = _settled(document, path, known, problems)
     words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     whole = _whole_address(document, path, url, words)
@@ -247,13 +249,6 @@ def _section_of_sink(url: str) -> str:
     if not url.startswith(("clickhouse://", "clickhouses://", CHDB)):
         return ""
     return SINK
-
-
-def _choices_of_sink(section: str) -> Mapping[str, Any]:
-    if section == SINK:
-        of_sink = {name: one for name, one in fields_of(SinkChoices).items() if name != "all_tables"}
-        return {**fields_of(TableChoices), **of_sink}
-    return fields_of(PLAIN_SECTIONS[section]) if section else {}
 
 
 def _unknown_at_top(document: Document, name: str) -> DefiniteError:

@@ -39,13 +39,13 @@ def setting_rows() -> Iterator[Row]:
     yield from _table_rows()
     for section, choices in PLAIN_SECTIONS.items():
         later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
-        yield from (_row(section, one, one.name in later) for one in fields_of(choices).values())
+        yield from (row(section, one, one.name in later) for one in fields_of(choices).values())
 
 
 def _table_rows() -> Iterator[Row]:
     of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
     for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
-        yield from (_row(section, one, one.name in CHANGEABLE) for one in fields)
+        yield from (row(section, one, one.name in CHANGEABLE) for one in fields)
     for kind in ChangeKind:
         values = ", ".join(f"`{policy}`" for policy in allowed_for(kind))
         yield Row(SCHEMA_CHANGES, kind.value, values, json.dumps(SchemaPolicy().of(kind)), "", True)
@@ -54,22 +54,28 @@ def _table_rows() -> Iterator[Row]:
 
 def markdown(page: str = TABLES_PAGE) -> str:
     """The settings that a page of the documents is about, as tables, between the marks that a test looks for."""
-    rows = [row for row in setting_rows() if PAGES.get(row.section, TABLES_PAGE) == page]
-    sections = dict.fromkeys(row.section for row in rows)
-    parts = [_table(section, (row for row in rows if row.section == section)) for section in sections]
+    rows = [one for one in setting_rows() if PAGES.get(one.section, TABLES_PAGE) == page]
+    sections = dict.fromkeys(one.section for one in rows)
+    parts = [_titled(section, (one for one in rows if one.section == section)) for section in sections]
     return "\n\n".join([BEGIN, *parts, END]) + "\n"
 
 
-def _table(section: str, rows: Iterable[Row]) -> str:
+def _titled(section: str, rows: Iterable[Row]) -> str:
     title = " and ".join(f"`[{one}]`" for one in section.split(" and "))
-    lines = [f"**{title}**", "", "| setting | values | default | meaning |", "|---|---|---|---|"]
-    for row in rows:
-        cells = (f"`{row.name}`{' ↻' if row.later else ''}", row.values, f"`{row.default}`" if row.default else "", row.text)
+    return f"**{title}**\n\n{table(rows)}"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Settings as a table of Markdown."""
+    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    for one in rows:
+        cells = (f"`{one.name}`{' ↻' if one.later else ''}", one.values, f"`{one.default}`" if one.default else "", one.text)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def _row(section: str, one: Field, later: bool) -> Row:
+def row(section: str, one: Field, later: bool) -> Row:
+    """A field of a class as a setting."""
     return Row(section, one.name, _values(one.kind), _default(one), one.text, later)
 
 

@@ -19,10 +19,10 @@ def to_toml(settings: Plain) -> str:
 
 def _lines(table: Plain, path: tuple[str, ...]) -> Iterator[str]:
     if path and (not table or any(not _is_section(path, name, value) for name, value in table.items())):
-        yield f"[{'.'.join(map(_key, path))}]"
+        yield f"[{'.'.join(map(toml_key, path))}]"
     for name, value in table.items():
         if not _is_section(path, name, value):
-            yield f"{_key(name)} = {_value(value)}"
+            yield f"{toml_key(name)} = {toml_value(value)}"
     for name, value in table.items():
         if _is_section(path, name, value):
             yield from _lines(value, (*path, name))
@@ -33,19 +33,21 @@ def _is_section(path: tuple[str, ...], name: str, value: Any) -> bool:
     return isinstance(value, dict) and (not path or (path == ("sink",) and name == "tables") or path == ("sink", "tables"))
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """A name, quoted where TOML needs it."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_key(name)} = {_value(one)}' for name, one in value.items())} }}" if value else "{}"
+        return f"{{ {', '.join(f'{toml_key(name)} = {toml_value(one)}' for name, one in value.items())} }}" if value else "{}"
     return repr(value)
 
 

@@ -1,0 +1,58 @@
+"""`headrace config check|show|schema`, `headrace convert`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headrace.cli.flags import OK, Verbs, add_command
+
+_FILE = "headrace.toml"
+
+
+def add(verbs: Verbs) -> None:
+    text = "look at a file of pipes: whether it is right, how it is understood, its schema for editors"
+    command = verbs.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
+    inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    checking = add_command(inner, check, "check", "tell everything that is wrong with a file, without asking any server")
+    _add_file(checking)
+    showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
+    _add_file(showing)
+    showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
+    add_command(inner, schema, "schema", "print the JSON schema of headrace.toml, for editors")
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", nargs="?", default=_FILE, metavar="FILE", help="the file (%(default)s)")
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="only this pipe, and what it needs; may be repeated")
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Load the file, and say what it came to."""
+    from headrace.config import load
+    from headrace.config.showing import summary
+
+    configuration = load(Path(arguments.file), arguments.pipe)
+    print(summary(configuration))
+    count = len(configuration.pipes)
+    print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
+    return OK
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the file with references followed and secrets masked."""
+    from headrace.config.loading import read_document
+    from headrace.config.resolving import resolve
+    from headrace.config.showing import show as shown
+
+    document = read_document(Path(arguments.file))
+    print(shown(document, resolve(document, arguments.pipe), defaults=arguments.defaults), end="")
+    return OK
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the schema."""
+    from headrace.config.schema import schema_text
+
+    print(schema_text(), end="")
+    return OK
