@@ -8,11 +8,12 @@ from pathlib import Path
 
 from bench.contenders.base import Stopwatch, Window
 from headrace.errors import DefiniteError
+from headrace.pipes.progress import ProgressView
 
 WATCH_PAUSE_S = 0.005
 
 
-class Flow:
+class Flow(ProgressView):
     """A pipe's view that only keeps the time."""
 
     def __init__(self, expected: int) -> None:

@@ -40,6 +40,8 @@ class Waits:
 
     ending: bool = False
     """Whether the pipe was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
+    pipe: str = ""
+    """What the pipe is called, where a process runs several."""
     _reason: str = ""
     _since: float = 0.0
     _heard: float = -_HEARD_S
@@ -69,15 +71,25 @@ class Waits:
 _waits: ContextVar[Waits] = ContextVar("headrace-waits", default=Waits())  # noqa: B039  (one for whoever has none of their own)
 
 
+_named: dict[str, Waits] = {}
+
+
 def waits() -> Waits:
     """Those of the pipe that this thread works for."""
     return _waits.get()
+
+
+def waits_of(pipe: str) -> Waits:
+    """Those of a pipe that runs in this process; of one that does not, this thread's."""
+    return _named.get(pipe) or waits()
 
 
 @contextmanager
 def own_waits(mine: Waits) -> Iterator[None]:
     """Inside, and in threads started from there with `in_context`, these count."""
     token = _waits.set(mine)
+    if mine.pipe:
+        _named[mine.pipe] = mine
     try:
         yield
     finally:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import ensure_compiled
-from headrace.pipes.endpoints import is_kafka, open_any_sink
+from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_any_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, Chosen
+from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.offline import parse_directory
 from headrace.sources.mysql.selection import Selection
@@ -106,6 +107,48 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
 
             pipe = Pipe(parse_mysql_url(spec.source), *parts)
         yield BuiltPipe(pipe, named.is_lost)
+
+
+def workers_import(spec: PipeSpec) -> tuple[str, ...]:
+    """What the pipe's tasks need: modules that are at hand in workers from their start, where several pipes share them."""
+    if is_cql(spec.source):
+        source: tuple[str, ...] = ("headrace.sources.scylla.reader", "headrace.sources.scylla.snapshot")
+    elif is_kafka(spec.source):
+        source = ("headrace.sources.debezium.reader", "headrace.sources.debezium.fetching", "headrace.spark.records")
+    else:
+        source = ("headrace.sources.mysql.source",)
+    return (*source, "headrace.sinks.kafka.sink") if is_kafka(spec.sink) else (*source, "headrace.sinks.clickhouse.sink")
+
+
+def spark_needs(spec: PipeSpec) -> dict[str, str]:
+    """Settings that Spark must be started with for the pipe."""
+    if not is_kafka(spec.source):
+        return {}
+    from headrace.spark.connector import kafka_settings
+
+    return kafka_settings(spec.topics.jars)
+
+
+def shown_source(source: str) -> str:
+    """A source's address without its secrets."""
+    if source.startswith(OFFLINE):
+        return source
+    if is_kafka(source):
+        from headrace.kafka.address import parse_kafka_url
+
+        return str(parse_kafka_url(source))
+    return str(parse_cql_url(source) if is_cql(source) else parse_mysql_url(source))
+
+
+def shown_sink(sink: str) -> str:
+    """A sink's address without its secrets."""
+    if is_kafka(sink):
+        from headrace.kafka.address import parse_kafka_url
+
+        return str(parse_kafka_url(sink))
+    if is_cql(sink):
+        return str(parse_cql_url(sink))
+    return str(parse_target(sink)) if sink.startswith(CLICKHOUSE) else sink
 
 
 def database_of(source: str) -> str:

@@ -69,6 +69,9 @@ class Follower:
         decision = Decision(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
         intent = decision.intent()
         self.executor.carry_out(intent)
+        for entry in intent.entries:
+            told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
+            self.view.schema_change(entry.source_table, shortened(entry.statement), told)
         for note in decision.notes:
             self.view.note(f"{note}: {shortened(query.statement)}")
 

@@ -25,6 +25,7 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
+from headrace.pipes.targets import targets_of
 from headrace.retry import retrying
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -62,6 +63,7 @@ class OfflinePipe(FollowingPipe):
         streaming = self._streaming(directory, state, history)
         streaming.reporter.begin(streaming.reached, is_new=is_new)
         directory.clear_scratch()
+        self._view.tables(targets_of(self._targets, streaming.written_tables))
         self._begin(directory, state, f"replicating log files in {self._path} up to {log.end}")
 
         def ended() -> bool:

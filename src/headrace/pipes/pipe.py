@@ -26,6 +26,7 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
+from headrace.pipes.targets import targets_of
 from headrace.retry import retrying
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.connection import MySQLAddress, connect
@@ -61,6 +62,7 @@ class Pipe(FollowingPipe):
             parts.streaming.reporter.begin(parts.streaming.reached, is_new=opened.is_new)
         finally:
             connection.close()
+        self._view.tables(targets_of(self._targets, parts.streaming.written_tables))
         tables = len(opened.state.tables)
         self._begin(directory, opened.state, f"replicating {tables} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()

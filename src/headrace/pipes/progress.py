@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
@@ -19,10 +20,33 @@ _RATE_WINDOW_S = 3.0
 _LINE_EVERY_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a batch brought of one table."""
+
+    table: str
+    changes: int
+    bytes: int
+    newest_us: int
+    """When its newest change was committed, microseconds since 1970; 0 if nobody knows."""
+
+
 class ProgressView(Protocol):
-    """What a pipe reports to."""
+    """What a pipe reports to. What a view has no use for it need not have: heirs get methods that do nothing."""
 
     def note(self, message: str) -> None: ...
+
+    def tables(self, targets: Mapping[str, str]) -> None:
+        """The pipe's tables and what they are called in the sink; told at the start, and when there are others."""
+        return
+
+    def written(self, tables: Sequence[Written]) -> None:
+        """What a batch brought, told before `batch`."""
+        return
+
+    def schema_change(self, table: str, statement: str, outcome: str) -> None:
+        """A statement changed a table of the source, and this became of it."""
+        return
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         """Rows expected per table, and rows already there from an earlier run."""
@@ -43,7 +67,7 @@ def choose_view() -> ProgressView:
     return TerminalView() if sys.stderr.isatty() else LogView()
 
 
-class _Rate:
+class Rate:
     """Changes per second over the last few seconds."""
 
     def __init__(self) -> None:
@@ -51,8 +75,11 @@ class _Rate:
         self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]
 
     def add(self, changes: int) -> float:
-        now = time.monotonic()
         self.total += changes
+        return self.now()
+
+    def now(self) -> float:
+        now = time.monotonic()
         self._samples.append((now, self.total))
         while len(self._samples) > 2 and self._samples[0][0] < now - _RATE_WINDOW_S:
             self._samples.pop(0)
@@ -60,11 +87,11 @@ class _Rate:
         return (self.total - before) / max(now - then, 1e-3)
 
 
-class LogView:
+class LogView(ProgressView):
     """Plain lines."""
 
     def __init__(self) -> None:
-        self._rate = _Rate()
+        self._rate = Rate()
         self._last_line = 0.0
 
     def note(self, message: str) -> None:
@@ -94,7 +121,7 @@ class LogView:
         log.info("stream: ended after %d changes", self._rate.total)
 
 
-class TerminalView:
+class TerminalView(ProgressView):
     """A bar per table during the snapshot, then one line that is rewritten."""
 
     def __init__(self) -> None:
@@ -102,7 +129,7 @@ class TerminalView:
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._line: Live | None = None
-        self._rate = _Rate()
+        self._rate = Rate()
         self._said, self._waited = "", False
 
     def note(self, message: str) -> None:

@@ -9,19 +9,32 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
 from headrace.errors import TransientError
+from headrace.pipes.progress import Written
 from headrace.retry import in_context, retrying
 from headrace.sinks.base import Books, Progress
+from headrace.spark.tasks import Report
 
 log = logging.getLogger("headrace")
 
 BEAT_S = 10.0
 _NAMESAKE_S = 60.0
+
+
+def written_in(reports: Iterable[Report], kind: str = "changes") -> list[Written]:
+    """What a batch's tasks wrote, table by table."""
+    found: dict[str, Written] = {}
+    for one in reports:
+        if one.kind == kind:
+            before = found.get(one.subject, Written(one.subject, 0, 0, 0))
+            newest = max(before.newest_us, one.commit_ts)
+            found[one.subject] = Written(one.subject, before.changes + one.changes, before.bytes + one.bytes, newest)
+    return list(found.values())
 
 
 class Place(Protocol):

@@ -32,11 +32,16 @@ class RunnablePipe(ABC):
 
     def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
-        self._stop, self._waits = threading.Event(), Waits()
+        self._stop, self._waits = threading.Event(), Waits(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
         self.spark: SparkHost = OwnSpark()
         """Where the pipe gets its Spark session from."""
+
+    @property
+    def waits(self) -> Waits:
+        """What it waits for."""
+        return self._waits
 
     def stop(self) -> None:
         """Ask the pipe to end after what it is doing; safe in a signal handler."""
@@ -82,7 +87,7 @@ class RunnablePipe(ABC):
         try:
             with lent as session:
                 try:
-                    directory.note_helper(java_pid(session))
+                    directory.note_helper(java_pid(session), shared=self.spark.is_shared)
                     yield session
                 finally:
                     self._view.close()

@@ -186,9 +186,13 @@ class StateDirectory:
             self._lock.close()
             self._lock = None
 
-    def note_helper(self, pid: int) -> None:
-        """Remember the process that works for us and may outlive us by a moment (Spark's Java part)."""
-        replace_json(self.path / "helper.json", {"pid": pid, "started": _started(pid)})
+    def note_helper(self, pid: int, *, shared: bool = False) -> None:
+        """Remember the process that works for us and may outlive us by a moment (Spark's Java part).
+
+        `shared`: it works for other pipes of this process, too, and goes on when this one ends.
+        """
+        owner = {"owner": os.getpid(), "owner_started": _started(os.getpid())} if shared else {}
+        replace_json(self.path / "helper.json", {"pid": pid, "started": _started(pid), **owner})
 
     def clear_scratch(self) -> None:
         """Remove what an earlier run left and no run needs: a killed one cannot tidy up, and its mirror of the log may be large."""
@@ -227,6 +231,9 @@ class StateDirectory:
         if not file.exists():
             return
         helper = read_json(file)
+        if helper.get("owner") == os.getpid() and helper.get("owner_started") == _started(os.getpid()):
+            # It is ours still, and what it did for the pipe was waited for when the pipe ended.
+            return
         while _started(helper["pid"]) == helper["started"] != "":
             if time.monotonic() > deadline:
                 raise DefiniteError(

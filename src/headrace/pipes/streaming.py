@@ -14,10 +14,10 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
 from headrace.pipes.opening import read_as, selection_of, shown_now
 from headrace.pipes.progress import ProgressView
-from headrace.pipes.reporting import Reporter
+from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.targets import Targets
+from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
 from headrace.sources.base import Source
 from headrace.sources.mysql.connection import MySQLAddress
@@ -64,6 +64,12 @@ class Streaming:
         finally:
             stream.stop()
         self.view.note(f"stopped at {self.reached}")
+
+    @property
+    def written_tables(self) -> list[TableSchema]:
+        """The pipe's tables as the sink gets to see them; without those that wait to be read again, whose targets may be gone."""
+        tables = [table for name, table in self.state.tables.items() if name not in self.state.waiting]
+        return [shown_now(table.schema, self.state, self.settings) for table in tables]
 
     def copying_task(self) -> Task:
         """A task that reads tables as they are defined now."""
@@ -118,6 +124,7 @@ class Streaming:
                 query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
                 left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
                 self.follower.follow(query, position, left_out)
+                self.view.tables(targets_of(self.targets, self.written_tables))
         ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
@@ -126,4 +133,5 @@ class Streaming:
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
+        self.view.written(written_in(reports))
         self.view.batch(changes, lag_s, str(self.reached))

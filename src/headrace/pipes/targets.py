@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.local_books import LocalBooks
 from headrace.sinks.base import Books, Needs, Sink
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.following import Step
 
 
@@ -70,3 +71,12 @@ class Targets:
     def expect(self, schemas: Iterable[TableSchema]) -> None:
         """From now on tasks write these tables."""
         self.sink = self.sink.expecting(schemas)
+
+
+def targets_of(targets: Targets, schemas: Iterable[TableSchema]) -> dict[str, str]:
+    """The tables by the source's names, with what they are called in the sink; empty where it has other things than tables."""
+    sink = targets.sink
+    if not isinstance(sink, ClickHouseSink):
+        return {str(schema.name): "" for schema in schemas}
+    layouts = {str(schema.name): sink.layout(schema) for schema in schemas}
+    return {name: f"{layout.database}.{layout.table}" for name, layout in layouts.items()}

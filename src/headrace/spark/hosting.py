@@ -1,19 +1,37 @@
-"""Where a pipe gets its Spark session from: one of its own, or a share of one that several pipes of a process use."""
+"""Where a pipe gets its Spark session from: one of its own, or a share of one that several pipes of a process use.
+
+Invariant of the shared one: what a pipe registers or sets in its session is seen by no other pipe, its jobs have a pool of their own, and its
+end stops nothing of the others. When the Java process dies, every pipe has a passing error, and the first that comes again starts a new one.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.spark.session import start_session, warm_workers
+from headrace.spark.stream import spark_lost
+
+log = logging.getLogger("headrace")
+
+_FAIR = {"spark.scheduler.mode": "FAIR"}
+"""Tasks of a pipe's large batch take turns with those of others, instead of going first."""
 
 
 class SparkHost(Protocol):
     """Lends sessions."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether Spark's Java process goes on when a pipe has ended."""
 
     def session(
         self, master: str, directory: Path, *, spark_log: bool, preload: Sequence[str], more: Mapping[str, str] | None
@@ -23,6 +41,8 @@ class SparkHost(Protocol):
 
 class OwnSpark:
     """A session for one pipe, which ends with it."""
+
+    is_shared = False
 
     @contextmanager
     def session(
@@ -34,3 +54,68 @@ class OwnSpark:
             yield session
         finally:
             session.stop()
+
+
+class SharedSpark:
+    """One Java process for all pipes of this process, started with the first need. Safe for threads."""
+
+    is_shared = True
+
+    def __init__(
+        self, master: str, directory: Path, *, spark_log: bool = False, preload: Sequence[str] = (), more: Mapping[str, str] | None = None
+    ) -> None:
+        """`preload` and `more` are for all pipes that may come: what workers import, and jars, are fixed when the process starts."""
+        self._master, self._directory, self._spark_log = master, directory, spark_log
+        self._preload, self._more = tuple(dict.fromkeys(preload)), {**_FAIR, **(more or {})}
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    @contextmanager
+    def session(
+        self, master: str, directory: Path, *, spark_log: bool, preload: Sequence[str], more: Mapping[str, str] | None
+    ) -> Iterator[SparkSession]:
+        del master, directory, spark_log, more
+        with self._lock:
+            shared = self._running(preload)
+            try:
+                session = shared.newSession()
+            except Py4JError as error:
+                raise spark_lost() from error
+        yield session
+
+    def close(self) -> None:
+        """End the Java process; no pipe uses it any more."""
+        with self._lock:
+            if self._session is not None:
+                with suppress(Py4JError, OSError):
+                    self._session.stop()
+                self._forget()
+
+    @property
+    def pid(self) -> int:
+        """The Java process; 0 if none runs."""
+        process = getattr(SparkContext._gateway, "proc", None)
+        return process.pid if self._session is not None and process is not None and process.poll() is None else 0
+
+    def _running(self, preload: Sequence[str]) -> SparkSession:
+        if self._session is not None and not self.pid:
+            log.warning("Spark's Java process has gone; another one is started")
+            self._forget()
+        if self._session is None:
+            wanted = tuple(dict.fromkeys((*self._preload, *preload)))
+            self._session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=wanted, more=self._more)
+            warm_workers(self._session)
+        return self._session
+
+    def _forget(self) -> None:
+        """Have pyspark forget a Java process, which it would otherwise go on talking to."""
+        gateway, self._session = SparkContext._gateway, None
+        if gateway is not None:
+            with suppress(Py4JError, OSError):
+                gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.stdin.close()
+            process.wait(30)
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = None

@@ -1,7 +1,8 @@
 """What our code says in Spark's processes, brought to the driver's log.
 
 Workers and the source's process write to the standard error of Spark's JVM. It is a pipe here: marked lines are ours and go to the log
-(a relay that waits for its server must be heard); the rest is Spark's own chatter and is shown only if asked for.
+(a relay that waits for its server must be heard); the rest is Spark's own chatter and is shown only if asked for. Several pipes may share
+the JVM: a marked line names the pipe that it is about.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import quote, unquote
 
-from headrace.retry import WAITING, in_context, waits
+from headrace.retry import WAITING, in_context, own_waits, waits, waits_of
 
 _MARK: Final = "headrace-log "
 
@@ -24,14 +26,21 @@ log = logging.getLogger("headrace")
 class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes marked lines to standard error."""
 
+    pipe = ""
 
-def mark_log() -> None:
-    """Make this process, one of Spark's, write our log so that the driver knows it. Once is enough."""
-    if not any(isinstance(handler, _Marked) for handler in log.handlers):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {record.getMessage()}"
+
+
+def mark_log(pipe: str | None = None) -> None:
+    """Make this process, one of Spark's, write our log so that the driver knows it, and from now on for a pipe (None: as before)."""
+    handler = next((handler for handler in log.handlers if isinstance(handler, _Marked)), None)
+    if handler is None:
         handler = _Marked(sys.stderr)
-        handler.setFormatter(logging.Formatter(_MARK + "%(levelname)s %(message)s"))
         log.handlers[:] = [handler]
         log.propagate = False
+    if pipe is not None:
+        handler.pipe = pipe
 
 
 @contextmanager
@@ -53,9 +62,10 @@ def _forward(reading: int, show_all: bool) -> None:
     with os.fdopen(reading, "r", errors="replace") as lines:
         for line in lines:
             if line.startswith(_MARK):
-                level, _, message = line.removeprefix(_MARK).rstrip("\n").partition(" ")
-                if message.startswith(WAITING):
-                    waits().note(message.removeprefix(WAITING))
-                log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
+                level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
+                with own_waits(waits_of(unquote(pipe.removesuffix("/")))):
+                    if message.startswith(WAITING):
+                        waits().note(message.removeprefix(WAITING))
+                    log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
             elif show_all:
                 sys.stderr.write(line)

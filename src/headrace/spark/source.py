@@ -21,7 +21,7 @@ from headrace.spark.logs import mark_log
 FORMAT = "headrace_addresses"
 
 
-def address_format(source: Source) -> type[DataSource]:
+def address_format(source: Source, pipe: str = "") -> type[DataSource]:
     """A data source class bound to `source`; settings travel inside the class, so no password becomes a Spark option."""
 
     class Addresses(DataSource):
@@ -34,7 +34,7 @@ def address_format(source: Source) -> type[DataSource]:
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             del schema
-            return AddressReader(source)
+            return AddressReader(source, pipe)
 
     return Addresses
 
@@ -42,15 +42,16 @@ def address_format(source: Source) -> type[DataSource]:
 class PlannedReader(DataSourceStreamReader):
     """Spark's reader over our planner, which is made on first use. What a partition's work becomes is the heirs' business."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, pipe: str = "") -> None:
         self._source: Source | None = source
+        self._pipe = pipe
         self._made: Planner | None = None
 
     @property
     def _planner(self) -> Planner:
         if self._made is None:
             assert self._source is not None
-            mark_log()
+            mark_log(self._pipe)
             self._made = self._source.planner()
         return self._made
 

@@ -7,16 +7,20 @@ before leads to the same batch again, never to a gap.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from py4j.protocol import Py4JError
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
@@ -27,6 +31,7 @@ from headrace.retry import in_context, waits
 from headrace.sources.base import Source, Work
 from headrace.spark.checkpoint import is_committed
 from headrace.spark.faults import decode
+from headrace.spark.logs import mark_log
 from headrace.spark.source import FORMAT, address_format
 from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
 
@@ -34,12 +39,39 @@ Over = Callable[[Job], list[Report]]
 """Runs a task over the works of a batch."""
 STOP_PATIENCE_S = 30.0
 COMMIT_PATIENCE_S = 10.0
+_LOOK_S = 1.0
+"""How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
+_KILLED_WITHIN_S = 3.0
+"""Spark ends the Python process of a task that was cancelled after two seconds."""
+_POOL = "spark.scheduler.pool"
 _LATE = "Python worker failed to connect back"
 """What Spark says of it."""
+_GONE = (
+    "Python worker exited unexpectedly",
+    "Python worker process terminated",
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+    "Cannot call methods on a stopped SparkContext",
+    "ExecutorLostFailure",
+    "java.io.EOFException",
+    "Broken pipe",
+    "Connection reset",
+)
+"""What Spark says when one of its processes is gone that worked for us."""
+
+log = logging.getLogger("headrace")
 
 
 class WorkersLate(TransientError):
     """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
+
+
+class SparkLost(TransientError):
+    """A process of Spark's has ended under the pipe: killed, or out of memory. What was under way is done again."""
+
+
+def spark_lost(what: str = "Spark's Java process has ended") -> SparkLost:
+    return SparkLost(what, hint="start again, where that is not done anyway; if this comes back, see whether the machine has memory enough")
 
 
 class _StopRequested(Exception):
@@ -56,21 +88,31 @@ class BatchStream:
         self._checkpoint, self._done = checkpoint, -1
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
-        self._query: StreamingQuery = (
-            frame.writeStream.foreachBatch(in_context(self._batch))
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
+        self._failed, self._next_look = threading.Event(), 0.0
+        enter_pool(self._context)
+        try:
+            self._query: StreamingQuery = (
+                frame.writeStream.foreachBatch(in_context(self._batch))
+                .option("checkpointLocation", str(checkpoint))
+                .trigger(processingTime="0 seconds")
+                .start()
+            )
+        except (PySparkException, Py4JError) as error:
+            raise self._translated(error) from error
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of the stream; True if it has ended. Raises what ended it."""
+        if not self._failed.wait(timeout_s) and time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + _LOOK_S
         try:
-            ended = bool(self._query.awaitTermination(cast(int, timeout_s)))
+            ended = bool(self._query.awaitTermination(cast(int, timeout_s if self._failed.is_set() else 0.001)))
         except StreamingQueryException as error:
             if self._stopping:
                 return True
             raise self._failure or self._translated(error) from error
+        except Py4JError as error:
+            raise self._failure or spark_failure(error) from error
         if ended and self._failure is not None:
             raise self._failure
         return ended
@@ -82,9 +124,11 @@ class BatchStream:
         while not self._working.acquire(timeout=0.2):
             if waits().current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
                 # A batch that is not done is done again, by the same bytes, at the next start.
-                self._cancelled = True
-                self._context.cancelJobGroup(str(self._query.runId))
+                self._cancel()
         self._working.release()
+        if self._cancelled:
+            # What its tasks still write must not meet what a next run of the pipe does.
+            time.sleep(_KILLED_WITHIN_S)
         try:
             self._await_commit()
             self._query.stop()
@@ -95,6 +139,14 @@ class BatchStream:
         if self._failure is not None:
             # The batch under way failed: asking to stop does not make that well.
             raise self._failure
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        try:
+            self._context.cancelJobGroup(str(self._query.runId))
+        except Py4JError as error:
+            # Then nothing runs any more, either.
+            log.debug("the batch cannot be cancelled: %s", error)
 
     def _await_commit(self) -> None:
         """Give Spark the moment that it needs to checkpoint the last batch: what is done need not be done again."""
@@ -124,6 +176,7 @@ class BatchStream:
                 if self._cancelled or (self._stopping and isinstance(error, TransientError)):
                     raise _StopRequested from error
                 self._failure = error
+                self._failed.set()
                 raise
 
 
@@ -134,8 +187,11 @@ class AddressStream(BatchStream):
     """
 
     def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
-        session.dataSource.register(address_format(source))
-        addresses = session.readStream.format(FORMAT).load()
+        try:
+            session.dataSource.register(address_format(source, waits().pipe))
+            addresses = session.readStream.format(FORMAT).load()
+        except (PySparkException, Py4JError) as error:
+            raise spark_failure(error) from error
         super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
 
 
@@ -164,6 +220,7 @@ def run_works(
 
     def run(work: Work) -> list[Report]:
         session.sparkContext.setJobGroup(group, "headrace works")
+        enter_pool(session.sparkContext)
         # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
         return run_task(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
 
@@ -185,10 +242,32 @@ def run_works(
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class _OfPipe:
+    """A job whose log lines name its pipe. Picklable."""
+
+    job: Job
+    pipe: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark_log(self.pipe)
+        return self.job(batches)
+
+
+def enter_pool(context: SparkContext) -> None:
+    """Let jobs of this thread, and of a stream that it starts, take turns with those of other pipes."""
+    pipe = waits().pipe
+    if pipe:
+        try:
+            context.setLocalProperty(_POOL, pipe)
+        except Py4JError as error:
+            raise spark_failure(error) from error
+
+
 def run_task(frame: DataFrame, task: Job) -> list[Report]:
     """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
-        rows = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+        rows = frame.mapInArrow(_OfPipe(task, waits().pipe), REPORT_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
         raise spark_failure(error) from error
     return [Report(*row) for row in rows]
@@ -196,7 +275,12 @@ def run_task(frame: DataFrame, task: Job) -> list[Report]:
 
 def spark_failure(error: Exception) -> HeadraceError:
     """The error of ours that Spark carried, or one that says what Spark says."""
-    carried = decode(str(error))
-    if carried is None and _LATE in str(error):
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return spark_lost()
+    text = str(error)
+    carried = decode(text)
+    if carried is None and _LATE in text:
         return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
+    if carried is None and any(words in text for words in _GONE):
+        return spark_lost("a process of Spark's that worked for the pipe has ended")
     return carried or DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -54,6 +54,8 @@ class Evolution:
     wanted: Callable[[TableName], bool]
     note: Callable[[str], None]
     descriptions: Descriptions
+    changed: Callable[[str, str, str], None] = lambda *_: None
+    """Hears of each table that changed, how, and what became of it."""
 
     def take_up(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
@@ -93,6 +95,7 @@ class Evolution:
     def _record(self, one: Truncation, text: str, outcome: str) -> None:
         entry = LedgerEntry(self.pipe, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, "")
         retrying(functools.partial(self.targets.sink.altering().record, [entry]))
+        self.changed(str(one.table), text, outcome)
         self.note(text)
 
     def _take_up(self, found: Found) -> bool:
@@ -159,6 +162,7 @@ class Evolution:
             "entry": entry.to_json(),
         }
         self._finish(intent)
+        self.changed(str(name), text, outcome)
         self.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
 
     def _finish(self, intent: dict[str, Any]) -> None:

@@ -29,11 +29,11 @@ from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import settings_of, take_settings
-from headrace.pipes.reporting import Reporter
+from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.running import ChangePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.targets import Targets
+from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import pause, retrying, waits
 from headrace.sinks.clickhouse.keeping import KeptValues
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -110,6 +110,7 @@ class DebeziumPipe(ChangePipe):
         check_offsets(batches.reached, now, batches.notes.topics, self._address)
         batches.notes.note_topics(dict(now.ids))
         batches.reporter.begin(batches.reached, is_new=is_new)
+        self._view.tables(targets_of(self._targets, batches.shown().values()))
         self._begin(directory, state, f"replicating {len(now.high.offsets)} topics from {self._address}")
         directory.clear_scratch()
 
@@ -184,6 +185,7 @@ class DebeziumPipe(ChangePipe):
             settings.selection,
             self._view.note,
             descriptions,
+            self._view.schema_change,
         )
         committed = committed_offset(directory.checkpoint)
         reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
@@ -321,6 +323,8 @@ class Batches:
                 return reports
             if found and not self.evolution.take_up(found):
                 break
+            if found:
+                self.view.tables(targets_of(self.targets, self.shown().values()))
         raise DefiniteError(
             f"records of table {found[0].schema.name} are not read by what is known of it",
             place=f"{found[0].topic}[{found[0].partition}]@{found[0].offset}",
@@ -347,6 +351,7 @@ class Batches:
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
+        self.view.written(written_in(written))
         self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, _summary(self.reached))
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)

@@ -43,6 +43,8 @@ class Definitions:
     say: Callable[[str], None]
     came: set[TableName] = field(default_factory=set)
     """Chosen tables that have a log and are not replicated yet."""
+    changed: Callable[[str, str, str], None] = lambda *_: None
+    """Hears of each table that changed, how, and what became of it."""
     outdated: bool = False
     """Whether what the planner was told of logs (how long their rows live) is not true any more."""
     _version: UUID | None = None
@@ -100,6 +102,7 @@ class Definitions:
     def _alter(self, old: CqlTable, new: CqlTable) -> None:
         self.say(f"table {new.name}: {difference(old, new)}")
         retrying(lambda: self.sink.alter(old, new))
+        self.changed(str(new.name), difference(old, new), "applied")
 
 
 def difference(old: CqlTable, new: CqlTable) -> str:

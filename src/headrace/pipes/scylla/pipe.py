@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import settings_of, take_settings
-from headrace.pipes.reporting import Reporter
+from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.scylla.beginning import Beginning, parse_start
 from headrace.pipes.scylla.copies import Copies
@@ -143,6 +143,7 @@ class ScyllaPipe(RunnablePipe):
     def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState) -> Batches:
         notes = Notes.load(directory.path)
         definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
+        definitions.changed = self._view.schema_change
         committed = committed_offset(directory.checkpoint)
         reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
         copier = self._copier(directory, notes)
@@ -179,6 +180,7 @@ class ScyllaPipe(RunnablePipe):
         notes.save()
         batches.definitions.follow(again=True)
         batches.definitions.came.clear()
+        self._view.tables({str(name): "" for name in notes.tables})
 
     def _chosen(self, session: CqlSession, notes: Notes) -> tuple[TableName, ...]:
         chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=_START_PATIENCE_S)
@@ -321,6 +323,7 @@ class Batches:
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
+        self.view.written(written_in(written))
         self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, str(self.reached))
 
 

@@ -1,0 +1,104 @@
+"""`headrace run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.ending import stop_on_signals
+from headrace.cli.flags import FAILED, OK, Verbs, add_command
+from headrace.errors import DefiniteError
+
+if TYPE_CHECKING:
+    from headrace.config.resolved import Configuration
+    from headrace.service.supervisor import Supervisor
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C ends them in order")
+    command.add_argument(
+        "file", nargs="?", default="headrace.toml", metavar="FILE", help="the file of pipes (%(default)s; mypipe's and Debezium's, too)"
+    )
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="run only this one; may be repeated (all)")
+    command.add_argument("--once", action="store_true", help="end when all pipes have caught up with where their logs stood at the start")
+    command.add_argument("--master", default="", help="Spark master (what the file says, or local[2])")
+    command.add_argument(
+        "--listen", default=None, metavar="HOST:PORT", help="where the dashboard is served; empty: nowhere (what the file says)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run pipes until they are done, or asked to end; 2 if one failed and none is left."""
+    from headrace.config.loading import load
+    from headrace.dashboard.server import serve
+    from headrace.service.control_file import new_token, published
+    from headrace.service.log_lines import name_pipes
+    from headrace.service.presence import alone
+    from headrace.service.supervisor import Supervisor
+
+    configuration = _asked_for(load(Path(arguments.file), arguments.pipe), arguments)
+    _check_some(configuration)
+    # State, relays and sockets are nobody else's business, whoever makes them.
+    os.umask(0o077)
+    name_pipes()
+    process = configuration.process
+    with ExitStack() as stack:
+        stack.enter_context(alone(process.state))
+        supervisor = Supervisor(configuration)
+        if process.listen:
+            # Before any pipe begins: an address that is taken is known at once.
+            token = new_token()
+            server = stack.enter_context(serve(supervisor, process.listen, token))
+            stack.enter_context(published(process.state, server.url, token))
+            print(f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)")
+        _tell(configuration)
+        stop_on_signals(supervisor.end)
+        with supervisor:
+            well = supervisor.wait()
+    return _conclude(supervisor, well)
+
+
+def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
+    process = configuration.process
+    if arguments.master:
+        process = replace(process, master=arguments.master)
+    if arguments.listen is not None:
+        process = replace(process, listen=arguments.listen)
+    pipes = configuration.pipes
+    if arguments.once:
+        pipes = tuple(
+            replace(pipe, parts=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.parts)) for pipe in pipes
+        )
+    return replace(configuration, process=process, pipes=pipes)
+
+
+def _check_some(configuration: Configuration) -> None:
+    if not any(pipe.enabled for pipe in configuration.pipes):
+        raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
+
+
+def _tell(configuration: Configuration) -> None:
+    from headrace.pipes.building import shown_sink, shown_source
+
+    for pipe in configuration.pipes:
+        for part in pipe.parts:
+            off = "" if pipe.enabled else " (disabled)"
+            print(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", flush=True)
+
+
+def _conclude(supervisor: Supervisor, well: bool) -> int:
+    """Say what failed; asked to end, a process ends well while some of its pipes ran."""
+    failed = [part for part in supervisor.parts.values() if part.has_failed]
+    for part in failed:
+        error = part.error
+        assert error is not None
+        where = f" (at {error.place})" if error.place else ""
+        remedy = f"\n  remedy: {error.remedy}" if error.remedy else ""
+        print(f"headrace: pipe {part.name} failed: {error.message}{where}{remedy}", file=sys.stderr)
+    is_over = all(part.is_over for part in supervisor.parts.values())
+    return FAILED if not well and is_over else OK

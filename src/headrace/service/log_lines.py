@@ -1,0 +1,30 @@
+"""Which pipe a line of the log is about: `record.pipe`, by the context of the thread that logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from headrace.retry import waits
+
+
+class NamesPipe(logging.Filter):
+    """Gives every record its pipe (`pipe`; empty: the process) and the same as a prefix of text lines (`of_pipe`)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        pipe = waits().pipe
+        record.__dict__.update(pipe=pipe, of_pipe=f"{pipe}: " if pipe else "")
+        return True
+
+
+def name_pipes(formatter: logging.Formatter | None = None) -> None:
+    """From now on lines of the log say which pipe they are about.
+
+    They go to where standard error was when this was called: while Spark starts, its own goes elsewhere for a moment.
+    """
+    stream = os.fdopen(os.dup(2), "w", buffering=1)
+    for handler in logging.getLogger("headrace").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(stream)
+        handler.addFilter(NamesPipe())
+        handler.setFormatter(formatter or logging.Formatter("%(asctime)s %(levelname)s %(of_pipe)s%(message)s"))

@@ -1,0 +1,175 @@
+"""All pipes of a file in one process: starts them, watches them, and does what is asked of them (`Control`).
+
+Each part of each pipe has a thread, all share one Spark session and the embedded servers; one thread beside them takes the samples, and a few
+ask sources and sinks how things stand. Nothing that one part does or suffers ends another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from headrace import __version__
+from headrace.config.resolved import Configuration
+from headrace.errors import DefiniteError
+from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
+from headrace.pipes.progress import ProgressView
+from headrace.service.groups import merged, merged_history
+from headrace.service.part import Addresses, Build, Part
+from headrace.service.processes import usage
+from headrace.service.status import PipeStatus, Sample, ServiceStatus
+from headrace.service.warehouses import Warehouses
+from headrace.spark.hosting import SharedSpark, SparkHost
+
+log = logging.getLogger("headrace")
+
+_SPARK_DIRECTORY: Final = ".spark"
+_SAMPLE_S, _LOOK_S, _USAGE_S, _POLL_S = 1.0, 2.0, 10.0, 0.2
+
+
+class Supervisor:
+    """Runs a configuration. Safe for threads; use it as a context manager."""
+
+    def __init__(self, configuration: Configuration, *, build: Build | None = None, spark: SparkHost | None = None) -> None:
+        self.configuration = configuration
+        self._warehouses = Warehouses()
+        self._own_spark = None if spark is not None else _shared_spark(configuration)
+        host: SparkHost = spark if spark is not None else self._own_spark  # type: ignore[assignment]
+        process = configuration.process
+        self.parts: dict[str, Part] = {}
+        for pipe in configuration.pipes:
+            for spec in pipe.parts:
+                shown = Addresses(pipe.name, shown_source(spec.source), shown_sink(spec.sink))
+                spec_here = replace(spec, settings=replace(spec.settings, master=process.master, spark_log=process.spark_log))
+                self.parts[spec.name] = Part(
+                    spec_here, shown, host, build or self._built, enabled=pipe.enabled, retry_s=process.retry_seconds
+                )
+        self._started = time.time()
+        self._asked_to_end = False
+        self._ended = threading.Event()
+        self._usage = (0, 0.0)
+        self._sampler = threading.Thread(target=self._sample, name="headrace-samples", daemon=True)
+
+    # -- its life
+
+    def __enter__(self) -> Self:
+        self._started = time.time()
+        for part in self.parts.values():
+            part.start()
+        self._sampler.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def end(self) -> None:
+        """Ask all pipes to end after what they are doing; safe in a signal handler."""
+        self._asked_to_end = True
+
+    def wait(self) -> bool:
+        """Wait until asked to end, or until nothing is left to run; whether no pipe failed."""
+        while not self._asked_to_end and not all(part.is_over for part in self.parts.values()):
+            time.sleep(_POLL_S)
+        return not any(part.has_failed for part in self.parts.values())
+
+    def close(self) -> None:
+        """End all pipes in order, then what they shared."""
+        if self._ended.is_set():
+            return
+        for part in self.parts.values():
+            part.end()
+        for part in self.parts.values():
+            part.join()
+        self._ended.set()
+        if self._sampler.ident is not None:
+            self._sampler.join()
+        if self._own_spark is not None:
+            self._own_spark.close()
+        self._warehouses.close()
+
+    # -- Control
+
+    def status(self) -> ServiceStatus:
+        pipes = tuple(part.status() for part in self.parts.values())
+        return ServiceStatus(__version__, os.getpid(), self._started, self.configuration.file, *self._usage, pipes)
+
+    def pipe(self, name: str) -> PipeStatus:
+        return merged(name, [part.status() for part in self._named(name)])
+
+    def history(self, name: str) -> Sequence[Sample]:
+        return merged_history([part.history.samples() for part in self._named(name)])
+
+    def pause(self, name: str) -> None:
+        self._each(name, Part.pause, "pause")
+
+    def resume(self, name: str) -> None:
+        self._each(name, Part.resume, "resume")
+
+    def stop(self, name: str) -> None:
+        self._each(name, Part.stop, "stop")
+
+    def resync(self, name: str, tables: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def skip(self, name: str, place: str) -> str:
+        raise NotImplementedError
+
+    def verify(self, name: str, tables: Sequence[str] = ()) -> None:
+        raise NotImplementedError
+
+    def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
+        raise NotImplementedError
+
+    # -- inside
+
+    def _named(self, name: str) -> list[Part]:
+        """A part by its name, or all parts of a pipe."""
+        found = [part for part in self.parts.values() if name in (part.name, part.shown.group)]
+        if not found:
+            known = ", ".join(sorted({part.shown.group for part in self.parts.values()} | set(self.parts))) or "none"
+            raise UnknownPipe(f"there is no pipe {name!r}", place=self.configuration.file, hint=f"pipes that run here: {known}")
+        return found
+
+    def _each(self, name: str, do: Callable[[Part], None], what: str) -> None:
+        for part in self._named(name):
+            do(part)
+            log.info("%s: asked to %s", part.name, what)
+
+    @contextmanager
+    def _built(self, spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+        self._warehouses.ensure(spec.sink)
+        with built(spec, view) as ready:
+            yield ready
+
+    def _sample(self) -> None:
+        """Once a second, until the end: the histories; now and then: what the processes use, and whether sinks are still there."""
+        rounds = 0
+        while not self._ended.wait(_SAMPLE_S - time.time() % _SAMPLE_S):
+            for part in self.parts.values():
+                part.sample()
+                if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
+                    part.look_after()
+            if rounds % int(_USAGE_S / _SAMPLE_S) == 0:
+                self._usage = usage(os.getpid())
+            rounds += 1
+
+
+class UnknownPipe(DefiniteError):
+    """Nothing of that name runs here."""
+
+
+def _shared_spark(configuration: Configuration) -> SharedSpark:
+    specs = [spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.parts]
+    needs: dict[str, str] = {}
+    for spec in specs:
+        needs |= spark_needs(spec)
+    preload = [module for spec in specs for module in workers_import(spec)]
+    process = configuration.process
+    directory = process.state / _SPARK_DIRECTORY
+    return SharedSpark(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **process.spark})
