@@ -36,15 +36,15 @@ class ProgressView(Protocol):
 
     def note(self, message: str) -> None: ...
 
-    def tables(self, targets: Mapping[str, str]) -> None:
+    def tables(self, targets: Mapping[str, str]) -> None:  # noqa: ARG002
         """The pipe's tables and what they are called in the sink; told at the start, and when there are others."""
         return
 
-    def written(self, tables: Sequence[Written]) -> None:
+    def written(self, tables: Sequence[Written]) -> None:  # noqa: ARG002
         """What a batch brought, told before `batch`."""
         return
 
-    def schema_change(self, table: str, statement: str, outcome: str) -> None:
+    def schema_change(self, table: str, statement: str, outcome: str) -> None:  # noqa: ARG002
         """A statement changed a table of the source, and this became of it."""
         return
 

@@ -5,8 +5,8 @@
     any of them -> failed                                  (an error that a person has to see to)
     any of them -> stopping -> paused | stopped            (asked for; `resume` starts it again)
 
-Invariant: at most one run at a time, and whatever ends one, its thread stays and its error is kept. Nothing that happens here reaches another
-part. A pause is written to the state directory before it is answered, so it outlives the process.
+Invariant: at most one run at a time, and whatever ends one, its thread stays and its error is kept. Nothing that happens here reaches
+another part. A pause is written to the state directory before it is answered, so it outlives the process.
 """
 
 from __future__ import annotations

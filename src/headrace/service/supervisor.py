@@ -1,7 +1,7 @@
 """All pipes of a file in one process: starts them, watches them, and does what is asked of them (`Control`).
 
-Each part of each pipe has a thread, all share one Spark session and the embedded servers; one thread beside them takes the samples, and a few
-ask sources and sinks how things stand. Nothing that one part does or suffers ends another.
+Each part of each pipe has a thread, all share one Spark session and the embedded servers; one thread beside them takes the samples, and a
+few ask sources and sinks how things stand. Nothing that one part does or suffers ends another.
 """
 
 from __future__ import annotations

@@ -52,5 +52,3 @@ class Warehouses:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-

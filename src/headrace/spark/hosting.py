@@ -1,7 +1,8 @@
 """Where a pipe gets its Spark session from: one of its own, or a share of one that several pipes of a process use.
 
-Invariant of the shared one: what a pipe registers or sets in its session is seen by no other pipe, its jobs have a pool of their own, and its
-end stops nothing of the others. When the Java process dies, every pipe has a passing error, and the first that comes again starts a new one.
+Invariant of the shared one: what a pipe registers or sets in its session is seen by no other pipe, its jobs have a pool of their own, and
+its end stops nothing of the others. When the Java process dies, every pipe has a passing error, and the first that comes again starts a
+new one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,278 @@
+"""The supervisor's state machine, with pipes that do as they are told: what fails, what is tried again, what is asked for, and in which order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.config.resolved import Configuration, ConfiguredPipe, ProcessSettings
+from headrace.errors import DefiniteError, TransientError
+from headrace.pipes.building import BuiltPipe, PipeSpec
+from headrace.pipes.progress import ProgressView, Written
+from headrace.pipes.running import RunnablePipe
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.state import StateDirectory
+from headrace.retry import waits
+from headrace.service import part as part_module
+from headrace.service.groups import merged_history
+from headrace.service.history import History
+from headrace.service.lag import Lag
+from headrace.service.status import PipeStage, PipeStatus, Sample
+from headrace.service.supervisor import Supervisor
+from headrace.sinks.base import Books
+from headrace.sources.mysql.selection import Selection
+from headrace.spark.hosting import OwnSpark
+
+PATIENCE_S = 20.0
+
+
+class Story:
+    """What the runs of one pipe shall do, one after the other, and what they did."""
+
+    def __init__(self, *acts: Exception | str) -> None:
+        self.acts = list(acts)
+        self.runs = 0
+        self.seen: list[str] = []
+        self.waited = ""
+
+
+class ToldPipe(RunnablePipe):
+    """Raises, ends, or runs until it is stopped, as its story says; the last act counts for all later runs."""
+
+    def __init__(self, story: Story, settings: PipeSettings, view: ProgressView) -> None:
+        super().__init__("sink", settings, view)
+        self._story = story
+
+    def _run(self, directory: StateDirectory) -> None:
+        assert directory.is_owned
+        story = self._story
+        act = story.acts[min(story.runs, len(story.acts) - 1)]
+        story.runs += 1
+        story.seen.append(waits().pipe)
+        if isinstance(act, Exception):
+            raise act
+        self._view.tables({"shop.orders": "shop.orders"})
+        self._view.written([Written("shop.orders", 7, 70, 1_000_000)])
+        self._view.batch(7, 0.25, "binlog.000001:4")
+        if act == "end":
+            return
+        while not self._stop.wait(0.02):
+            if story.waited:
+                waits().note(story.waited)
+            self._view.waiting(waits().current())
+
+    @property
+    def _books(self) -> Books:
+        raise NotImplementedError
+
+    @property
+    def _written_by(self) -> object:
+        raise NotImplementedError
+
+
+def configuration(state: Path, *pipes: tuple[str, tuple[str, ...]], disabled: tuple[str, ...] = ()) -> Configuration:
+    def spec(name: str) -> PipeSpec:
+        settings = PipeSettings(Selection(("shop.*",)), state / name, name=name)
+        return PipeSpec("mysql://repl:secret@db:3306/shop", "clickhouse://u:secret@ch:8123/", settings)
+
+    found = tuple(ConfiguredPipe(name, tuple(map(spec, parts)), enabled=name not in disabled) for name, parts in pipes)
+    return Configuration("headrace.toml", ProcessSettings(state, retry_seconds=0.05), found)
+
+
+@contextmanager
+def supervised(asked: Configuration, stories: dict[str, Story]) -> Iterator[Supervisor]:
+    @contextmanager
+    def build(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+        yield BuiltPipe(ToldPipe(stories[spec.name], spec.settings, view), lambda: False)
+
+    with Supervisor(asked, build=build, spark=OwnSpark()) as supervisor:
+        yield supervisor
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.01)
+
+
+def stage(supervisor: Supervisor, name: str) -> PipeStage:
+    return supervisor.pipe(name).stage
+
+
+def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -> None:
+    bad = DefiniteError("a column is too wide", place="table shop.orders", hint="widen it")
+    stories = {"good": Story("run"), "bad": Story(bad), "odd": Story(ZeroDivisionError("by nobody"))}
+    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",)), ("odd", ("odd",))), stories) as supervisor:
+        until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "odd") is PipeStage.FAILED)
+        until(lambda: stage(supervisor, "good") is PipeStage.STREAMING)
+        found = supervisor.pipe("bad")
+        assert found.error is not None
+        assert (found.error.message, found.error.place, found.error.remedy) == ("a column is too wide", "table shop.orders", "widen it")
+        assert not found.error.transient
+        assert found.errors == 1
+        odd = supervisor.pipe("odd").error
+        assert odd is not None
+        assert "ZeroDivisionError" in odd.message
+        time.sleep(0.2)
+        assert stories["bad"].runs == 1, "a definite error is not tried again"
+        assert "secret" not in str(supervisor.status().to_json())
+        # A person has seen to it.
+        stories["bad"].acts.append("run")
+        supervisor.resume("bad")
+        until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        assert supervisor.pipe("bad").error is None
+        assert len(supervisor.pipe("bad").recent_errors) == 1
+        assert stories["good"].runs == 1
+        assert stories["good"].seen == ["good"], "what is logged and waited for has the pipe's name"
+    assert stage(supervisor, "good") is PipeStage.STOPPED
+
+
+def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_module, "MOST_WAIT_S", 0.4)
+    away = TransientError("the server is away", place="db:3306")
+    stories = {"p": Story(away, away, away, away, "run")}
+    begun = time.monotonic()
+    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        assert supervisor.pipe("p").error is not None
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        assert time.monotonic() - begun >= 0.05 + 0.1 + 0.2 + 0.4
+        found = supervisor.pipe("p")
+        assert (found.retries, found.errors, stories["p"].runs) == (4, 4, 5)
+        stories["p"].waited = "the sink is away"
+        until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
+        assert supervisor.pipe("p").waiting == "the sink is away"
+
+
+def test_resume_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
+    stories = {"p": Story(TransientError("away"), "run")}
+    asked = configuration(tmp_path, ("p", ("p",)))
+    asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=3600), asked.pipes)
+    with supervised(asked, stories) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        assert supervisor.pipe("p").next_try > time.time() + 100
+        supervisor.resume("p")
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+
+
+def test_a_pause_outlives_the_process_and_a_stop_does_not(tmp_path: Path) -> None:
+    asked = configuration(tmp_path, ("a", ("a",)), ("b", ("b",)))
+    stories = {"a": Story("run"), "b": Story("run")}
+    with supervised(asked, stories) as supervisor:
+        until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in "ab"))
+        supervisor.pause("a")
+        supervisor.stop("b")
+        until(lambda: stage(supervisor, "a") is PipeStage.PAUSED and stage(supervisor, "b") is PipeStage.STOPPED)
+        assert not StateDirectory(tmp_path / "a").is_owned
+    stories = {"a": Story("run"), "b": Story("run")}
+    with supervised(asked, stories) as supervisor:
+        until(lambda: stage(supervisor, "b") is PipeStage.STREAMING)
+        assert stage(supervisor, "a") is PipeStage.PAUSED
+        assert stories["a"].runs == 0
+        supervisor.resume("a")
+        until(lambda: stage(supervisor, "a") is PipeStage.STREAMING)
+    stories = {"a": Story("run"), "b": Story("run")}
+    with supervised(asked, stories) as supervisor:
+        until(lambda: stage(supervisor, "a") is PipeStage.STREAMING)
+
+
+def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_left_alone(tmp_path: Path) -> None:
+    stories = {"bad": Story(DefiniteError("wrong"), "run"), "off": Story("run")}
+    asked = configuration(tmp_path, ("bad", ("bad",)), ("off", ("off",)), disabled=("off",))
+    with supervised(asked, stories) as supervisor:
+        until(lambda: stage(supervisor, "bad") is PipeStage.FAILED)
+        supervisor.pause("bad")
+        until(lambda: stage(supervisor, "bad") is PipeStage.PAUSED)
+        supervisor.resume("bad")
+        until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        assert stage(supervisor, "off") is PipeStage.DISABLED
+        for ask in (supervisor.pause, supervisor.resume, supervisor.stop):
+            with pytest.raises(DefiniteError, match="disabled"):
+                ask("off")
+        with pytest.raises(DefiniteError, match="no pipe 'other'") as caught:
+            supervisor.pause("other")
+        assert "bad, off" in caught.value.hint
+    assert stories["off"].runs == 0
+
+
+def test_parts_of_one_pipe_are_asked_together_or_singly_and_seen_as_one(tmp_path: Path) -> None:
+    stories = {"shop/east": Story("run"), "shop/west": Story(DefiniteError("wrong"), "run")}
+    with supervised(configuration(tmp_path, ("shop", ("shop/east", "shop/west"))), stories) as supervisor:
+        until(lambda: stage(supervisor, "shop/east") is PipeStage.STREAMING)
+        until(lambda: stage(supervisor, "shop/west") is PipeStage.FAILED)
+        whole = supervisor.pipe("shop")
+        assert (whole.stage, whole.group, whole.changes) == (PipeStage.FAILED, "shop", 7)
+        supervisor.resume("shop/west")
+        until(lambda: stage(supervisor, "shop") is PipeStage.STREAMING)
+        assert supervisor.pipe("shop").changes == 14
+        supervisor.pause("shop/east")
+        until(lambda: stage(supervisor, "shop/east") is PipeStage.PAUSED)
+        assert stage(supervisor, "shop/west") is PipeStage.STREAMING
+        supervisor.pause("shop")
+        until(lambda: stage(supervisor, "shop") is PipeStage.PAUSED)
+        until(lambda: len(supervisor.history("shop/east")) >= 2)
+
+
+def test_pipes_that_are_done_end_the_process_and_failures_show_in_how(tmp_path: Path) -> None:
+    stories = {"a": Story("end"), "b": Story(TransientError("away"), "end")}
+    with supervised(configuration(tmp_path, ("a", ("a",)), ("b", ("b",))), stories) as supervisor:
+        assert supervisor.wait()
+        assert all(stage(supervisor, name) is PipeStage.STOPPED for name in "ab")
+    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Story(DefiniteError("wrong"))}) as supervisor:
+        assert not supervisor.wait()
+    with supervised(configuration(tmp_path, ("a", ("a",))), {"a": Story("run")}) as supervisor:
+        threading.Timer(0.3, supervisor.end).start()
+        assert supervisor.wait()
+
+
+def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
+    stories = {"p": Story("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        supervisor.stop("p")
+        until(lambda: stage(supervisor, "p") is PipeStage.STOPPED)
+        supervisor.resume("p")
+        until(lambda: supervisor.pipe("p").batches == 2)
+        found: PipeStatus = supervisor.pipe("p")
+        assert (found.changes, found.bytes, found.position, found.lag_s) == (14, 140, "binlog.000001:4", 0.25)
+        [table] = found.tables
+        assert (table.name, table.changes, table.last_change) == ("shop.orders", 14, 1.0)
+
+
+def test_lag_grows_while_a_pipe_stands_still_and_its_source_goes_on() -> None:
+    lag = Lag()
+    assert lag.seconds(0.0, flowing=True) is None
+    lag.looked(100, 100, 1.0)
+    assert (lag.seconds(1.0, flowing=True), lag.size) == (0.0, 0)
+    lag.looked(100, 300, 5.0)
+    lag.looked(100, 500, 10.0)
+    assert (lag.seconds(12.0, flowing=True), lag.size) == (7.0, 400)
+    lag.arrived(9.0, 12.0)
+    lag.looked(300, 500, 13.0)
+    assert lag.seconds(13.0, flowing=True) == 9.0
+    assert lag.seconds(40.0, flowing=True) == 30.0, "the second end was seen at 10"
+    lag.looked(500, 500, 41.0)
+    assert lag.seconds(41.0, flowing=True) == 0.0
+    lag.arrived(0.2, 50.0)
+    assert lag.seconds(51.0, flowing=True) == 0.2
+    assert lag.seconds(70.0, flowing=True) == 0.0
+    unasked = Lag()
+    unasked.arrived(2.0, 100.0)
+    assert unasked.seconds(130.0, flowing=False) == 32.0
+    assert unasked.seconds(130.0, flowing=True) == 0.0
+
+
+def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:
+    history = History(3)
+    for second in range(5):
+        history.add(Sample(float(second), second * 1.0, None if second == 3 else 0.5, second))
+    assert history.samples() == [Sample(2.0, 2.0, 0.5, 2), Sample(3.0, 3.0, None, 3), Sample(4.0, 4.0, 0.5, 4)]
+    other = [Sample(3.0, 10.0, 2.0, None)]
+    assert merged_history([history.samples(), other])[1] == Sample(3.0, 13.0, 2.0, 3)
