@@ -1,4 +1,4 @@
-"""The supervisor's state machine, with pipes that do as they are told: what fails, what is tried again, what is asked for, and in which order."""
+"""The supervisor's state machine, with pipes that do as they are told: what fails, what is tried again, what is asked for."""
 
 from __future__ import annotations
 
@@ -249,16 +249,16 @@ def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
 def test_lag_grows_while_a_pipe_stands_still_and_its_source_goes_on() -> None:
     lag = Lag()
     assert lag.seconds(0.0, flowing=True) is None
-    lag.looked(100, 100, 1.0)
+    lag.looked(100, 100, 0, 1.0)
     assert (lag.seconds(1.0, flowing=True), lag.size) == (0.0, 0)
-    lag.looked(100, 300, 5.0)
-    lag.looked(100, 500, 10.0)
+    lag.looked(100, 300, 200, 5.0)
+    lag.looked(100, 500, 400, 10.0)
     assert (lag.seconds(12.0, flowing=True), lag.size) == (7.0, 400)
     lag.arrived(9.0, 12.0)
-    lag.looked(300, 500, 13.0)
+    lag.looked(300, 500, 200, 13.0)
     assert lag.seconds(13.0, flowing=True) == 9.0
     assert lag.seconds(40.0, flowing=True) == 30.0, "the second end was seen at 10"
-    lag.looked(500, 500, 41.0)
+    lag.looked(500, 500, 0, 41.0)
     assert lag.seconds(41.0, flowing=True) == 0.0
     lag.arrived(0.2, 50.0)
     assert lag.seconds(51.0, flowing=True) == 0.2

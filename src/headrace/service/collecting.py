@@ -156,9 +156,10 @@ class Collected(ProgressView):
         with self._lock:
             self._told.tables[table] = replace(self._table(table), verify=result)
 
-    def looked(self, reached: int, end: int) -> None:
+    def looked(self, reached: int, end: int, behind: int | None) -> None:
+        """The source's log ends at `end`, and the pipe has come to `reached`."""
         with self._lock:
-            self.lag.looked(reached, end, time.monotonic())
+            self.lag.looked(reached, end, behind, time.monotonic())
 
     # -- what is asked
 

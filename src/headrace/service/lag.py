@@ -29,9 +29,9 @@ class Lag:
         """A batch is visible, and its newest change is so old."""
         self._batch_s, self._batch_at = lag_s, now
 
-    def looked(self, reached: int, end: int, now: float) -> None:
-        """The log ends at `end`, and the pipe has come to `reached`: numbers that rise with the log, their difference a size."""
-        self._looked, self._behind = True, max(end - reached, 0)
+    def looked(self, reached: int, end: int, behind: int | None, now: float) -> None:
+        """The log ends at `end`, and the pipe has come to `reached`: numbers that rise with the log. `behind`: how much lies between."""
+        self._looked, self._behind = True, behind
         while self._unreached and self._unreached[0][1] <= reached:
             self._unreached.popleft()
         if end > reached and (not self._unreached or self._unreached[-1][1] < end):

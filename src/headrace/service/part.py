@@ -154,6 +154,10 @@ class Part:
     # -- what is known of it
 
     @property
+    def stage(self) -> PipeStage:
+        return self._stage
+
+    @property
     def is_running(self) -> bool:
         return self._pipe is not None
 

@@ -11,20 +11,30 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from headrace import __version__
 from headrace.config.resolved import Configuration
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.schema import TableName
 from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
 from headrace.pipes.progress import ProgressView
+from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.state import StateDirectory
+from headrace.pipes.verifying.view import result_lines
+from headrace.retry import Waits, own_waits
+from headrace.service.asking import ask
+from headrace.service.comparing import check_comparable, check_rereadable, compare, verdict
+from headrace.service.gauges import Looking, gauges_of
 from headrace.service.groups import merged, merged_history
 from headrace.service.part import Addresses, Build, Part
 from headrace.service.processes import usage
-from headrace.service.status import PipeStatus, Sample, ServiceStatus
+from headrace.service.status import PipeStatus, Sample, ServiceStatus, VerifyResult
 from headrace.service.warehouses import Warehouses
+from headrace.sources.mysql.selection import Selection
 from headrace.spark.hosting import SharedSpark, SparkHost
 
 log = logging.getLogger("headrace")
@@ -54,6 +64,9 @@ class Supervisor:
         self._asked_to_end = False
         self._ended = threading.Event()
         self._usage = (0, 0.0)
+        self._comparing: set[str] = set()
+        self._beside = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
+        self._looking = Looking(gauges_of(list(self.parts.values()), self._warehouses) if spark is None else [])
         self._sampler = threading.Thread(target=self._sample, name="headrace-samples", daemon=True)
 
     # -- its life
@@ -86,9 +99,11 @@ class Supervisor:
             part.end()
         for part in self.parts.values():
             part.join()
+        self._beside.shutdown(wait=True, cancel_futures=True)
         self._ended.set()
         if self._sampler.ident is not None:
             self._sampler.join()
+        self._looking.close()
         if self._own_spark is not None:
             self._own_spark.close()
         self._warehouses.close()
@@ -115,16 +130,34 @@ class Supervisor:
         self._each(name, Part.stop, "stop")
 
     def resync(self, name: str, tables: Sequence[str]) -> None:
-        raise NotImplementedError
+        unclear = next((table for table in tables if "." not in table), None)
+        if unclear is not None:
+            raise DefiniteError(f"{unclear!r} has no database", place=f"pipe {name}", hint="write database.table")
+        parts = self._named(name)
+        for part in parts:
+            check_rereadable(part.spec)
+        for part in parts:
+            ask_for_resync(StateDirectory(part.spec.settings.state), tuple(tables))
+            log.info("%s: asked to read again: %s", part.name, ", ".join(tables))
 
     def skip(self, name: str, place: str) -> str:
-        raise NotImplementedError
+        self._named(name)
+        raise DefiniteError("nothing can be skipped here", place=place, hint="see to what the error says")
 
     def verify(self, name: str, tables: Sequence[str] = ()) -> None:
-        raise NotImplementedError
+        parts = self._named(name)
+        for part in parts:
+            check_comparable(part.spec)
+            if part.name in self._comparing:
+                raise DefiniteError("its tables are being compared already", place=f"pipe {part.name}", hint="wait for the result")
+        for part in parts:
+            self._comparing.add(part.name)
+            self._beside.submit(self._compare, part, tuple(tables))
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
-        raise NotImplementedError
+        spec = self._named(name)[0].spec
+        self._warehouses.ensure(spec.sink)
+        return ask(spec.sink, sql)
 
     # -- inside
 
@@ -141,6 +174,29 @@ class Supervisor:
             do(part)
             log.info("%s: asked to %s", part.name, what)
 
+    def _compare(self, part: Part, tables: Sequence[str]) -> None:
+        """Compare tables and tell the status, each as soon as it is sure."""
+        began = time.time()
+        with own_waits(Waits(pipe=part.name)):
+            asked = Selection(tuple(tables) or ("*",))
+            todo = {name for name in part.view.targets() if asked(TableName(*name.split(".", 1)))}
+            for name in todo:
+                part.view.compared(name, VerifyResult(began, "running"))
+            try:
+                self._warehouses.ensure(part.spec.sink)
+                for result in compare(part.spec, tables):
+                    name = str(result.schema.name)
+                    part.view.compared(name, verdict(result, time.time()))
+                    todo.discard(name)
+                    log.info("verify: %s", "; ".join(result_lines(result)))
+            except HeadraceError as error:
+                log.error("verify: %s", error)
+                part.fail(error)
+            finally:
+                for name in todo:
+                    part.view.compared(name, VerifyResult(time.time(), "undecided"))
+                self._comparing.discard(part.name)
+
     @contextmanager
     def _built(self, spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         self._warehouses.ensure(spec.sink)
@@ -155,6 +211,7 @@ class Supervisor:
                 part.sample()
                 if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
                     part.look_after()
+            self._looking.poll()
             if rounds % int(_USAGE_S / _SAMPLE_S) == 0:
                 self._usage = usage(os.getpid())
             rounds += 1

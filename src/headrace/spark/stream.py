@@ -281,6 +281,8 @@ def spark_failure(error: Exception) -> HeadraceError:
     carried = decode(text)
     if carried is None and _LATE in text:
         return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
-    if carried is None and any(words in text for words in _GONE):
+    # Of a source's process that has gone, only Java's own words say so.
+    whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
+    if carried is None and any(words in whole for words in _GONE):
         return spark_lost("a process of Spark's that worked for the pipe has ended")
     return carried or DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -82,6 +82,7 @@ class Connection:
 
 
 _connections: dict[tuple[int, ClickHouseTarget], Connection] = {}
+_opening: dict[tuple[int, ClickHouseTarget], threading.Lock] = {}
 _lock = threading.Lock()
 
 
@@ -92,6 +93,9 @@ def connect(target: ClickHouseTarget) -> Connection:
         # The process id is part of the key: a forked worker must not share its parent's sockets.
         key = (os.getpid(), host)
         with _lock:
+            # One host that does not answer keeps nobody from another.
+            opening = _opening.setdefault(key, threading.Lock())
+        with opening:
             found = _connections.get(key)
             try:
                 if found is None:
