@@ -64,6 +64,7 @@ def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
     if kafka:
         text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
         text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
+        text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, a producer of yours"
     command.add_argument("sink", metavar="SINK", help=text)
 
 

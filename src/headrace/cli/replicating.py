@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.cli.ending import stop_on_signals
+from headrace.cli.ending import readers_may_be_gone, stop_on_signals
 from headrace.cli.flags import (
     OK,
     Verbs,
@@ -24,7 +24,7 @@ from headrace.cli.flags import (
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from headrace.pipes.endpoints import is_kafka
+from headrace.pipes.endpoints import is_kafka, is_stdout
 
 
 def add(verbs: Verbs) -> None:
@@ -81,7 +81,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
     from headrace.pipes.building import PipeSpec, TopicChoice, built, selected
     from headrace.pipes.lifeline import held_line
-    from headrace.pipes.progress import choose_view
+    from headrace.pipes.progress import LogView, choose_view
     from headrace.pipes.remembered import chosen_for
     from headrace.pipes.settings import PipeSettings, SnapshotMode
     from headrace.sources.mysql.origin import Limits
@@ -119,10 +119,13 @@ def replicate(arguments: argparse.Namespace) -> int:
         arguments.kafka_jars,
     )
     spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
-    with held_line(arguments.keeper_fd) as line, built(spec, choose_view()) as ready:
+    # Lines of changes on a terminal leave no room for a line that is rewritten.
+    view = LogView() if is_stdout(arguments.sink) else choose_view()
+    with held_line(arguments.keeper_fd) as line, built(spec, view) as ready:
         ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
         stop_on_signals(ready.pipe.stop)
-        ready.pipe.run()
+        with readers_may_be_gone():
+            ready.pipe.run()
     return OK
 
 

@@ -74,10 +74,10 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         from headrace.pipes.scylla.sinks import open_log_target
 
         check_chosen(spec.settings, spec.chosen)
-        with open_log_target(spec.sink, spec.chosen, spec.settings.state) as target:
+        with open_log_target(spec.sink, spec.chosen, spec.settings.state, spec.settings.master) as target:
             yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
         return
-    with open_any_sink(spec.sink, spec.chosen) as named:
+    with open_any_sink(spec.sink, spec.chosen, spec.settings.state, spec.settings.master) as named:
         parts = (named.sink, named.name, spec.settings, view)
         pipe: RunnablePipe
         if is_kafka(spec.source):

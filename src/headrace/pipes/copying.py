@@ -34,7 +34,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSn
 from headrace.pipes.takeover import forget_seen, note_seen
 from headrace.pipes.targets import Targets
 from headrace.retry import in_context, retrying, waits
-from headrace.sinks.base import Needs
+from headrace.sinks.base import Needs, Written
 from headrace.sources.base import Work
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect
@@ -232,6 +232,7 @@ class Copier:
             nonlocal total
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
+            self._settle(_position_of(reports))
             for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
                 if chunk.name in exact and chunk.name in self.state.tables:
                     self._note_exact(chunk.name, _position_of(reports), pause)
@@ -258,6 +259,10 @@ class Copier:
             with pause():
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.view.snapshot_ends(total, time.monotonic() - started)
+
+    def _settle(self, position: dict[str, Any]) -> None:
+        taken = BinlogPosition.from_json(position)
+        self.targets.settle(Written(str(taken), taken.version, snapshot=True))
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
         """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""

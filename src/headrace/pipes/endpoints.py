@@ -1,8 +1,10 @@
-"""Sinks by their address: a ClickHouse server, an embedded one that is found running or started for the time of use, or a Kafka cluster."""
+"""Sinks by their address: a ClickHouse server, an embedded one that is found running or started for the time of use, a Kafka cluster, the
+standard output, or a producer of one's own."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +18,17 @@ from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.kafka.address import SCHEME as KAFKA
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.settings_file import KAFKA as KAFKA_SETTINGS
-from headrace.pipes.settings_file import SINK, Chosen
+from headrace.pipes.settings_file import PRODUCER, SINK, Chosen
 from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.url import same_sink as same_clickhouse
+from headrace.sinks.producing import CLASS, is_producer, open_producer
 
 S_co = TypeVar("S_co", bound=Sink, covariant=True)
 CLICKHOUSE = ("clickhouse://", "clickhouses://")
+STDOUT = "stdout:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,17 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
             place=str(parse_kafka_url(address)),
             hint="give clickhouse://user:password@host:port/db or chdb:PATH; headrace tail prints what is in a topic",
         )
+    if is_stdout(address) or is_producer(address):
+        raise DefiniteError(
+            "this needs a sink that holds tables",
+            place=sink_name(address),
+            hint="give clickhouse://user:password@host:port/db or chdb:PATH",
+        )
     scheme, _, path = address.partition(":")
     if scheme != "chdb" or not path:
         raise DefiniteError(
-            f"the sink's address {scheme!r}… cannot be read", hint="write clickhouse://user:password@host:port/db or chdb:PATH"
+            f"the sink's address {scheme!r}… cannot be read",
+            hint="write clickhouse://user:password@host:port/db, chdb:PATH, kafka://host:port, stdout: or class:MODULE:CLASS",
         )
     with EmbeddedServer.connect_or_start(Path(path), password=password) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, password)
@@ -62,8 +73,26 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
 
 
 @contextmanager
-def open_any_sink(address: str, chosen: Chosen) -> Iterator[NamedSink[Sink]]:
-    """Any sink, with what was chosen for its kind; what was chosen for another kind is refused."""
+def open_any_sink(address: str, chosen: Chosen, state: Path, master: str) -> Iterator[NamedSink[Sink]]:
+    """Any sink, with what was chosen for its kind; what was chosen for another kind is refused.
+
+    `state` is the pipe's directory, `master` says where its tasks run.
+    """
+    if is_stdout(address):
+        chosen.check_sections((KAFKA_SETTINGS, SINK, PRODUCER), "the sink is the standard output, which has none")
+        # Its kernels are for those who need them.
+        from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
+
+        choices = parse_stdout(address, terminal=sys.stdout.isatty())
+        with handover(state, master) as lines:
+            yield NamedSink(StdoutSink(lines, choices), STDOUT)
+        return
+    if is_producer(address):
+        chosen.check_sections((KAFKA_SETTINGS, SINK), "the sink is a producer of your own (see [producer])")
+        with open_producer(address, chosen.producer) as (sink, name):
+            yield NamedSink(sink, name)
+        return
+    chosen.check_sections((PRODUCER,), "this is about a producer of your own, and the sink is none")
     if not is_kafka(address):
         chosen.check_sections((KAFKA_SETTINGS,), "this is about messages in Kafka, and the sink is ClickHouse")
         with open_sink(address, choices=chosen.sink) as named:
@@ -82,8 +111,20 @@ def is_kafka(address: str) -> bool:
     return address.startswith(KAFKA)
 
 
+def is_stdout(address: str) -> bool:
+    """Whether an address is that of the standard output."""
+    return address == STDOUT or address.startswith(f"{STDOUT}?")
+
+
+def sink_name(address: str) -> str:
+    """The name of a sink that is no server, without its settings."""
+    return address.partition("?")[0]
+
+
 def same_sink(one: str, other: str) -> bool:
     """Whether two names of sinks mean the same targets, as far as the names tell."""
+    if any(is_stdout(name) or is_producer(name) for name in (one, other)):
+        return sink_name(one) == sink_name(other)
     if not (is_kafka(one) and is_kafka(other)):
         return same_clickhouse(one, other)
     first, second = parse_kafka_url(one), parse_kafka_url(other)
@@ -97,4 +138,15 @@ def _is_other(path: Path, port: int) -> bool:
     return holder is None or holder.port != port
 
 
-__all__ = ["KAFKA_PASSWORD", "PASSWORD_VARIABLE", "NamedSink", "is_kafka", "open_any_sink", "open_sink", "same_sink"]
+__all__ = [
+    "CLASS",
+    "KAFKA_PASSWORD",
+    "PASSWORD_VARIABLE",
+    "STDOUT",
+    "NamedSink",
+    "is_kafka",
+    "is_stdout",
+    "open_any_sink",
+    "open_sink",
+    "same_sink",
+]

@@ -30,9 +30,11 @@ Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
 SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM, SCYLLA = "sink", "tables", "schema_changes", "kafka", "debezium", "scylla"
 REPLAY: Final = "replay"
+PRODUCER: Final = "producer"
+"""Whatever a producer of one's own is made with: its class knows what that may be."""
 PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayChoices}
 """Sections whose keys are the fields of one class."""
-SECTIONS: Final = (SINK, SCHEMA_CHANGES, *PLAIN_SECTIONS)
+SECTIONS: Final = (SINK, SCHEMA_CHANGES, PRODUCER, *PLAIN_SECTIONS)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
 _OF_TABLES: Final = fields_of(TableChoices)
 _KEY_WORDS: Final = ("primary", "materialize")
@@ -67,6 +69,10 @@ class Chosen:
     @property
     def replay(self) -> ReplayChoices:
         return ReplayChoices(**self._of(REPLAY))
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        return dict(self.plain.get(PRODUCER, {}))
 
     @property
     def schema_changes(self) -> SchemaPolicy:
@@ -151,12 +157,33 @@ def checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str])
             raise _unknown((section,), written, place, SECTIONS, "section")
         if not isinstance(written, dict):
             raise DefiniteError(f"{section!r} is a section", place=place((section,)), hint=f"write [{section}] and its keys below")
-        if section in PLAIN_SECTIONS:
+        if section == PRODUCER:
+            found[section] = _free(written, place)
+        elif section in PLAIN_SECTIONS:
             found[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
             _check_no_secret(found[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
         else:
             found[section] = _sink(written, place) if section == SINK else _policies(written, place)
     return found
+
+
+def _free(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
+    """Settings of somebody else's class: of any name, but plain, and no secrets."""
+    for name, value in written.items():
+        if is_secret(name):
+            hint = "give it in the address (class:MODULE:CLASS?NAME=VALUE), of which that is not kept, or have the class read it elsewhere"
+            raise DefiniteError(f"{name} is a secret, and settings are kept", place=place((PRODUCER, name)), hint=hint)
+        if not _is_plain(value):
+            raise DefiniteError(
+                f"{name} cannot be {value!r}", place=place((PRODUCER, name)), hint="write a text, a number, a list or a table"
+            )
+    return dict(written)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, str | int | float)
 
 
 def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:

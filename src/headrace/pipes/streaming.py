@@ -19,6 +19,7 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
+from headrace.sinks.base import Written
 from headrace.sources.base import Source
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.decoder import ReadOptions
@@ -118,6 +119,9 @@ class Streaming:
         return Task(reader, self.targets.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
 
     def _on_batch(self, reports: list[Report]) -> None:
+        ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
+        if ends:
+            self.targets.settle(Written(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
                 work = json.loads(report.detail)
@@ -125,7 +129,6 @@ class Streaming:
                 left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
                 self.follower.follow(query, position, left_out)
                 self.view.tables(targets_of(self.targets, self.written_tables))
-        ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
         if ends:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.local_books import LocalBooks
-from headrace.sinks.base import Books, Needs, Sink
+from headrace.retry import retrying
+from headrace.sinks.base import Books, Needs, Sink, Written
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.following import Step
 
@@ -52,6 +53,10 @@ class Targets:
 
     def clear(self, schema: TableSchema, since: int) -> None:
         self.sink.clear(schema, since)
+
+    def settle(self, written: Written) -> None:
+        """All of a batch, or of a part of a snapshot, was written, and is about to count."""
+        retrying(lambda: self.sink.settle(written))
 
     def write_as(self, pipe: str, label: str) -> None:
         """From now on blocks are those of this pipe, which people call by its label."""

@@ -57,6 +57,17 @@ class Progress:
     """Tables whose rows are being read: they are not complete yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a sink has got whole, before it counts: a batch of changes, or a part of a snapshot."""
+
+    position: str
+    """Where in the source's log it ends; of a snapshot, where it was taken."""
+    version: int
+    """Of the position: every image of a batch has a lower one."""
+    snapshot: bool = False
+
+
 class Books(Protocol):
     """What is told of pipes: how far they are, and that they are there."""
 
@@ -121,6 +132,9 @@ class Sink(Outlet, Protocol):
 
     def check_apart(self, schemas: Iterable[TableSchema]) -> None:
         """Raise `DefiniteError` if two of the tables would be written to one target. Nobody is asked."""
+
+    def settle(self, written: Written) -> None:
+        """All blocks of a batch, or of a part of a snapshot, were written. It counts when this returns; else it comes again."""
 
     def altering(self) -> Altering:
         """What makes the targets follow schema changes."""

@@ -11,9 +11,9 @@ from typing import Final
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_sink, same_sink
+from headrace.pipes.endpoints import CLICKHOUSE, STDOUT, is_kafka, is_stdout, open_sink, same_sink
 from headrace.pipes.local_books import LocalBooks
-from headrace.pipes.settings_file import KAFKA, REPLAY, SINK, Chosen
+from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
@@ -37,11 +37,12 @@ class LogTarget:
 
 
 @contextmanager
-def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTarget]:
+def open_log_target(address: str, chosen: Chosen, state: Path, master: str) -> Iterator[LogTarget]:
     """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused.
 
-    `state` is the pipe's directory, where progress is told that a sink has no place for.
+    `state` is the pipe's directory, where progress is told that a sink has no place for; `master` says where its tasks run.
     """
+    chosen.check_sections((PRODUCER,), "the log of ScyllaDB goes to no producer of one's own: they take changes of rows")
     if address.startswith(CQL):
         chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster (see [replay])")
         target = parse_cql_url(address)
@@ -55,11 +56,20 @@ def open_log_target(address: str, chosen: Chosen, state: Path) -> Iterator[LogTa
 
         yield LogTarget(KafkaLogSink.from_url(address, chosen.kafka), str(parse_kafka_url(address)), LocalBooks(state))
         return
+    if is_stdout(address):
+        chosen.check_sections((KAFKA, SINK), "the sink is the standard output, which has none")
+        from headrace.sinks.stdout.sink import StdoutLogSink, handover, parse_stdout
+
+        parse_stdout(address, terminal=False)
+        with handover(state, master) as lines:
+            yield LogTarget(StdoutLogSink(lines), STDOUT, LocalBooks(state))
+        return
     if not address.startswith((*CLICKHOUSE, "chdb:")):
         raise DefiniteError(
-            "the log of ScyllaDB goes to ClickHouse, to another CQL cluster, or to Kafka",
+            "the log of ScyllaDB goes to ClickHouse, to another CQL cluster, to Kafka, or to the standard output",
             place=address.partition(":")[0],
-            hint="give clickhouse://user:password@host:port/db, chdb:PATH, cql://user:password@host:port/keyspace or kafka://host:port/",
+            hint="give clickhouse://user:password@host:port/db, chdb:PATH, cql://user:password@host:port/keyspace, kafka://host:port/ or "
+            "stdout:",
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink) as named:

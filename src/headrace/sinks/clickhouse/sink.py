@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs
+from headrace.sinks.base import Needs, Written
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.books import ClickHouseBooks
@@ -114,6 +114,10 @@ class ClickHouseSink:
 
     def again(self) -> Self:
         return replace(self, repeats=True)
+
+    def settle(self, written: Written) -> None:
+        """Every block was visible when its write returned."""
+        del written
 
     def altering(self) -> Altering:
         """What makes the tables follow schema changes."""

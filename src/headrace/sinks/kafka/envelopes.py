@@ -23,11 +23,12 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableSchema
-from headrace.model.version import FILE_BITS, OFFSET_BITS
+from headrace.model.version import OFFSET_BITS
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sinks.kafka.envelope_schemas import key_schema, value_schema
 from headrace.sinks.kafka.fragments import MARIADB, NULL, shown
 from headrace.sinks.kafka.messages import Messages
+from headrace.sinks.places import EventPlaces, Places, event_places, file_name, file_numbers
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
@@ -38,7 +39,6 @@ _GTID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+:.*|\d+-\d+-\d+")
 _CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE, _TRUNCATE = range(6)
 _WORDS: Final = pa.array(["c", "u", "d", "r", "", "t"])
 
-Places = npt.NDArray[np.int64]
 Clock = Callable[[], int]
 
 
@@ -67,7 +67,7 @@ class DebeziumEncoder:
         if not block.rows:
             return []
         table = self._of(block.schema)
-        events = _events_of(block)
+        events = event_places(block)
         return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
 
     def emptied(self, schema: TableSchema, version: int) -> Messages:
@@ -79,14 +79,6 @@ class DebeziumEncoder:
         if table is None:
             table = self._tables[schema] = _TableEncoder(self._choices, self._origin, schema)
         return table
-
-
-@dataclass(frozen=True, slots=True)
-class _Events:
-    """Where each image's event is in the log, and which of its rows the image is of."""
-
-    pos: Places
-    row: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +112,7 @@ class _TableEncoder:
         """What an event takes besides its row: its schema, if it carries one, is the most of it."""
         return len(self._head) + len(self._key_head) + _ENVELOPE_BYTES
 
-    def encode(self, block: ChangeBlock, events: _Events, piece: slice, now: int) -> Messages:
+    def encode(self, block: ChangeBlock, events: EventPlaces, piece: slice, now: int) -> Messages:
         images = block.images.slice(piece.start, piece.stop - piece.start)
         ops = block.op.to_numpy()[piece]
         fragments = {name: _or_null(how.render(images.column(name))) for name, how in self._shown.items()}
@@ -154,11 +146,11 @@ class _TableEncoder:
         )
         first = np.zeros(1, np.int64)
         plan = _Plan(np.array([_TRUNCATE], np.int8), first - 1, first - 1, first, first - 1)
-        events = _Events(*(column.to_numpy() for column in place))
+        events = EventPlaces(*(column.to_numpy() for column in place))
         value = self._values(block, events, pa.array([NULL]), plan, pa.array([0]), now)
         return Messages(self._topic, pa.nulls(1, pa.binary()), value, block.version, pc.divide(block.commit_ts, 1000))
 
-    def _values(self, block: ChangeBlock, events: _Events, rows: Any, plan: _Plan, at: Any, now: int) -> Any:
+    def _values(self, block: ChangeBlock, events: EventPlaces, rows: Any, plan: _Plan, at: Any, now: int) -> Any:
         source = self._source(block, events, at, snapshot=plan.kind[0] == _READ)
         times = f'","ts_ms":{now // 1_000_000},"ts_us":{now // 1000},"ts_ns":{now}}}{self._tail}'
         before, after = (_or_null(rows.take(pa.array(places, mask=places < 0))) for places in (plan.before, plan.after))
@@ -166,11 +158,11 @@ class _TableEncoder:
         text = _join(f'{self._head}{{"before":', before, ',"after":', after, ',"source":', source, ',"transaction":null,"op":"', ops, times)
         return pc.if_else(pa.array(plan.kind == _TOMBSTONE), pa.scalar(None, pa.string()), text).cast(pa.binary())
 
-    def _source(self, block: ChangeBlock, events: _Events, at: Any, *, snapshot: bool) -> Any:
+    def _source(self, block: ChangeBlock, events: EventPlaces, at: Any, *, snapshot: bool) -> Any:
         micros = block.commit_ts.take(at)
-        files = (block.version.to_numpy() >> np.uint64(OFFSET_BITS) & np.uint64((1 << FILE_BITS) - 1))[at.to_numpy()]
+        files = file_numbers(block.version)[at.to_numpy()]
         numbers, which = np.unique(files, return_inverse=True)
-        names = pa.array([json.dumps(f"{self._origin.log}.{number:06d}") for number in numbers.tolist()]).take(pa.array(which))
+        names = pa.array([json.dumps(file_name(self._origin.log, number)) for number in numbers.tolist()]).take(pa.array(which))
         gtid = _named(block.transaction, at, lambda name: bool(_GTID.fullmatch(name))) if not snapshot else NULL
         pos, row = (pa.array(column).take(at).cast(pa.string()) for column in (events.pos, events.row))
         return _join(
@@ -256,20 +248,6 @@ def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...
     for place, kind, other in zip(moved.tolist(), plan.kind[moved].tolist(), others, strict=True):
         found[place] = ((OLD_KEY if kind == _CREATE else NEW_KEY, other.encode()),)
     return tuple(found)
-
-
-def _events_of(block: ChangeBlock) -> _Events:
-    """Images of one event have versions without gaps, and no event begins so soon after another's last image (decision 1)."""
-    addresses = (block.version.to_numpy() & np.uint64((1 << OFFSET_BITS) - 1)).astype(np.int64)
-    ops = block.op.to_numpy()
-    if ops[0] == Op.SNAPSHOT:
-        return _Events(addresses, np.zeros(len(addresses), dtype=np.int64))
-    first = np.concatenate(([True], np.diff(addresses) != 1))
-    # A block that begins with the second half of an update's event begins with its before image, never with its after image.
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(addresses)), 0))
-    ordinal = addresses - addresses[starts]
-    paired = np.isin(ops, (Op.BEFORE, Op.UPDATE))
-    return _Events(addresses[starts] - 1, np.where(paired, ordinal // 2, ordinal))
 
 
 def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:

@@ -16,7 +16,7 @@ from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.kafka.mypipe_values import Mapping as ValueMapping
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs
+from headrace.sinks.base import Needs, Written
 from headrace.sinks.kafka.altering import KafkaAltering
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
 from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
@@ -112,6 +112,10 @@ class KafkaSink:
     def clear(self, schema: TableSchema, since: int) -> None:
         """Nothing is taken out of a topic: an attempt at a snapshot stays in it, and the next one follows with newer positions."""
         del schema, since
+
+    def settle(self, written: Written) -> None:
+        """Every block was acknowledged already."""
+        del written
 
     def altering(self) -> KafkaAltering:
         return KafkaAltering(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)

@@ -1,0 +1,57 @@
+"""The process's own standard output, which several pipes may share: whole lines only, one writer at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Final
+
+from headrace.errors import DefiniteError
+
+_MOST: Final = 1 << 20
+
+
+class Output:
+    """Where lines are printed."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self.left = False
+        """Whether whoever read the lines has gone: nothing more can be printed."""
+
+    def write(self, lines: bytes | memoryview) -> None:
+        """Print lines; when it returns, they are out of this process."""
+        with self._turn:
+            if self.left:
+                raise reader_left()
+            try:
+                sys.stdout.flush()
+                self._write(memoryview(lines))
+            except BrokenPipeError:
+                self.left = True
+                # What Python has to flush at its end goes nowhere, quietly.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise reader_left() from None
+            except OSError as error:
+                raise DefiniteError(f"the output cannot be written: {error}", place="stdout", hint="give it more room") from error
+
+    def _write(self, lines: memoryview) -> None:
+        for start in range(0, len(lines), _MOST):
+            sys.stdout.buffer.write(lines[start : start + _MOST])
+        sys.stdout.buffer.flush()
+
+
+STDOUT: Final = Output()
+
+
+def reader_left() -> DefiniteError:
+    """What a pipe ends with when nobody reads its lines any more."""
+    return DefiniteError("whoever read the output has left", place="stdout", hint="run again: what was not printed whole comes again")
+
+
+def may_colour(wanted: str) -> bool:
+    """Whether lines have colours: always, never, or (auto) on a terminal whose user has not asked for none."""
+    if wanted != "auto":
+        return wanted == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,148 @@
+"""The standard output as a sink: a line for each change, in the order of the log within each batch.
+
+A crash may print the last batch again, under the same versions; nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock, Op
+from headrace.sinks.appending import Appending
+from headrace.sinks.base import Written
+from headrace.sinks.following import LedgerEntry
+from headrace.sinks.stdout.lines import LineEncoder, Lines
+from headrace.sinks.stdout.output import STDOUT, may_colour
+from headrace.sinks.stdout.pieces import LineChoices
+from headrace.sinks.stdout.spool import Receiver, Sender, driver_host, print_batch, print_line
+
+_PLACE: Final = "stdout:"
+_FORMATS: Final = ("auto", "json", "text")
+_COLOURS: Final = ("auto", "always", "never")
+_BIG: Final = ("number", "text")
+_KNOWN: Final = {"format": _FORMATS, "colour": _COLOURS, "color": _COLOURS, "big": _BIG}
+
+
+def parse_stdout(address: str, *, terminal: bool) -> LineChoices:
+    """`stdout:?format=auto|json|text&colour=auto|always|never&big=number|text`; on a terminal, lines are for people."""
+    chosen = {"format": "auto", "colour": "auto", "big": "number"}
+    for name, value in parse_qsl(address.partition("?")[2], keep_blank_values=True):
+        allowed = _KNOWN.get(name)
+        if allowed is None or value not in allowed:
+            known = "; ".join(f"{one} = {', '.join(values)}" for one, values in _KNOWN.items() if one != "color")
+            raise DefiniteError(f"stdout: has no setting {name}={value}", place=_PLACE, hint=f"known: {known}")
+        chosen["colour" if name == "color" else name] = value
+    human = chosen["format"] == "text" or (chosen["format"] == "auto" and terminal)
+    return LineChoices(human, human and may_colour(chosen["colour"]), chosen["big"] == "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Where tasks hand their lines over. Picklable."""
+
+    address: tuple[str, int]
+    token: str = field(repr=False)
+
+
+@contextmanager
+def handover(directory: Path, master: str) -> Iterator[Handover]:
+    """A driver's receiver of lines, for the time of a pipe."""
+    receiver = Receiver(STDOUT, directory, driver_host(master))
+    try:
+        yield Handover(receiver.address, receiver.token)
+    finally:
+        receiver.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StdoutSink(Appending):
+    """Prints change blocks."""
+
+    handover: Handover
+    choices: LineChoices = field(default_factory=LineChoices)
+    log: str = "binlog"
+
+    def reading(self, connector: str, log: str) -> Self:
+        """Lines name their place in the log."""
+        del connector
+        return replace(self, log=log)
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        """A schema change is a line, too."""
+        encoder = LineEncoder(self.choices, self.log)
+        for entry in entries:
+            print_line(self.handover.token, encoder.statement(entry))
+
+    def settle(self, written: Written) -> None:
+        """The batch's lines are printed before it counts."""
+        del written
+        print_batch(self.handover.token)
+
+    def writer(self) -> LineWriter:
+        return LineWriter(Sender(self.handover.address, self.handover.token), LineEncoder(self.choices, self.log))
+
+
+@dataclass(slots=True)
+class LineWriter:
+    """Belongs to one task."""
+
+    sender: Sender
+    encoder: LineEncoder
+
+    def write(self, block: ChangeBlock) -> None:
+        waits = bool(block.rows) and block.op[0].as_py() != Op.SNAPSHOT
+        for lines in self.encoder.encode(block):
+            self.sender.send(lines, waits=waits)
+
+    def close(self) -> None:
+        self.sender.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StdoutLogSink:
+    """Prints rows of ScyllaDB's log, as the documents that Kafka's messages have. Their order is that of the times within a block."""
+
+    handover: Handover
+    choices: LineChoices = field(default_factory=LineChoices)
+
+    def prepare(self, tables: Iterable[CqlTable]) -> None:
+        del tables
+
+    def alter(self, old: CqlTable, new: CqlTable) -> None:
+        """Documents name their columns: nothing has to follow."""
+        del old, new
+
+    def writer(self) -> LogLineWriter:
+        return LogLineWriter(Sender(self.handover.address, self.handover.token))
+
+
+@dataclass(slots=True)
+class LogLineWriter:
+    """Belongs to one task."""
+
+    sender: Sender
+
+    def write(self, block: LogBlock | RowBlock) -> None:
+        # Its kernels are for those who have such a source.
+        from headrace.sinks.kafka.log_events import log_documents, row_documents
+        from headrace.sinks.stdout.taming import tame
+        from headrace.sinks.stdout.values import join
+
+        made = log_documents(block).in_order() if isinstance(block, LogBlock) else row_documents(block)
+        if len(made.value):
+            text: Any = join(tame(made.value), "\n")
+            self.sender.send(Lines(text, pa.array(np.zeros(len(text), np.uint64))), waits=False)
+
+    def close(self) -> None:
+        self.sender.close()

@@ -1,0 +1,184 @@
+"""Producers of one's own: found, checked, made; what they raise is told as theirs."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headrace
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.pipes.endpoints import open_any_sink, open_sink, same_sink
+from headrace.pipes.settings_file import Chosen, parse_settings
+from headrace.sinks.base import Written
+from headrace.sinks.producer import Producer
+from headrace.sinks.producing import is_producer, open_producer, parse_producer
+
+MODULE = """
+import headrace
+from headrace.errors import TransientError
+
+class Good(headrace.Producer):
+    ordered = False
+    before_images = False
+    told = []
+
+    def __init__(self, path="", times=1, names=()):
+        self.path, self.times, self.names = path, times, names
+
+    def prepare(self, schemas):
+        self.told.append(("prepare", [str(schema.name) for schema in schemas]))
+
+    def committed(self, written):
+        self.told.append(("committed", written.position))
+
+    def open(self):
+        self.told.append(("open", self.path))
+
+    def write(self, block):
+        self.told.append(("write", block.rows))
+        if self.times == 13:
+            raise KeyError("thirteen")
+        if self.times == 7:
+            raise TransientError("later")
+
+    def close(self):
+        self.told.append(("close", ""))
+        if self.times == 13:
+            raise ValueError("and this")
+
+class NoWrite(headrace.Producer):
+    pass
+
+class WrongWrite(headrace.Producer):
+    def write(self):
+        pass
+
+class Other:
+    def write(self, block):
+        pass
+"""
+TABLE = TableSchema(TableName("shop", "orders"), (Column("id", Kind.INT32, False),), ("id",))
+BLOCK = ChangeBlock(
+    TABLE,
+    pa.RecordBatch.from_arrays([pa.array([1], pa.int32())], schema=TABLE.arrow_schema),
+    pa.array([Op.INSERT], pa.uint8()),
+    pa.array([77], pa.uint64()),
+    pa.array([0], pa.int64()),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module, in which the user stands."""
+    (tmp_path / "own_sinks.py").write_text(MODULE)
+    (tmp_path / "broken_sinks.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    path = sys.path[:]
+    yield tmp_path
+    sys.path[:] = path
+    for name in ("own_sinks", "broken_sinks"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_class_by_its_name() -> None:
+    with open_producer("class:own_sinks:Good?path=there", {"times": 2, "names": ["a", "b"]}) as (sink, name):
+        assert name == "class:own_sinks:Good"
+        sink.prepare([TABLE])
+        [needs] = sink.needs([TABLE]).values()
+        assert (needs.key_columns, needs.ordered, needs.exact, needs.keeps) == (("id",), False, True, True)
+        writer = pickle.loads(pickle.dumps(sink)).writer()
+        writer.write(BLOCK)
+        writer.close()
+        sink.settle(Written("binlog.1:4", 4))
+        told = sys.modules["own_sinks"].Good.told
+        assert told == [("prepare", ["shop.orders"]), ("open", "there"), ("write", 1), ("close", ""), ("committed", "binlog.1:4")]
+    assert "there" not in repr(sink)
+    assert headrace.Producer is Producer
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "message"),
+    [
+        ("class:no_such_module:Sink", {}, "cannot be imported"),
+        ("class:broken_sinks:Sink", {}, "fails when it is imported: ZeroDivisionError"),
+        ("class:own_sinks:Sink", {}, "has no 'Sink'.*Good, NoWrite, WrongWrite"),
+        ("class:own_sinks:Other", {}, "is no producer"),
+        ("class:own_sinks:NoWrite", {}, "has no method write"),
+        ("class:own_sinks:WrongWrite", {}, "method write of own_sinks:WrongWrite cannot be called"),
+        ("class:own_sinks:Good", {"colour": "red"}, "colour.*it takes path, times, names"),
+        ("class:own_sinks", {}, "names no class"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_is_wrong_with_a_class(address: str, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(DefiniteError) as failure, open_producer(address, settings):
+        pass
+    assert re.search(message, str(failure.value), re.DOTALL), str(failure.value)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_producer_raises() -> None:
+    writer = parse_producer("class:own_sinks:Good", {"times": 13})
+    with open_producer("class:own_sinks:Good", {"times": 13}) as (sink, _):
+        written = sink.writer()
+        with pytest.raises(DefiniteError, match="own_sinks:Good failed to write: KeyError: 'thirteen'") as failure:
+            written.write(BLOCK)
+        # What it raises when it is closed after that does not hide it.
+        written.close()
+    assert "table shop.orders" in failure.value.place
+    assert "own_sinks.py line" in failure.value.place
+    assert str(writer) == "own_sinks:Good"
+    with open_producer("class:own_sinks:Good", {"times": 7}) as (sink, _), pytest.raises(TransientError, match="later"):
+        sink.writer().write(BLOCK)
+
+
+def test_a_scheme_of_an_installed_package(folder: Path) -> None:
+    package = folder / "own_sinks-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-sinks\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[headrace.sinks]\nfiles = own_sinks:Good\n")
+    assert not is_producer("files:/data")
+    sys.path.insert(0, str(folder))
+    assert is_producer("files:/data")
+    assert not is_producer("files")
+    with open_any_sink("files:/data/out%20s?times=3", Chosen(), folder, "local[2]") as named:
+        assert named.name == "files:/data/out%20s"
+        named.sink.prepare([TABLE])
+    found = parse_producer("files:/data/out%20s?times=3", {"times": 4})
+    assert (found.module, found.name, found.settings) == ("own_sinks", "Good", '{"times": 4, "path": "/data/out s"}')
+    assert same_sink("files:/data?times=3", "files:/data")
+    assert not same_sink("files:/data", "files:/other")
+
+
+def test_settings_of_a_producer_are_free_but_for_secrets() -> None:
+    text = '[producer]\npath = "lake"\nby = ["a", "b"]\nmore = { x = 1.5 }\n'
+    assert parse_settings(text, "f").producer == {"path": "lake", "by": ["a", "b"], "more": {"x": 1.5}}
+    with pytest.raises(DefiniteError, match="secret, and settings are kept") as failure:
+        parse_settings('[producer]\napi_token = "x"\n', "f")
+    assert failure.value.place == "f, line 2, producer.api_token"
+    with pytest.raises(DefiniteError, match="cannot be"):
+        parse_settings("[producer]\nwhen = 2026-11-15\n", "f")
+
+
+def test_settings_of_other_sinks_are_refused(folder: Path) -> None:
+    for address, section in (
+        ("stdout:", "sink"),
+        ("stdout:", "producer"),
+        ("class:own_sinks:Good", "kafka"),
+        ("chdb:x", "producer"),
+        ("kafka://h:1", "producer"),
+    ):
+        with pytest.raises(DefiniteError, match="engine: "), open_any_sink(address, Chosen({section: {"engine": "x"}}), folder, "local"):
+            pass
+    for address in ("stdout:?format=text", "class:own_sinks:Good"):
+        with pytest.raises(DefiniteError, match="holds tables"), open_sink(address):
+            pass
