@@ -57,19 +57,21 @@ class Migrations:
             with self._server.root_connection(self._database) as connection, connection.cursor() as cursor:
                 cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES'")
                 while not self._stopping.wait(self._pause_s):
-                    self._step(cursor)
+                    self.step(cursor)
         # Whatever ended the workload must fail the test, not the thread.
         except BaseException as error:  # noqa: BLE001
             self.failure = error
 
-    def _step(self, cursor: Cursor) -> None:
+    def step(self, cursor: Cursor) -> None:
+        """Some changes of rows, and now and then one of a definition."""
         name = self._random.choice((*TABLES, "bare"))
         for _ in range(self._random.choice((1, 3, 8))):
             self._random.choice((self._insert, self._insert, self._update, self._delete))(cursor, name)
         if self._random.random() < 0.25:
             self._migrate(cursor, name)
 
-    def _try(self, cursor: Cursor, statement: str) -> bool:
+    def attempt(self, cursor: Cursor, statement: str) -> bool:
+        """Whether the server takes the statement; one that does not fit what is there is refused, and that is all."""
         try:
             cursor.execute(statement)
         except pymysql.MySQLError as error:
@@ -89,18 +91,18 @@ class Migrations:
     def _insert(self, cursor: Cursor, name: str) -> None:
         columns = self._columns(cursor, name)
         values = ", ".join(self._value(*column) for column in columns)
-        self._try(cursor, f"REPLACE INTO {name} VALUES ({values})" if name != "bare" else f"INSERT INTO {name} VALUES ({values})")
+        self.attempt(cursor, f"REPLACE INTO {name} VALUES ({values})" if name != "bare" else f"INSERT INTO {name} VALUES ({values})")
 
     def _update(self, cursor: Cursor, name: str) -> None:
         columns = self._columns(cursor, name)
         column = self._random.choice(columns)
-        self._try(
+        self.attempt(
             cursor, f"UPDATE {name} SET `{column[0]}` = {self._value(*column)} WHERE `{columns[0][0]}` % 7 = {self._random.randrange(7)}"
         )
 
     def _delete(self, cursor: Cursor, name: str) -> None:
         first = self._columns(cursor, name)[0][0]
-        self._try(cursor, f"DELETE FROM {name} WHERE `{first}` % 11 = {self._random.randrange(11)}")
+        self.attempt(cursor, f"DELETE FROM {name} WHERE `{first}` % 11 = {self._random.randrange(11)}")
 
     # -- definitions
 
@@ -113,7 +115,7 @@ class Migrations:
             *((self._key, self._swap, self._truncate, self._again) if name != "bare" else ()),
         ]
         for statement in self._random.choice(made)(name, self._columns(cursor, name)):
-            if self._try(cursor, statement):
+            if self.attempt(cursor, statement):
                 self.done.append(statement)
 
     def _fresh(self) -> str:

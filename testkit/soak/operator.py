@@ -1,0 +1,179 @@
+"""Who keeps the pipes running: starts what has ended, as systemd would, and presses resume where a person would have to.
+
+Every such act is written down; a pipe that needs a person is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testkit.pipeline import Run
+
+RESTART_S = 2.0
+"""As a unit with RestartSec=2."""
+_KINDS = (
+    ("embedded", "headrace.embedded"),
+    ("java", "org.apache.spark"),
+    ("source", "streaming_source_runner"),
+    ("worker", "headrace.spark.daemon"),
+    ("worker", "pyspark.daemon"),
+)
+DRIVER, JAVA, SOURCE, DAEMON, WORKER, EMBEDDED = "driver", "java", "source", "daemon", "worker", "embedded"
+
+
+@dataclass(slots=True)
+class Unit:
+    """One command that is kept running."""
+
+    name: str
+    arguments: Sequence[str]
+    log: Path
+    environment: Mapping[str, str]
+    run: Run | None = None
+    ended_at: float = 0.0
+    started_at: float = 0.0
+
+    def start(self) -> None:
+        self.run, self.started_at = Run(self.arguments, self.log, dict(self.environment)), time.monotonic()
+
+
+@dataclass(slots=True)
+class Operator:
+    """Keeps units running."""
+
+    units: Sequence[Unit]
+    say: Callable[[str], None]
+    control: Path | None = None
+    """`control.json` of `headrace run`: where it can be asked how its pipes are."""
+    starts: int = 0
+    exits: Counter[str] = field(default_factory=Counter)
+    """By unit and exit code."""
+    resumed: list[str] = field(default_factory=list)
+    _failed_since: dict[str, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        for unit in self.units:
+            unit.start()
+
+    def tend(self) -> None:
+        """Start again what has ended; to be called every second or so."""
+        now = time.monotonic()
+        for unit in self.units:
+            run = unit.run
+            if run is None or run.code is None:
+                continue
+            if not unit.ended_at:
+                unit.ended_at = now
+                self.exits[f"{unit.name} {_exit(run.code)}"] += 1
+                self.say(f"{unit.name} ended: {_exit(run.code)}; its log ends with: {_last_line(unit.log)}")
+            elif now - unit.ended_at >= RESTART_S:
+                unit.ended_at = 0.0
+                self.starts += 1
+                unit.start()
+        self._help_failed(now)
+
+    def _help_failed(self, now: float) -> None:
+        """A pipe that has stood failed for half a minute is resumed, as a person would."""
+        failed = {str(pipe["name"]): pipe for pipe in self.status() if pipe["stage"] == "failed"}
+        self._failed_since = {name: self._failed_since.get(name, now) for name in failed}
+        for name, since in list(self._failed_since.items()):
+            if now - since > 30:
+                self.resumed.append(f"{name}: {(failed[name].get('error') or {}).get('message', 'no error told')}")
+                self.say(f"resume {self.resumed[-1]}")
+                self._post(f"pipes/{name}/resume")
+                self._failed_since[name] = now
+
+    def status(self) -> list[dict[str, Any]]:
+        """What `headrace run` says of its pipes; nothing while it cannot be asked."""
+        found = self._ask("status")
+        return list(found["pipes"]) if found else []
+
+    def _ask(self, what: str, body: bytes | None = None) -> Any:
+        if self.control is None or not self.control.exists():
+            return None
+        try:
+            known = json.loads(self.control.read_text())
+            headers = {"Authorization": f"Bearer {known['token']}", "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{known['url'].rstrip('/')}/api/{what}", data=body, headers=headers)
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer)
+        except (OSError, ValueError, KeyError, urllib.error.URLError):
+            return None
+
+    def _post(self, what: str) -> None:
+        self._ask(what, b"{}")
+
+    def processes(self) -> dict[int, str]:
+        """All living processes of the units, by what they are."""
+        found: dict[int, str] = {}
+        for unit in self.units:
+            run = unit.run
+            if run is not None:
+                found |= {pid: DRIVER if pid == run.pid else _kind(pid) for pid in run.processes()}
+        workers = {pid for pid, kind in found.items() if kind == WORKER}
+        # The daemon forks the workers; they look alike but for their parent.
+        return {pid: DAEMON if pid in workers and _parent(pid) not in workers else kind for pid, kind in found.items()}
+
+    def stop(self, timeout_s: float = 120.0) -> list[str]:
+        """End everything in order; what was wrong about it."""
+        wrong = []
+        for unit in self.units:
+            run = unit.run
+            if run is None:
+                continue
+            if run.code is None:
+                os.kill(run.pid, signal.SIGTERM)
+            try:
+                done = run.wait(timeout_s)
+            except AssertionError as error:
+                wrong.append(f"{unit.name} did not end when it was asked to: {str(error)[-300:]}")
+                continue
+            if done.code:
+                wrong.append(f"{unit.name} ended with code {done.code} when it was asked to end: {_last_line(unit.log)}")
+            deadline = time.monotonic() + 20
+            while (left := run.processes()) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            if left:
+                wrong.append(f"{unit.name} left processes behind: {sorted(map(_kind, left))}")
+                run.kill()
+        return wrong
+
+    def kill(self) -> None:
+        for unit in self.units:
+            if unit.run is not None:
+                unit.run.kill()
+
+
+def _exit(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+
+def _kind(pid: int) -> str:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "gone"
+    return next((kind for kind, words in _KINDS if words in line), "other")
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
+    said = [line for line in lines if line.startswith(("headrace:", "  remedy:"))]
+    return " | ".join((said or lines)[-3:])[:600]

@@ -1,0 +1,102 @@
+"""How much of everything is in use, every few seconds: memory, CPU, descriptors, threads, disk and lag."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process at one moment."""
+
+    pid: int
+    kind: str
+    age_s: float
+    rss: int
+    uss: int
+    """Memory that would be free again if it ended."""
+    descriptors: int
+    threads: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything at one moment."""
+
+    at: float
+    """Seconds since the soak began."""
+    processes: tuple[ProcessSample, ...]
+    lag_s: Mapping[str, float | None]
+    """By route; None: the copy could not be asked."""
+    state_bytes: int
+    relay_bytes: int
+    checkpoint_files: int
+    load: float
+    calm: bool
+    """Whether nobody kills long-lived processes of Headrace's at this time."""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    def total(self, of: Callable[[ProcessSample], float]) -> float:
+        return sum(map(of, self.processes))
+
+
+def sample_processes(kinds: Mapping[int, str]) -> tuple[ProcessSample, ...]:
+    """Those that still live."""
+    return tuple(found for pid, kind in kinds.items() if (found := _look(pid, kind)) is not None)
+
+
+def _look(pid: int, kind: str) -> ProcessSample | None:
+    here = Path(f"/proc/{pid}")
+    try:
+        fields = (here / "stat").read_text().rpartition(")")[2].split()
+        memory = dict(_sizes((here / "smaps_rollup").read_text().splitlines()[1:]))
+        descriptors = len(list((here / "fd").iterdir()))
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return None
+    private = memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0)
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICK
+    age_s = uptime - int(fields[19]) / _TICK
+    return ProcessSample(pid, kind, age_s, memory.get("Rss", 0), private, descriptors, int(fields[17]), cpu_s)
+
+
+def _sizes(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
+    for line in lines:
+        words = line.split()
+        if len(words) == 3 and words[2] == "kB":
+            yield words[0].rstrip(":"), int(words[1]) << 10
+
+
+def disk_use(state: Path) -> tuple[int, int, int]:
+    """Bytes of a state directory, bytes of the relays in it, files of its checkpoints. Files come and go meanwhile."""
+    total = relay = checkpoint = 0
+    for folder, _, files in os.walk(state):
+        parts = Path(folder).relative_to(state).parts
+        for name in files:
+            try:
+                size = os.stat(f"{folder}/{name}").st_blocks * 512
+            except OSError:
+                continue
+            total += size
+            relay += size if "relay" in parts else 0
+            checkpoint += "checkpoint" in parts
+    return total, relay, checkpoint
+
+
+class Clock:
+    """Seconds since the soak began."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __call__(self) -> float:
+        return time.monotonic() - self._begun
