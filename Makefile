@@ -17,10 +17,12 @@ ARCHIVE := $(VENV)/.java-archive
 
 # Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
 WORKERS ?= 3
+# How long `make soak` breaks things.
+SECONDS ?= 3600
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(SYSTEM) $(PACKAGES) $(COMPILED) $(ARCHIVE) ## Set up the environment: system packages, .venv, compiled kernels, Java's class archive
@@ -42,7 +44,13 @@ test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you hav
 	@HEADRACE_SCYLLA='$(HOST)' $(BIN)/python -m pytest -m cql -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
-soak: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
+soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory (SECONDS=600, ARGS="--seed 7")
+	@$(BIN)/python -m testkit.mysql_fetch
+	@$(BIN)/python -m testkit.maven_fetch
+	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) $(ARGS)
+
+.PHONY: soak-suites
+soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py tests/integration/test_kafka_crash.py tests/integration/test_kafka_whole.py tests/integration/test_scylla_crash.py $(ARGS)

@@ -13,6 +13,7 @@ from bench.cells import measure_cells
 from bench.contenders import LOG_READERS, TABLE_COPIERS, load_contender
 from bench.corpus import default_cache, open_corpus
 from bench.finalcost import measure_final
+from bench.idle import measure_idle
 from bench.live import measure_live_pipe
 from bench.machine import describe_machine
 from bench.race import run_contender
@@ -27,10 +28,10 @@ LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
-FINAL, VERIFY, KAFKA, SCYLLA = "final", "verify", "kafka", "scylla"
+FINAL, VERIFY, KAFKA, SCYLLA, IDLE = "final", "verify", "kafka", "scylla", "idle"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, FINAL, VERIFY)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, FINAL, VERIFY, IDLE)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -75,7 +76,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     final = measure_final(options.changes * ROWS_PER_CHANGE, console) if FINAL in chosen else None
     rows = options.changes * ROWS_PER_CHANGE
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified)
+    idle = measure_idle(console) if IDLE in chosen else None
+    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

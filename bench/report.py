@@ -15,6 +15,7 @@ from bench.cells import CellCost
 from bench.contenders import LOG_READERS, TABLE_COPIERS
 from bench.corpus import Manifest
 from bench.finalcost import FinalCost
+from bench.idle import Idle
 from bench.live import LiveResult
 from bench.machine import Machine
 from bench.race import Result
@@ -69,6 +70,7 @@ class Report:
     cells: CellCost | None = None
     final: FinalCost | None = None
     verified: VerifyCost | None = None
+    idle: Idle | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -104,6 +106,7 @@ class Report:
             "scylla": asdict(self.cells) if self.cells is not None else None,
             "final": asdict(self.final) if self.final is not None else None,
             "verify": asdict(self.verified) if self.verified is not None else None,
+            "idle": asdict(self.idle) if self.idle is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
 
@@ -124,6 +127,9 @@ class Report:
             yield self.final.table()
         if self.verified is not None:
             yield self.verified.table()
+        if self.idle is not None:
+            yield self.idle.table()
+            yield self.idle.kinds_table()
 
 
 def _readers_table(title: str, race: Race) -> Table:

@@ -131,7 +131,9 @@ class Soak:
 
     def _broken(self, plan: Plan, watch: Watch) -> bool:
         """Whether the soak itself is at its end: traffic that does not run proves nothing."""
-        failures = [(route.name, error) for route in plan.routes for error in route.traffic.failures] + [("watch", one) for one in watch.failures]
+        failures = [(route.name, error) for route in plan.routes for error in route.traffic.failures] + [
+            ("watch", one) for one in watch.failures
+        ]
         for name, error in failures:
             self.say(f"ending early: {name} failed: {error!r}")
         return bool(failures)
@@ -176,9 +178,8 @@ class Soak:
                 # Topics have no place of the source's log to wait for: what is on its way is given a moment.
                 time.sleep(5 + 15 * look)
                 comparison = compare(route)
-                self.say(
-                    f"{route.name}: {comparison.verdict} (code {comparison.verify_code}); own look: {comparison.tables} tables, {comparison.rows} rows"
-                )
+                looked = f"own look: {comparison.tables} tables, {comparison.rows} rows"
+                self.say(f"{route.name}: {comparison.verdict} (code {comparison.verify_code}); {looked}")
                 for line in comparison.different:
                     self.say(f"  {line}")
                 if comparison.is_equal:

@@ -84,7 +84,10 @@ def _look_for_ourselves(route: Route, found: Comparison) -> None:
 
 def _tables(server: PrivateServer, database: str) -> dict[str, list[tuple[str, str]]]:
     """Columns and their types, by table."""
-    asked = "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = %s ORDER BY table_name, ordinal_position"
+    asked = (
+        "SELECT table_name, column_name, data_type FROM information_schema.columns "
+        "WHERE table_schema = %s ORDER BY table_name, ordinal_position"
+    )
     with closing(server.root_connection()) as connection, connection.cursor() as cursor:
         cursor.execute(asked, (database,))
         found: dict[str, list[tuple[str, str]]] = {}

@@ -1,8 +1,8 @@
 """What a soak has to show in order to pass. Each criterion is a sentence with figures; all are printed, whether met or not.
 
-Memory: while Headrace's long-lived processes are left alone (the calm part: everything else goes on breaking), none of them may grow. A line
-is fitted through each one's memory after its first minutes; it must rise by less than `GROWTH` of its size, or by less than
-`GROWTH_BYTES`, over the calm part, scaled to an hour. Short-lived processes (workers) are judged together, by their sum.
+Memory: while Headrace's long-lived processes are left alone (the calm part: everything else goes on breaking), none of them may grow. A
+line is fitted through each one's memory after its first minutes; over an hour it must rise by less than `GROWTH` of its size, or by less
+than `GROWTH_BYTES`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Proxy:
 
     def __init__(self, name: str, peer_port: int, slow_bytes_per_s: int = 64 << 10) -> None:
         self.name, self.peer_port, self.port = name, peer_port, find_free_port()
-        self._slow_s = _SLOW_CHUNK / slow_bytes_per_s
+        self._slow_bytes_per_s = slow_bytes_per_s
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._pairs: set[_Pair] = set()
@@ -99,6 +99,9 @@ class Proxy:
         self._pairs.add(pair)
         try:
             await asyncio.gather(self._carry(reader, peer[1], pair), self._carry(peer[0], writer, pair))
+        except asyncio.CancelledError:
+            # The wire is taken down; asyncio would tell the log of a task that was cancelled.
+            return
         finally:
             self._pairs.discard(pair)
             if not pair.is_dark:
@@ -110,7 +113,7 @@ class Proxy:
             while data := await reader.read(_SLOW_CHUNK if self._is_slow else _CHUNK):
                 await self._flowing.wait()
                 if self._is_slow:
-                    await asyncio.sleep(self._slow_s)
+                    await asyncio.sleep(len(data) / self._slow_bytes_per_s)
                 writer.write(data)
                 self.carried_bytes += len(data)
                 await writer.drain()

@@ -39,17 +39,19 @@ def render(facts: Facts, findings: Sequence[Finding], events: Sequence[Event], s
     """The whole report."""
     passed = all(finding.met for finding in findings)
     lines = [
-        f"**{'Passed' if passed else 'FAILED'}**: {facts.when}, commit `{facts.commit}`, {facts.seconds / 60:.0f} minutes, seed {facts.seed}, {facts.mode}, on {facts.machine}.",
+        f"**{'Passed' if passed else 'FAILED'}**: {facts.when}, commit `{facts.commit}`, {facts.seconds / 60:.0f} minutes, "
+        f"seed {facts.seed}, {facts.mode}, on {facts.machine}.",
         "",
         f"{facts.transactions:,} transactions, {facts.changes:,} row changes and {facts.schema_changes:,} schema changes at the sources; "
-        f"{len(events)} faults; {facts.restarts} starts of `headrace` after it had ended ({_exits(facts.exits)}); traffic lost its own connection "
-        f"{facts.lost_connections} times to killed servers. All copies showed the last change {facts.finish_s:.0f} s after the traffic had ended.",
+        f"{len(events)} faults; {facts.restarts} starts of `headrace` after it had ended ({_exits(facts.exits)}); the traffic itself lost "
+        f"{facts.lost_connections} connections to killed servers. All copies showed the last change {facts.finish_s:.0f} s after the "
+        f"traffic had ended.",
         "",
         "| criterion | met | figures |",
         "|---|---|---|",
         *(f"| {one.what} | {'yes' if one.met else '**no**'} | {_cell(one.figures)} |" for one in findings),
         "",
-        "Faults, and how long until changes made after them were visible (all routes; the wait for a killed process to be started again is in it):",
+        "Faults, and how long until changes made after they were over were visible (all routes; the start of what was killed is in it):",
         "",
         "| fault | times | recovery, median s | longest s |",
         "|---|---|---|---|",

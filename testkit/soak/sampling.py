@@ -83,7 +83,7 @@ def disk_use(state: Path) -> tuple[int, int, int]:
         parts = Path(folder).relative_to(state).parts
         for name in files:
             try:
-                size = os.stat(f"{folder}/{name}").st_blocks * 512
+                size = Path(folder, name).stat().st_blocks * 512
             except OSError:
                 continue
             total += size

@@ -71,8 +71,8 @@ class Things:
         self._number += 1
         new = f"x{self._number}"
         if self._topic:
-            kinds = ("INT", "VARCHAR(40)", "DECIMAL(20,3)", "DATETIME(3)", "BIGINT")
-            return f"ALTER TABLE things ADD COLUMN {new} {self._random.choice(kinds)}" if len(added) < 12 else ""
+            plain = ("INT", "VARCHAR(40)", "DECIMAL(20,3)", "DATETIME(3)", "BIGINT")
+            return f"ALTER TABLE things ADD COLUMN {new} {self._random.choice(plain)}" if len(added) < 12 else ""
         kinds = ("INT NOT NULL DEFAULT 5", "VARCHAR(40) DEFAULT 'é'", "DECIMAL(20,3)", "DATETIME(3)", "BIGINT UNSIGNED", "TEXT", "DOUBLE")
         place = self._random.choice(("", "FIRST", f"AFTER `{self._random.choice(names)}`"))
         wider = (("small", "INT UNSIGNED NOT NULL DEFAULT 3"), ("tiny", "SMALLINT"), ("name", "VARCHAR(120)"), ("price", "DECIMAL(22,4)"))
@@ -140,7 +140,9 @@ class Things:
             "doc": lambda: json.dumps(
                 {"n": chooser.randrange(100), "s": chooser.choice(_TEXT), "l": [1, None, True, {"k": chooser.random()}]}
             ),
-            "picture": lambda: chooser.randbytes(chooser.choice((0, 10, 500, 500, 20_000) if chooser.random() < 0.995 else (600_000,))),
+            "picture": lambda: chooser.randbytes(
+                chooser.choice((0, 10, 500, 500, 20_000) if chooser.random() < 0.995 else (100_000 if self._topic else 600_000,))
+            ),
             "fixed": lambda: chooser.choice(("é", "abc", "", "Zürich")),
             "clock": lambda: (
                 f"{chooser.choice(('', '-'))}{chooser.randrange(800):02}:{chooser.randrange(60):02}:07.{chooser.randrange(1000):03}"

@@ -96,8 +96,8 @@ class Traffic:
             ("beat", self._beat, BEAT_S),
         ]
         if not self._topic:
-            streams += [("migrations", self._migrate, self._pause_s * 3), ("comings", self._come_and_go, self._pause_s * 60)]
-        streams += [("alterations", self._alter_things, self._pause_s * (60 if not self._topic else 600))]
+            streams += [("migrations", self._migrate, self._pause_s * 10), ("comings", self._come_and_go, self._pause_s * 80)]
+        streams += [("alterations", self._alter_things, self._pause_s * (80 if not self._topic else 600))]
         for name, step, pause_s in streams:
             thread = threading.Thread(target=self._run, args=(step, self._chooser(name), pause_s), name=f"traffic-{name}", daemon=True)
             self._threads.append(thread)
@@ -149,10 +149,10 @@ class Traffic:
         class Counting(Cursor):
             """Counts rows as the server counts them."""
 
-            def execute(self, query: str, args: Any = None) -> int:
+            def execute(self, query: Any, args: Any = None) -> int:
                 rows = super().execute(query, args)
                 # Many rows at once come as bytes.
-                verb = str(query[:7]) if isinstance(query, str) else bytes(query[:7]).decode()
+                verb = query[:7] if isinstance(query, str) else bytes(query[:7]).decode()
                 if verb.startswith(("INSERT", "REPLACE", "UPDATE", "DELETE")):
                     traffic.changes += max(rows, 0)
                 return rows
@@ -258,7 +258,8 @@ def _bulk(connection: Connection[Any], chooser: random.Random) -> None:
     """A large transaction: thousands of rows come, change or go."""
     batch, rows = chooser.randrange(6), chooser.choice((500, 2000, 900, 8000))
     with connection.cursor() as cursor:
-        limit = "max_recursive_iterations" if "MariaDB" in connection.get_server_info() else "cte_max_recursion_depth"
+        cursor.execute("SELECT VERSION() LIKE '%MariaDB%'")
+        limit = "max_recursive_iterations" if cursor.fetchone()[0] else "cte_max_recursion_depth"
         cursor.execute(f"SET SESSION {limit} = 100000")
         if chooser.random() < 0.5:
             values = f"SELECT {batch} * 10000 + i, {batch}, REPEAT(SUBSTRING('abcdefghij', i % 10 + 1, 1), i % 120), i / 7 FROM n"

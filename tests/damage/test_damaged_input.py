@@ -1,7 +1,7 @@
 """Damaged and hostile input of both servers ends in a definite error or in rows that could be; never in a crash, a hang or a wrong row.
 
 The recordings in tests/golden are damaged by seeds, each suite in a process of its own (see `testkit.fuzz`). Seeds are fixed, so a run is
-like the one before; `make soak` (HEADRACE_SOAK=1) takes others each time, and many more.
+like the one before; `make soak-suites` (HEADRACE_SOAK=1) takes others each time, and many more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Migrations while rows change, and kill -9 of the whole process tree at random moments: in the end both sides show the same.
 
-Part of `make soak` (HEADRACE_SOAK=1), on both servers, from another seed each time; crashes at every point, without Spark, are in
+Part of `make soak-suites` (HEADRACE_SOAK=1), on both servers, from another seed each time; crashes at every point, without Spark, are in
 `test_schema_changes`.
 """
 

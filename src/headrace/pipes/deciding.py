@@ -200,8 +200,15 @@ class Decision:
         self._check_apart(shown)
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
-        # Where the old target is gone by then, it does not matter what it is now.
-        found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
+        try:
+            # Where the old target is gone by then, it does not matter what it is now.
+            found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
+        except DefiniteError as error:
+            if self.executor.reread is None or self.policy.of(ChangeKind.DROP_TABLE) is not Policy.APPLY:
+                raise
+            # An earlier table of this name went while it was being read, and its target stayed: one of ours is made anew for a reading.
+            self._read_again(name, f"a target for an earlier table of this name is there: {error.message}")
+            return
         self._intent.gone.discard(name)
         self._intent.tables[name] = TableState(schema, here, here, number)
         self._intent.prepared.add(name)

@@ -1,0 +1,278 @@
+"""What pipes cost that have nothing to do: many of them in one `headrace run`, and one alone as the floor, on the same server.
+
+A private MariaDB has a database of ten tables for each pipe; all copies go into one embedded ClickHouse. Nothing is written while the cost
+is measured. Afterwards rows are inserted, one after the other, into one pipe's table among the many, and looked for in the copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.race import python_environment
+from bench.supervise import descendants, proportional_bytes, tree_cpu_s
+from bench.target import PASSWORD, USER
+from headrace.demo.private_process import find_free_port
+from headrace.demo.server import PrivateServer
+from headrace.embedded.claim import read_holder
+from headrace.errors import DefiniteError, TransientError
+from headrace.sinks.clickhouse.client import connect as connect_sink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.servers import build
+
+PIPES, TABLES = 50, 10
+SETTLE_S, MEASURE_S, PROBES = 30.0, 120.0, 10
+START_PATIENCE_S, PROBE_PATIENCE_S, STOP_PATIENCE_S = 900.0, 60.0, 120.0
+KINDS = (
+    ("embedded ClickHouse", "headrace.embedded"),
+    ("Java", "org.apache.spark"),
+    ("sources", "streaming_source_runner"),
+    ("workers", "headrace.spark.daemon"),
+)
+"""What processes are, by a word of their command lines; the one that is none of these is the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCost:
+    """So many pipes with nothing to do."""
+
+    pipes: int
+    tables: int
+    start_s: float
+    """From the command until every pipe streamed, its tables copied."""
+    cpu_share: float
+    """Of one core, all processes together."""
+    memory_bytes: int
+    """Proportional set sizes, all processes together."""
+    processes: int
+    memory_by_kind: Mapping[str, int]
+    cpu_by_kind: Mapping[str, float]
+    server_cpu_share: float
+    """What the source's server spends meanwhile."""
+    probe_p50_s: float
+    """Commit to visible of single changes, in one pipe among these."""
+    probe_longest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The floor and the many."""
+
+    costs: tuple[IdleCost, ...]
+
+    def table(self) -> Table:
+        table = Table(title="Pipes with nothing to do, in one `headrace run`")
+        for heading in (
+            "pipes",
+            "tables",
+            "start s",
+            "CPU of a core",
+            "per pipe",
+            "memory MB",
+            "per pipe",
+            "processes",
+            "server CPU",
+            "one change: p50 s",
+            "longest s",
+        ):
+            table.add_column(heading, justify="right")
+        for cost in self.costs:
+            table.add_row(
+                str(cost.pipes),
+                str(cost.tables),
+                f"{cost.start_s:.0f}",
+                f"{cost.cpu_share:.1%}",
+                f"{cost.cpu_share / cost.pipes:.2%}",
+                f"{cost.memory_bytes / 1e6:,.0f}",
+                f"{cost.memory_bytes / cost.pipes / 1e6:,.0f}",
+                str(cost.processes),
+                f"{cost.server_cpu_share:.1%}",
+                f"{cost.probe_p50_s:.2f}",
+                f"{cost.probe_longest_s:.2f}",
+            )
+        return table
+
+    def kinds_table(self) -> Table:
+        table = Table(title="Where it goes")
+        table.add_column("processes")
+        for cost in self.costs:
+            table.add_column(f"MB with {cost.pipes}", justify="right")
+            table.add_column(f"CPU with {cost.pipes}", justify="right")
+        for kind in sorted({kind for cost in self.costs for kind in cost.memory_by_kind}):
+            cells = [(cost.memory_by_kind.get(kind, 0) / 1e6, cost.cpu_by_kind.get(kind, 0.0)) for cost in self.costs]
+            table.add_row(kind, *(word for memory, cpu in cells for word in (f"{memory:,.0f}", f"{cpu:.1%}")))
+        return table
+
+
+def measure_idle(console: Console, pipes: int = PIPES, seconds: float = MEASURE_S) -> Idle:
+    """One pipe, then many."""
+    console.print(f"idle: 1 and {pipes} pipes of {TABLES} tables, {seconds:.0f} s each", highlight=False)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, build("mariadb", Path(directory) / "server") as server:
+        _prepare(server, pipes)
+        costs = []
+        for count in (1, pipes):
+            scratch = Path(directory) / f"pipes-{count}"
+            scratch.mkdir()
+            costs.append(_measure(server, scratch, count, seconds))
+            last = costs[-1]
+            console.print(
+                f"  {count}: {last.cpu_share:.1%} of a core, {last.memory_bytes / 1e6:,.0f} MB, start {last.start_s:.0f} s", highlight=False
+            )
+        return Idle(tuple(costs))
+
+
+def _prepare(server: PrivateServer, pipes: int) -> None:
+    columns = "id BIGINT PRIMARY KEY, name VARCHAR(60), price DECIMAL(12,2), note TEXT, at DATETIME(6)"
+    with server.root_connection(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'")
+        cursor.execute(f"GRANT ALL ON *.* TO '{USER}'@'%'")
+        for pipe in range(pipes):
+            cursor.execute(f"CREATE DATABASE idle_{pipe:02}")
+            for table in range(TABLES):
+                cursor.execute(f"CREATE TABLE idle_{pipe:02}.t{table} ({columns})")
+                cursor.execute(
+                    f"INSERT INTO idle_{pipe:02}.t{table} VALUES (1, 'one', 1.5, 'first', NOW(6)), (2, 'two', 2.5, NULL, NOW(6))"
+                )
+
+
+def _measure(server: PrivateServer, scratch: Path, pipes: int, seconds: float) -> IdleCost:
+    started = time.perf_counter()
+    with _running(server, scratch, pipes) as process:
+        _await_streaming(process, scratch, pipes)
+        start_s = time.perf_counter() - started
+        time.sleep(SETTLE_S)
+        before, since, server_before = _cpu(process.pid), time.perf_counter(), tree_cpu_s(server.pid)
+        whole_before = tree_cpu_s(process.pid)
+        time.sleep(seconds)
+        wall_s = time.perf_counter() - since
+        whole = (tree_cpu_s(process.pid) - whole_before) / wall_s
+        server_share = (tree_cpu_s(server.pid) - server_before) / wall_s
+        cpu_by_kind: dict[str, float] = {}
+        for pid, (kind, spent) in _cpu(process.pid).items():
+            # What a process had spent before it was looked at first is its start.
+            cpu_by_kind[kind] = cpu_by_kind.get(kind, 0.0) + (spent - before.get(pid, (kind, spent))[1]) / wall_s
+        memory: dict[str, int] = {}
+        tree = (process.pid, *descendants(process.pid))
+        for pid in tree:
+            memory[_kind(pid, process.pid)] = memory.get(_kind(pid, process.pid), 0) + proportional_bytes(pid)
+        probes = sorted(_probes(server, scratch / "warehouse", pipes // 2))
+    return IdleCost(
+        pipes,
+        pipes * TABLES,
+        start_s,
+        whole,
+        sum(memory.values()),
+        len(tree),
+        memory,
+        cpu_by_kind,
+        server_share,
+        probes[len(probes) // 2],
+        probes[-1],
+    )
+
+
+@contextmanager
+def _running(server: PrivateServer, scratch: Path, pipes: int) -> Iterator[subprocess.Popen[bytes]]:
+    file, log = scratch / "headrace.toml", scratch / "run.log"
+    parts = [f'[headrace]\nstate = "state"\nlisten = "127.0.0.1:{find_free_port()}"\n', '[sinks.warehouse]\nurl = "chdb:warehouse"\n']
+    for pipe in range(pipes):
+        parts.append(f'[sources.s{pipe:02}]\nurl = "mysql://{USER}:${{BENCH_PASSWORD}}@127.0.0.1:{server.port}/idle_{pipe:02}"\n')
+        parts.append(f'[pipes.p{pipe:02}]\nsource = "s{pipe:02}"\nsink = "warehouse"\n')
+    file.write_text("\n".join(parts))
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "run", str(file)],
+            cwd=scratch,
+            env={**os.environ, **python_environment(), "BENCH_PASSWORD": PASSWORD},
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+    if code != 0:
+        raise DefiniteError(f"`headrace run` ended with {code}:\n{log.read_text()[-2000:]}", place=str(file))
+
+
+def _await_streaming(process: subprocess.Popen[bytes], scratch: Path, pipes: int) -> None:
+    deadline = time.monotonic() + START_PATIENCE_S
+    stages: list[str] = []
+    while time.monotonic() < deadline and process.poll() is None:
+        stages = [str(pipe["stage"]) for pipe in _status(scratch)]
+        if len(stages) == pipes and all(stage == "streaming" for stage in stages):
+            return
+        time.sleep(0.5)
+    log = (scratch / "run.log").read_text(errors="replace")[-2000:]
+    raise TransientError(f"not all of {pipes} pipes streamed within {START_PATIENCE_S:.0f} s: {sorted(stages)}\n{log}", place=str(scratch))
+
+
+def _status(scratch: Path) -> list[dict[str, Any]]:
+    """What the process says of its pipes; nothing while it cannot be asked."""
+    try:
+        known = json.loads((scratch / "state" / "control.json").read_text())
+        with urllib.request.urlopen(f"{known['url'].rstrip('/')}/api/status", timeout=10) as answer:
+            return list(json.load(answer)["pipes"])
+    except (OSError, ValueError, KeyError, urllib.error.URLError):
+        return []
+
+
+def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float]:
+    """Commit to visible, of one row after the other."""
+    holder = read_holder(warehouse)
+    assert holder is not None
+    client = connect_sink(ClickHouseTarget(holder.host, holder.port)).client
+    table = f"idle_{pipe:02}.t3"
+    with server.root_connection(autocommit=True) as connection, connection.cursor() as cursor:
+        for number in range(1000, 1000 + PROBES):
+            since = time.perf_counter()
+            cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'probe', 0, NULL, NOW(6))")
+            while not int(str(client.command(f"SELECT count() FROM {table} WHERE id = {number}"))):
+                if time.perf_counter() - since > PROBE_PATIENCE_S:
+                    raise TransientError(f"a row was not visible after {PROBE_PATIENCE_S:.0f} s", place=table)
+                time.sleep(0.01)
+            yield time.perf_counter() - since
+            time.sleep(1.0)
+
+
+def _cpu(root: int) -> dict[int, tuple[str, float]]:
+    """Kind and CPU seconds so far of each process of a tree."""
+    found = {}
+    for pid in (root, *descendants(root)):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[pid] = (_kind(pid, root), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return found
+
+
+def _kind(pid: int, root: int) -> str:
+    if pid == root:
+        return "driver"
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "gone"
+    return next((kind for kind, word in KINDS if word in line), "other")
