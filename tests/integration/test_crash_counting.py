@@ -1,7 +1,7 @@
 """Kill -9 of everything, the embedded ClickHouse too, while tables that count rows are filled: every change counts once, none is lost.
 
-The sink's own sums must be the source's rows, and the history must be the source's log, as `mysql-replication` reads it. `make soak-suites` takes
-more rounds, other seeds, and both servers.
+The sink's own sums must be the source's rows, and the history must be the source's log, as `mysql-replication` reads it. `make
+soak-suites` takes more rounds, other seeds, and both servers.
 """
 
 from __future__ import annotations
