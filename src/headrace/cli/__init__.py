@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from headrace import __version__
-from headrace.cli import configuring, demonstrating, replicating, running, scylla, sinks, tables, tailing, verifying
+from headrace.cli import configuring, controlling, demonstrating, replicating, running, scylla, sinks, tables, tailing, verifying
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.passwords import hide_passwords
 from headrace.errors import HeadraceError
 
-_GROUPS = (replicating, running, configuring, verifying, tables, tailing, sinks, demonstrating, scylla)
+_GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla)
 """In the order of the help."""
 
 

@@ -27,14 +27,14 @@ def add_command(verbs: Verbs, run: Verb, name: str, text: str) -> argparse.Argum
     return command
 
 
-def add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla: bool = False) -> None:
+def add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla: bool = False, optional: bool = False) -> None:
     settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
     text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
     if kafka:
         text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
     if scylla:
         text += ", or scylla://user:password@host,host:port/keyspace?SETTING=VALUE (settings: dc, consistency, tls, ca, cert, key)"
-    command.add_argument("source", metavar="SOURCE", help=text)
+    _add_address(command, "source", text, optional)
 
 
 def add_topics(command: argparse.ArgumentParser) -> None:
@@ -59,13 +59,20 @@ def add_topics(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False) -> None:
+def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False, optional: bool = False) -> None:
     text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
     if kafka:
         text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
         text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
         text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, a producer of yours"
-    command.add_argument("sink", metavar="SINK", help=text)
+    _add_address(command, "sink", text, optional)
+
+
+def _add_address(command: argparse.ArgumentParser, name: str, text: str, optional: bool) -> None:
+    if optional:
+        command.add_argument(name, nargs="?", default="", metavar=name.upper(), help=text)
+    else:
+        command.add_argument(name, metavar=name.upper(), help=text)
 
 
 def add_tables(command: argparse.ArgumentParser) -> None:
@@ -100,7 +107,12 @@ def add_columns(command: argparse.ArgumentParser) -> None:
 
 def add_comparison(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
-    command.add_argument("--pipe", default="", metavar="NAME", help="the pipe to wait for, as headrace.positions names it (the only one)")
+    command.add_argument(
+        "--pipe",
+        default="",
+        metavar="NAME",
+        help="the pipe to wait for, as headrace.positions names it (the only one); without SOURCE and SINK, a pipe of a running process",
+    )
     command.add_argument(
         "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
     )

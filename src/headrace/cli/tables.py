@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from headrace.cli.controlling import add_running, resync_running
 from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
@@ -16,7 +17,11 @@ from headrace.sources.mysql.selection import Selection
 def add(verbs: Verbs) -> None:
     command = add_command(verbs, resync, "resync", "read tables again, without stopping the others")
     command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
-    command.add_argument("--state", default="headrace-state", metavar="DIR", help="the pipe's state directory (%(default)s)")
+    command.add_argument(
+        "--state", default="", metavar="DIR", help="the pipe's state directory (headrace-state); with --pipe, the running process's"
+    )
+    command.add_argument("--pipe", default="", metavar="NAME", help="this pipe of a running process (`headrace run`)")
+    add_running(command)
 
     command = add_command(verbs, ddl, "ddl", "show what a statement of the source would do to the sink, without doing it")
     command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
@@ -50,11 +55,15 @@ def add(verbs: Verbs) -> None:
 
 
 def resync(arguments: argparse.Namespace) -> int:
-    """Ask the pipe of a state directory to read tables again."""
+    """Ask a pipe of a running process, or the one of a state directory, to read tables again."""
+    if arguments.pipe:
+        return resync_running(arguments)
+    if arguments.file or arguments.url:
+        raise DefiniteError("which pipe of the process is to read them again?", place="--pipe", hint="give --pipe NAME")
     from headrace.pipes.requests import ask_for_resync
     from headrace.pipes.state import StateDirectory
 
-    directory = StateDirectory(Path(arguments.state), make=False)
+    directory = StateDirectory(Path(arguments.state or "headrace-state"), make=False)
     state = directory.load()
     if state is None:
         raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")

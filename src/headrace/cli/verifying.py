@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cli.controlling import add_running, verify_running
 from headrace.cli.flags import (
     DIFFERENT,
     OK,
@@ -37,15 +38,20 @@ if TYPE_CHECKING:
 
 def add(verbs: Verbs) -> None:
     command = add_command(verbs, verify, "verify", "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
-    add_source(command)
-    add_sink(command)
+    add_source(command, optional=True)
+    add_sink(command, optional=True)
     add_tables(command)
     add_columns(command)
     add_comparison(command)
+    add_running(command)
 
 
 def verify(arguments: argparse.Namespace) -> int:
     """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    if not arguments.source and arguments.pipe:
+        return verify_running(arguments)
+    if not arguments.sink:
+        raise DefiniteError("what is to be compared?", place="SOURCE SINK", hint="give SOURCE and SINK, or --pipe of a running process")
     if is_kafka(arguments.source):
         raise DefiniteError(
             "topics hold changes, and no rows to compare a copy with",

@@ -32,10 +32,11 @@ def get(control: Control, path: str) -> Answer:
     parts = _parts(path)
     match parts:
         case ["pipes", name]:
-            return as_json(control.pipe(_known(control, name)))
+            known = _known(control, name)
+            return _answered(lambda: control.pipe(known), HTTPStatus.NOT_FOUND)
         case ["pipes", name, "history"]:
-            samples = control.history(_known(control, name))
-            return as_json({"samples": [[one.at, one.rate, one.lag_s, one.lag_bytes] for one in samples]})
+            known = _known(control, name)
+            return _answered(lambda: _samples(control, known), HTTPStatus.NOT_FOUND)
         case ["pipes", _, action] if action in _ACTIONS:
             raise _wrong_method("POST", path)
         case ["query"]:
@@ -47,7 +48,7 @@ def post(control: Control, path: str, body: bytes) -> Answer:
     """What changes something, or reads rows."""
     match _parts(path):
         case ["pipes", name, action] if action in _ACTIONS:
-            said, known = _document(body), _known(control, name, parts=True)
+            said, known = _document(body), _known(control, name)
             return _answered(lambda: _ACTIONS[action](control, known, said), HTTPStatus.CONFLICT)
         case ["query"]:
             said = _document(body)
@@ -55,6 +56,10 @@ def post(control: Control, path: str, body: bytes) -> Answer:
         case ["status"] | ["stream"] | ["pipes", _] | ["pipes", _, "history"]:
             raise _wrong_method("GET", path)
     raise _nothing_here(path)
+
+
+def _samples(control: Control, name: str) -> Any:
+    return {"samples": [[one.at, one.rate, one.lag_s, one.lag_bytes] for one in control.history(name)]}
 
 
 def _answered(call: Callable[[], Any], refused: HTTPStatus) -> Answer:
@@ -71,10 +76,10 @@ def _parts(path: str) -> list[str]:
     return [unquote(part, errors="replace") for part in path.removeprefix(PREFIX).split("/")]
 
 
-def _known(control: Control, name: str, *, parts: bool = False) -> str:
-    """The name, if there is such a pipe; with `parts`, also one that stands for several."""
+def _known(control: Control, name: str) -> str:
+    """The name, if there is such a pipe, or one of several parts."""
     pipes = control.status().pipes
-    names = {pipe.name for pipe in pipes} | ({pipe.group for pipe in pipes} if parts else set())
+    names = {pipe.name for pipe in pipes} | {pipe.group for pipe in pipes}
     if name not in names:
         known = ", ".join(pipe.name for pipe in pipes) or "none"
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no pipe {name!r}", place=name, remedy=f"pipes of this process: {known}")
@@ -165,7 +170,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Control, str, Mapping[str, Any]], Any]]] 
 
 def _query(control: Control, said: Mapping[str, Any]) -> Any:
     _only(said, "pipe", "sql")
-    name = _known(control, _text(said, "pipe"), parts=True)
+    name = _known(control, _text(said, "pipe"))
     columns, rows = control.query(name, _text(said, "sql"))
     return {"columns": columns, "rows": [[shown(value) for value in row] for row in rows]}
 

@@ -1,0 +1,167 @@
+"""A process's status for a terminal: a table of pipes, and under it what a person has to know or to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
+
+_STYLES: Final = {
+    PipeStage.STREAMING: "green",
+    PipeStage.SNAPSHOT: "cyan",
+    PipeStage.STARTING: "cyan",
+    PipeStage.WAITING: "yellow",
+    PipeStage.RETRYING: "yellow",
+    PipeStage.FAILED: "bold red",
+}
+_VERDICTS: Final = {"equal": "green", "different": "bold red", "undecided": "yellow", "running": "cyan"}
+_UNKNOWN: Final = "-"
+
+
+def make_console() -> Console:
+    """One that does not cut what goes into a file or another program."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
+
+
+def view(status: ServiceStatus, *, tables: bool = False, now: float | None = None) -> RenderableType:
+    """The whole."""
+    at = time.time() if now is None else now
+    parts: list[RenderableType] = [_head(status, at), _pipes(status, at)]
+    if tables:
+        parts.append(_tables(status, at))
+    return Group(*parts, *_remarks(status, at))
+
+
+def _head(status: ServiceStatus, now: float) -> Text:
+    memory = f", {size(status.memory_bytes)} of memory" if status.memory_bytes else ""
+    running = f"headrace {status.version}, process {status.pid}, up {duration(now - status.started)}{memory}"
+    return Text(f"{running}: {status.file}", style="dim")
+
+
+def _pipes(status: ServiceStatus, now: float) -> Table:
+    table = Table("pipe", "stage", *(_right(name) for name in ("lag", "behind", "rate", "changes", "tables")), "position")
+    for pipe in status.pipes:
+        position = pipe.position if len(pipe.position) <= 60 else f"{pipe.position[:59]}…"
+        table.add_row(
+            Text(printable(pipe.name)),
+            _stage(pipe, now),
+            _UNKNOWN if pipe.lag_s is None else duration(pipe.lag_s),
+            _UNKNOWN if pipe.lag_bytes is None else size(pipe.lag_bytes),
+            f"{pipe.rate:,.0f}/s" if pipe.rate >= 1 or not pipe.rate else f"{pipe.rate:.1f}/s",
+            f"{pipe.changes:,}",
+            str(len(pipe.tables)) if pipe.tables else _UNKNOWN,
+            Text(printable(position)),
+        )
+    return table
+
+
+def _stage(pipe: PipeStatus, now: float) -> Text:
+    said = Text(pipe.stage, style=_STYLES.get(pipe.stage, "dim"))
+    if pipe.stage is PipeStage.SNAPSHOT:
+        copied = [(one.copied, one.estimate) for one in pipe.tables if one.copied is not None and one.estimate]
+        if copied:
+            said.append(f" {min(1.0, sum(done for done, _ in copied) / sum(whole for _, whole in copied)):.0%}")
+        if pipe.eta_s is not None:
+            said.append(f", {duration(pipe.eta_s)} left")
+    elif pipe.stage is PipeStage.RETRYING and pipe.next_try:
+        said.append(f", again in {duration(max(0.0, pipe.next_try - now))}")
+    elif pipe.stage is PipeStage.WAITING:
+        said.append(f" {duration(pipe.waiting_s)}")
+    return said
+
+
+def _tables(status: ServiceStatus, now: float) -> Table:
+    table = Table("pipe", "table", "target", *(_right(name) for name in ("rows", "changes", "last change")), "snapshot", "verified")
+    for pipe in status.pipes:
+        for one in pipe.tables:
+            table.add_row(
+                Text(printable(pipe.name)),
+                Text(printable(one.name)),
+                Text(printable(one.target)),
+                _UNKNOWN if one.rows is None else f"{one.rows:,}",
+                f"{one.changes:,}",
+                f"{duration(now - one.last_change)} ago" if one.last_change else _UNKNOWN,
+                _copied(one),
+                _verified(one, now),
+            )
+    return table
+
+
+def _copied(table: TableStatus) -> str:
+    if table.complete:
+        return "complete"
+    if table.copied is None:
+        return "waits"
+    return f"{table.copied:,} of about {table.estimate:,}" if table.estimate else f"{table.copied:,} rows"
+
+
+def _verified(table: TableStatus, now: float) -> Text:
+    last = table.verify
+    if last is None:
+        return Text(_UNKNOWN)
+    differences = f" ({last.differences:,})" if last.differences else ""
+    when = "" if last.verdict == "running" else f", {duration(now - last.at)} ago"
+    return Text(f"{last.verdict}{differences}{when}", style=_VERDICTS.get(last.verdict, ""))
+
+
+def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
+    """What the table has no room for."""
+    for pipe in status.pipes:
+        if pipe.error is not None:
+            yield from trouble(pipe.name, pipe.error, now)
+        elif pipe.waiting:
+            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"waits: {printable(pipe.waiting)}")
+        if pipe.dead_letters:
+            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors")
+            yield Text("  remedy: headrace retry SINK --list shows them, headrace retry SINK writes them again")
+        differ = [one.name for one in pipe.tables if one.verify is not None and one.verify.verdict == "different"]
+        if differ:
+            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"verify found differences in {', '.join(map(printable, differ))}")
+
+
+def trouble(name: str, error: Trouble, now: float) -> Iterator[Text]:
+    """An error, with what to do about it."""
+    where = f" (at {printable(error.place)})" if error.place else ""
+    when = f", {duration(now - error.at)} ago" if error.at else ""
+    yield Text.assemble((f"{name}: ", "yellow" if error.transient else "bold red"), f"{printable(error.message)}{where}{when}")
+    if error.remedy:
+        yield Text(f"  remedy: {printable(error.remedy)}")
+    if error.skippable:
+        yield Text(f"  or leave out this one event: headrace skip {name}")
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right", no_wrap=True)
+
+
+def printable(text: str) -> str:
+    """A text of somebody else's, which may not steer the terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def duration(seconds: float) -> str:
+    """A span of time in at most two units."""
+    if seconds < 60:
+        return f"{max(0.0, seconds):.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for unit, name, smaller, smaller_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {name} {rest} {smaller_name}" if rest else f"{whole // unit} {name}"
+    raise AssertionError("a minute is the smallest unit")
+
+
+def size(count: float) -> str:
+    """A number of bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
