@@ -12,6 +12,7 @@ from headrace.cli import configuring, controlling, demonstrating, replicating, r
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.passwords import hide_passwords
 from headrace.errors import HeadraceError
+from headrace.service.log_forms import JsonLines, TextLines, masked
 
 _GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla)
 """In the order of the help."""
@@ -22,11 +23,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         hide_passwords()
     arguments = build_parser().parse_args(argv)
-    _set_up_log(arguments.verbose)
+    as_json = arguments.log_format == "json"
+    _set_up_log(arguments.verbose, JsonLines() if as_json else TextLines("%(asctime)s %(levelname)s %(message)s"))
     try:
         return int(arguments.run(arguments))
     except HeadraceError as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        if as_json:
+            logging.getLogger("headrace").error("%s", error)
+        else:
+            print(f"headrace: {masked(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 130
@@ -37,15 +42,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace", description="Replicate operational data, continuously and exactly, into analytics.")
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
+    parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for group in _GROUPS:
         group.add(verbs)
     return parser
 
 
-def _set_up_log(verbose: bool) -> None:
+def _set_up_log(verbose: bool, formatter: logging.Formatter) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(formatter)
     root = logging.getLogger("headrace")
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)

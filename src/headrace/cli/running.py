@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command
+from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
 
 if TYPE_CHECKING:
@@ -35,8 +38,10 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run pipes until they are done, or asked to end; 2 if one failed and none is left."""
     from headrace.config.loading import load
+    from headrace.config.resolved import LogFormat
     from headrace.dashboard.server import serve
     from headrace.service.control_file import new_token, published
+    from headrace.service.log_forms import JsonLines, keep_secret
     from headrace.service.log_lines import name_pipes
     from headrace.service.presence import alone
     from headrace.service.supervisor import Supervisor
@@ -45,15 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     _check_some(configuration)
     # State, relays and sockets are nobody else's business, whoever makes them.
     os.umask(0o077)
-    name_pipes()
     process = configuration.process
+    as_json = (arguments.log_format or process.log) == LogFormat.JSON
+    name_pipes(JsonLines() if as_json else None)
+    keep_secret(*secrets_of(configuration))
     with ExitStack() as stack:
         stack.enter_context(alone(process.state))
         supervisor = Supervisor(configuration)
         if process.listen:
             # Before any pipe begins: an address that is taken is known at once.
             token = new_token()
-            server = stack.enter_context(serve(supervisor, process.listen, token))
+            keep_secret(token)
+            server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(published(process.state, server.url, token))
             print(f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)")
         _tell(configuration)
@@ -75,6 +83,16 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
             replace(pipe, parts=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.parts)) for pipe in pipes
         )
     return replace(configuration, process=process, pipes=pipes)
+
+
+def secrets_of(configuration: Configuration) -> Iterator[str]:
+    """The passwords in the addresses of a file, as they are and as they are written."""
+    for pipe in configuration.pipes:
+        for part in pipe.parts:
+            for address in (part.source, part.sink):
+                password, _ = without_password(address)
+                if password:
+                    yield from (password, quote(password, safe=""))
 
 
 def _check_some(configuration: Configuration) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 
 from headrace.retry import waits
+from headrace.service.log_forms import TextLines
 
 
 class NamesPipe(logging.Filter):
@@ -27,4 +28,4 @@ def name_pipes(formatter: logging.Formatter | None = None) -> None:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(stream)
         handler.addFilter(NamesPipe())
-        handler.setFormatter(formatter or logging.Formatter("%(asctime)s %(levelname)s %(of_pipe)s%(message)s"))
+        handler.setFormatter(formatter or TextLines("%(asctime)s %(levelname)s %(of_pipe)s%(message)s"))

@@ -1,0 +1,111 @@
+"""Lines of the log: what they hold, and what they never hold."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+
+import pytest
+
+from headrace import cli
+from headrace.errors import DefiniteError
+from headrace.service import log_forms
+from headrace.service.log_forms import JsonLines, TextLines, keep_secret, masked
+
+SECRET = "s3cr3t!Pass"
+
+
+def line(formatter: logging.Formatter, message: str, *arguments: object, error: BaseException | None = None, **more: object) -> str:
+    record = logging.LogRecord(
+        "headrace.x", logging.WARNING, __file__, 1, message, arguments, (type(error), error, error.__traceback__) if error else None
+    )
+    record.__dict__.update(more)
+    return formatter.format(record)
+
+
+def test_an_object_a_line() -> None:
+    said = json.loads(line(JsonLines(), "waiting: %s,\n%d", 'a "peer"', 7, pipe="shop/east"))
+    assert datetime.fromisoformat(said.pop("ts")).tzinfo is not None
+    assert said == {"level": "warning", "logger": "headrace.x", "message": 'waiting: a "peer",\n7', "pipe": "shop/east"}
+    assert "\n" not in line(JsonLines(), "two\nlines")
+    # An error of ours: what happened, where, and what to do, each by itself.
+    error = DefiniteError("no such table", place="binlog.1:4", hint="make it")
+    said = json.loads(line(JsonLines(), "failed: %s", error))
+    assert (said["message"], said["place"], said["remedy"]) == ("failed: no such table", "binlog.1:4", "make it")
+    assert "exception" not in said
+    said = json.loads(line(JsonLines(), "it failed", error=error))
+    assert (said["place"], "exception" in said) == ("binlog.1:4", False)
+    # One that nobody foresaw: all of it.
+    try:
+        raise ValueError("odd")
+    except ValueError as raised:
+        said = json.loads(line(JsonLines(), "it failed", error=raised))
+    assert said["exception"].endswith("ValueError: odd")
+    assert "test_an_object_a_line" in said["exception"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"cannot reach mysql://repl:{SECRET}@db:3306/shop",
+        f"mysql://:{SECRET}@db",
+        f"clickhouses://default:{SECRET}@[::1]:8443/x?a=b, and more",
+        f"kafka://u:{SECRET}@k1:9092,k2:9092/t",
+        f"scylla://u:{SECRET}@s1,s2/app and cql://v:{SECRET}@t/app",
+        f"'mysql://u:{SECRET}@h'",
+        f"sasl.password={SECRET} sasl.username=u",
+        f"PASSWORD = '{SECRET}', other = 1",
+        f'ssl.key.password="{SECRET}"',
+        f"https://h/?token={SECRET}&x=1",
+        f'{{"user": "u", "password": "{SECRET}"}}',
+        f"CREATE USER u IDENTIFIED BY '{SECRET}'",
+        f"ALTER USER u IDENTIFIED WITH caching_sha2_password BY '{SECRET}' REQUIRE SSL",
+        f"Authorization: Bearer {SECRET.replace('!', '-')}",
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str) -> None:
+    hidden = SECRET.replace("!", "-") if "Bearer" in text else SECRET
+    for shown in (masked(text), line(TextLines("%(message)s"), "%s", text), line(JsonLines(), "%s", text)):
+        assert hidden not in shown
+        assert log_forms.MASK in shown
+    # Also in what was raised, and in an error's place.
+    with pytest.raises(OSError, match="") as caught:
+        raise OSError(text)
+    assert hidden not in line(TextLines("%(message)s"), "it failed", error=caught.value)
+    assert hidden not in line(JsonLines(), "it failed", error=caught.value)
+    assert hidden not in line(JsonLines(), "%s", DefiniteError(text, place=text, hint=text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://repl@db:3306/shop -> clickhouse://default@ch:8123/shop",
+        "kafka://k1:9092,k2:9092/shop.inventory.orders",
+        "http://127.0.0.1:8088/#x",
+        "the password is wrong: see HEADRACE_SOURCE_PASSWORD",
+        "12:30:01 a@b.example",
+        "unexpected token: SELECT",
+        "bearer of news",
+    ],
+)
+def test_other_words_stay(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_secrets_that_we_were_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_forms, "_told", set())
+    keep_secret("hunter22", "no", "")
+    assert masked("Access denied for hunter22 (using hunter22); no more") == "Access denied for *** (using ***); no more"
+
+
+def test_errors_of_commands_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--log-format", "json", "status", "--url", f"http://u:{SECRET}@127.0.0.1:9"]) == cli.FAILED
+    out, err = capsys.readouterr()
+    said = json.loads(err)
+    assert (out, said["level"]) == ("", "error")
+    assert "no process answers" in said["message"]
+    assert said["remedy"]
+    assert SECRET not in err
+    assert cli.main(["status", "--url", f"http://u:{SECRET}@127.0.0.1:9"]) == cli.FAILED
+    assert SECRET not in capsys.readouterr().err
