@@ -30,6 +30,7 @@ from headrace.pipes.state import replace_json
 from headrace.retry import Waits, own_waits
 from headrace.service.collecting import Collected
 from headrace.service.history import History
+from headrace.service.log_forms import masked
 from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
 from headrace.spark.hosting import SparkHost
 
@@ -359,4 +360,4 @@ def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
 
 
 def _trouble(error: HeadraceError) -> Trouble:
-    return Trouble(error.message, error.place, error.hint, isinstance(error, TransientError), time.time())
+    return Trouble(masked(error.message), masked(error.place), error.hint, isinstance(error, TransientError), time.time())
