@@ -51,13 +51,16 @@ class DrivenPipe:
         choices: SinkChoices | None = None,
         exclude: tuple[str, ...] = (),
         sink_name: str = "sink",
+        settings: dict[str, Any] | None = None,
     ) -> None:
+        """`settings`: what else was chosen, in the words of a settings file."""
         self.book = book
         selection = Selection((f"{book.database}.*",), exclude)
-        settings = PipeSettings(selection, state, schema_changes=SchemaPolicy.of_pairs(policy), name=book.database)
+        policies = SchemaPolicy.of_pairs(policy)
+        chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=settings or {})
         sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
         self.directory = StateDirectory(state)
-        self._pipe = Pipe(book.address, sink, sink_name, settings, LogView())
+        self._pipe = Pipe(book.address, sink, sink_name, chosen, LogView())
 
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
         """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""

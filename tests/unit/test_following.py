@@ -17,6 +17,8 @@ from headrace.pipes.intents import Executor, resume
 from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.progress import LogView
 from headrace.pipes.rehearsal import ImaginedTables
+from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sinks.clickhouse.choices import SinkChoices
@@ -107,7 +109,7 @@ class Pipe:
         history.begin(Catalogue({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
         self.sink, self.snapshots = Sink([SCHEMA]), SnapshotLog(self.directory)
         self.done: list[tuple[Any, ...]] = []
-        self.executor = Executor(self.state, self.directory, self.snapshots, self.sink, _shown, self.ask)
+        self.executor = Executor(self.state, self.directory, self.snapshots, self.sink, Showing(PipeSettings(WANTED, path)), self.ask)
         self.follower = Follower(history, WANTED, self.executor, SchemaPolicy.of_pairs(policy), "p", self.check, LogView())
 
     def ask(self, tables: tuple[str, ...]) -> None:
@@ -126,10 +128,6 @@ class Pipe:
         state = self.directory.load()
         assert state is not None
         return state
-
-
-def _shown(schema: TableSchema, hidden: tuple[str, ...]) -> TableSchema:
-    return replace(schema, columns=tuple(column for column in schema.columns if column.name not in hidden))
 
 
 @pytest.fixture
@@ -270,7 +268,7 @@ def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pip
 
 def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:
     pipe.state.tables[T].hidden = ("b",)
-    pipe.sink.there = [_shown(SCHEMA, ("b",))]
+    pipe.sink.there = [Showing(PipeSettings(WANTED, pipe.directory.path))(SCHEMA, ("b",))]
     pipe.follow("RENAME TABLE t TO n")
     assert pipe.sink.done == [("run", "RENAME TABLE IF EXISTS `shop`.`t` TO `shop`.`n`"), ("prepare", "n")]
     table = pipe.saved.tables[N]

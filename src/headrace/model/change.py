@@ -8,9 +8,11 @@ what a block says. Versions rise strictly within a source's log, so a replayed b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,6 +46,25 @@ class ChangeBlock:
     """The place of each image within its transaction: unique and rising, with gaps. In a snapshot: the row's number, unique in it."""
     query: pa.DictionaryArray | None = None
     """The statement that made the change, where the source logged it and the reader was asked for it."""
+
+    def taken(self, rows: Any) -> ChangeBlock:
+        """Those images of the block, by their places or by booleans."""
+        chosen = np.asarray(rows)
+        places = pa.array(np.flatnonzero(chosen) if chosen.dtype == bool else chosen)
+
+        def pick(array: Any) -> Any:
+            return None if array is None else array.take(places)
+
+        return replace(
+            self,
+            images=self.images.take(places),
+            op=pick(self.op),
+            version=pick(self.version),
+            commit_ts=pick(self.commit_ts),
+            transaction=pick(self.transaction),
+            order=pick(self.order),
+            query=pick(self.query),
+        )
 
     @property
     def rows(self) -> int:

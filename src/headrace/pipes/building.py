@@ -17,7 +17,7 @@ from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_any_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, Chosen
+from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.offline import parse_directory
@@ -169,5 +169,8 @@ def check_sections(spec: PipeSpec) -> None:
     """Raise `DefiniteError` if something was chosen for another kind of source."""
     if not is_kafka(spec.source):
         spec.chosen.check_sections((DEBEZIUM,), "this is about Debezium's topics, and the source is a server's log")
-    if not is_cql(spec.source):
+    if is_cql(spec.source):
+        why = "ScyllaDB's log holds single cells, not rows: no expression can be reckoned from them"
+        spec.chosen.check_sections((TRANSFORMS,), f"{why}; use a view in the sink")
+    else:
         spec.chosen.check_sections((SCYLLA, REPLAY), "this is about ScyllaDB's log, and the source is another one")

@@ -29,7 +29,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync, pending_requests
-from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.settings import RESHAPED, PipeSettings, SnapshotMode
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.takeover import forget_seen, note_seen
 from headrace.pipes.targets import Targets
@@ -82,7 +82,22 @@ class Copier:
                 retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
         self.prepare()
         for name, table in unplanned:
+            self._empty_reshaped(name, table)
             self._plan_table(connection, name, table)
+        reshaped = self.state.options.get(RESHAPED, [])
+        if reshaped and unplanned:
+            self.state.options[RESHAPED] = [name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}]
+            self.directory.save(self.state)
+
+    def _empty_reshaped(self, name: TableName, table: TableState) -> None:
+        """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
+        if str(name) not in self.state.options.get(RESHAPED, ()) or self.targets.appends:
+            return
+        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
+        plan = retrying(lambda: self.targets.sink.altering().plan_emptying(schema, position.version))
+        for step in plan.steps:
+            retrying(functools.partial(self.targets.run_step, step))
+        self.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
 
     def prepare(self) -> None:
         """See to it that every target table is there and fit."""

@@ -6,7 +6,8 @@ of it must not or cannot be done, nothing: a definite error that names the state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import DefiniteError
@@ -196,7 +197,9 @@ class Decision:
         if name in self.executor.state.tables and not self._is_settled(name):
             self._read_again(name, "it was made anew while it was being read")
             return
-        shown = self.executor.show(schema, ())
+        with self._settled_by_resync(name):
+            self.executor.show.check_new(schema)
+            shown = self.executor.show(schema, ())
         self._check_apart(shown)
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
@@ -234,7 +237,12 @@ class Decision:
         ready = all(
             table is not None and self._was_read_before(moved[new]) and not self._is_owed(moved[new]) for new, table in tables.items()
         )
-        found = Translation((), "it is not in the sink yet") if not ready or Policy.RESYNC in policies else self._plan_moves(moved, tables)
+        if not ready or Policy.RESYNC in policies:
+            found = Translation((), "it is not in the sink yet")
+        elif not all(self.executor.show.is_same(old, new) for new, old in moved.items()):
+            found = Translation((), "other transforms hold for its new name")
+        else:
+            found = self._plan_moves(moved, tables)
         if found.reread or self._intent.reread & moved.keys():
             for new in moved:
                 self._read_again(new, found.reread)
@@ -275,9 +283,9 @@ class Decision:
         hidden = self._hidden(table, told)
         left = self._left(told)
         show = self.executor.show
-        seen = replace(told.shown(lambda one: show(one, table.hidden), lambda one: show(one, hidden)), left=left)
+        seen = replace(self._shown(told, table.hidden, hidden), left=left)
         fresh = {fate.column.name for fate in told.fates if fate.origin is None}
-        kinds = _kinds_of(told.shown(lambda one: show(one, table.hidden), lambda one: show(one, tuple(set(hidden) - fresh))))
+        kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))
         altered = self._renewed(table, schema=schema, hidden=hidden)
         self._altered[name] = altered
         if final == name:
@@ -293,6 +301,7 @@ class Decision:
         found = self._ask(lambda sink: sink.plan_alteration(_without_left(seen), self._version))
         if Policy.RESYNC in policies:
             found = replace(found, reread=found.reread or "it was chosen to read it again")
+        found = replace(found, reread=found.reread or show.reread_reason(told, table.hidden, hidden))
         if found.prepared and final == name:
             self._intent.prepared.add(name)
         if not kinds and not found.steps and not found.reread:
@@ -303,6 +312,22 @@ class Decision:
         else:
             outcome = IGNORED if policies == {Policy.IGNORE} else APPLIED
             self._enter(name, kinds, found, outcome, f"ignored: {', '.join(sorted(left))}" if left and outcome is APPLIED else "")
+
+    def _shown(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
+        """The alteration as the sink sees it; transforms that no longer fit the table halt here."""
+        with self._settled_by_resync(told.before.name):
+            return self.executor.show.alteration(told, hidden, hidden_after)
+
+    @contextmanager
+    def _settled_by_resync(self, name: TableName) -> Iterator[None]:
+        """What does not fit the transforms is settled by other settings, and the table read again by them."""
+        try:
+            yield
+        except DefiniteError as error:
+            again = f"headrace resync {name} --state {self.executor.directory.path}"
+            hint = f"{error.hint}; change the settings, have the table read again by them ({again}), then start again"
+            place = f"{error.place}, at {self.followed.position}: {self.followed.query.statement}"
+            raise DefiniteError(error.message, place=place, hint=hint) from error
 
     def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
         """The columns that are not carried from now on."""

@@ -16,14 +16,12 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.following import LedgerEntry, Step
 from headrace.sources.mysql.position import BinlogPosition
-
-Show = Callable[[TableSchema, tuple[str, ...]], TableSchema]
-"""A source's table as the sink gets to see it, without the columns that are hidden."""
 
 
 @dataclass(slots=True)
@@ -95,7 +93,7 @@ class Executor:
     directory: StateDirectory
     snapshots: SnapshotLog
     targets: Targets
-    show: Show
+    show: Showing
     reread: Callable[[tuple[str, ...]], None] | None
     """Has tables (globs) read again, where there is a server to read them from."""
 

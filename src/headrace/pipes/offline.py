@@ -16,12 +16,13 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
-from headrace.pipes.opening import is_wanted, shown, shown_now
+from headrace.pipes.opening import is_wanted
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.running import FollowingPipe
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing, shown_now
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
@@ -107,7 +108,7 @@ class OfflinePipe(FollowingPipe):
                 state.tables[name] = TableState(schema, places[name].to_json())
 
     def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
-        return Executor(state, directory, snapshots, self._targets, functools.partial(shown, settings=self._settings), None)
+        return Executor(state, directory, snapshots, self._targets, Showing(self._settings), None)
 
     def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
         settings = self._settings

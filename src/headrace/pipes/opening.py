@@ -18,8 +18,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.remembered import settings_of, take_settings, warn_of_unmatched
-from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.requests import ask_for_resync, pending_requests
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
@@ -37,6 +38,7 @@ from headrace.sources.mysql.prepared import check_no_prepared
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.watermark import log_end
 from headrace.spark.checkpoint import committed_offset
+from headrace.transforms.fitting import misfits
 
 log = logging.getLogger("headrace")
 
@@ -88,8 +90,16 @@ class Opening:
         for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
             log.warning("no column of the chosen tables matches %s", pattern)
         warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)
+        self._check_transforms(state, is_new=new)
         check_tables(self.connection, self.address, state.tables)
         return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
+
+    def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
+        """Halt at names that are most likely misspelt before anything is shown; later, columns may have gone with a statement."""
+        for misfit in misfits(self.settings.transforms, [table.schema for table in state.tables.values()]):
+            if is_new and misfit.is_sure:
+                raise misfit.error()
+            log.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
 
     def _new_state(self, server: ServerIdentity) -> PipeState:
         return PipeState(
@@ -157,7 +167,8 @@ class Opening:
         for option, flag in (("zero_dates", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
             if _option(state, option) != self.settings.lasting[option]:
                 raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
-        take_settings(state, self.settings.choices, place)
+        asked = [Selection(request.tables) for request in pending_requests(self.directory)]
+        take_settings(state, self.settings.choices, place, lambda name: any(one(name) for one in asked))
 
     def _ask_again(self, state: PipeState) -> None:
         """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
@@ -169,7 +180,8 @@ class Opening:
         former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
         names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
         if former:
-            needs = retrying(lambda: self.targets.needs([shown(table.schema, table.hidden, self.settings) for table in former]))
+            showing = Showing(self.settings)
+            needs = retrying(lambda: self.targets.needs([showing(table.schema, table.hidden) for table in former]))
             names.update(name for name, need in needs.items() if need.exact and not self.targets.appends)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
@@ -210,20 +222,3 @@ def selection_of(state: PipeState, chosen: Selection) -> Selection:
 def is_wanted(state: PipeState, chosen: Selection, name: TableName) -> bool:
     """Whether a table is replicated, by what is chosen at the time of asking."""
     return selection_of(state, chosen)(name)
-
-
-def shown(schema: TableSchema, hidden: tuple[str, ...], settings: PipeSettings) -> TableSchema:
-    """A source's table as the sink gets to see it."""
-    projection = replace(settings.projection, hidden=frozenset((schema.name, column) for column in hidden))
-    return projection.project(read_as(schema, settings))
-
-
-def shown_now(schema: TableSchema, state: PipeState, settings: PipeSettings) -> TableSchema:
-    """A source's table as the sink gets to see it now."""
-    table = state.tables.get(schema.name)
-    return shown(schema, table.hidden if table is not None else (), settings)
-
-
-def read_as(schema: TableSchema, settings: PipeSettings) -> TableSchema:
-    """A source's table as it is read, whichever of its columns are shown."""
-    return schema.with_zero_dates(settings.zero_dates)

@@ -16,13 +16,14 @@ from headrace.pipes.cleaning import Cleaner
 from headrace.pipes.copying import Copier, Interrupted
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
-from headrace.pipes.opening import Opened, Opening, is_wanted, shown, shown_now
+from headrace.pipes.opening import Opened, Opening, is_wanted
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.resyncing import Resynchroniser
 from headrace.pipes.running import FollowingPipe
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing, shown_now
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.streaming import Streaming
 from headrace.pipes.takeover import reached, written
@@ -74,8 +75,7 @@ class Pipe(FollowingPipe):
             self._follow(session, parts, opened, server)
 
     def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
-        show = functools.partial(shown, settings=self._settings)
-        return Executor(state, directory, snapshots, self._targets, show, functools.partial(ask_for_resync, directory))
+        return Executor(state, directory, snapshots, self._targets, Showing(self._settings), functools.partial(ask_for_resync, directory))
 
     def _opening(self, directory: StateDirectory, connection: Any) -> Opening:
         return Opening(connection, self._address, directory, self._settings, self._sink_name, self._targets)

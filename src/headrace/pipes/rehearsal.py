@@ -5,7 +5,6 @@ Nothing is written anywhere, and no server is needed: a target that nobody can l
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from headrace.model.evolution import Catalogue, apply_all
 from headrace.model.schema import TableName
 from headrace.pipes.deciding import Decision
 from headrace.pipes.intents import Executor
-from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.targets import Targets
 from headrace.sinks.clickhouse.alter import has_view
@@ -90,8 +89,7 @@ class Rehearsal:
         followed.check()
         state = self._state()
         directory = StateDirectory(self.settings.state, make=False)
-        show = functools.partial(shown, settings=self.settings)
-        executor = Executor(state, directory, _no_snapshots(directory), Targets(self.sink), show, lambda _: None)
+        executor = Executor(state, directory, _no_snapshots(directory), Targets(self.sink), Showing(self.settings), lambda _: None)
         decision = Decision(followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._altering)
         intent = decision.intent()
         return tuple(
@@ -139,7 +137,7 @@ class Rehearsal:
             return self.sink.altering()
         scope = LayoutScope(self.sink.target, self.sink.choices)
         layouts = [
-            plan_layout(shown(table.schema, table.hidden, self.settings), scope.target, scope.choices)
+            plan_layout(Showing(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
             for table in self._state().tables.values()
         ]
         return Altering(scope, ImaginedTables(layouts))

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.fields import fields_of, plain
+from headrace.pipes.settings import RESHAPED, SALTS
 from headrace.pipes.settings_file import Chosen, Plain, read_settings, restored
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as TOPICS_CHANGEABLE
 from headrace.sinks.kafka.choices import KafkaChoices
+from headrace.transforms.choices import Transforms
+from headrace.transforms.salts import read_salts
 
 log = logging.getLogger("headrace")
 _OPTION = "settings"
@@ -45,9 +49,13 @@ def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
     return chosen
 
 
-def take_settings(state: PipeState, written: Plain, place: str) -> None:
-    """Put a run's settings into the state, unless they would need tables that are there to be others."""
+def take_settings(state: PipeState, written: Plain, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
+    """Put a run's settings into the state, unless they would need tables that are there to be others.
+
+    `read_again`: which tables are about to be read again, and may be transformed otherwise.
+    """
     _check_topics(state, restored(written, place), place)
+    _check_transforms(state, restored(written, place).transforms, place, read_again)
     before, after = settings_of(state, place).sink, restored(written, place).sink
     for one in fields_of(SinkChoices).values():
         was, wanted = getattr(before, one.name), getattr(after, one.name)
@@ -60,6 +68,31 @@ def take_settings(state: PipeState, written: Plain, place: str) -> None:
             if was != wanted and one.name not in CHANGEABLE:
                 raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
     state.options[_OPTION] = written
+
+
+def _check_transforms(state: PipeState, after: Transforms, place: str, read_again: Callable[[TableName], bool]) -> None:
+    """Rows that are in the sink were made by transforms: by others they would be other rows."""
+    before, known, salts = settings_of(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
+    for name in state.tables:
+        was, wanted = before.of(name), after.of(name)
+        salted = bool(wanted.hash) and known.get(was.hash_salt) != salts.get(wanted.hash_salt)
+        # The secret may be kept elsewhere now; it is the same one.
+        same = replace(was, hash_salt=wanted.hash_salt) == wanted and not salted
+        if same:
+            continue
+        if name in state.waiting or read_again(name):
+            # Rows under a position at which there may be others already: those must go first.
+            state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), str(name)})
+        else:
+            what = "another salt" if salted and replace(was, hash_salt=wanted.hash_salt) == wanted else "other transforms"
+            raise DefiniteError(
+                f"the rows of {name} in the sink were made with {what} than are chosen now",
+                place=f"{place}, transforms of {name}",
+                hint=f"give them as they were, or have the table read again by the new ones: headrace resync {name} --state {place}, then "
+                "start again (a source in Kafka: begin anew with another --state)",
+            )
+    if salts or known:
+        state.options[SALTS] = salts
 
 
 def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:

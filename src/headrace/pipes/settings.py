@@ -11,10 +11,18 @@ from typing import Any
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.settings_file import Chosen
 from headrace.retry import DEADLINE_S
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import CHUNK_ROWS
+from headrace.transforms.choices import Transforms
+from headrace.transforms.salts import read_salts
+
+SALTS = "salts"
+"""The lasting choice that tells whether hashes are made with the same secrets."""
+RESHAPED = "reshaped"
+"""Among a state's options: tables that are to be emptied before they are read again, for they are transformed otherwise."""
 
 
 class SnapshotMode(StrEnum):
@@ -49,6 +57,11 @@ class PipeSettings:
     """What the pipe is called in the sink's own tables; empty: as its state directory."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What was chosen for the sink and its tables, in the words of a settings file (`settings_file`): kept in the state."""
+    transforms: Transforms = field(init=False, repr=False)
+    """What of that is done to rows on their way."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", Chosen(self.choices).transforms)
 
     @property
     def pipe_name(self) -> str:
@@ -58,7 +71,8 @@ class PipeSettings:
     def lasting(self) -> dict[str, Any]:
         """The choices that a state was made with and that must not change."""
         columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
-        return {"zero_dates": self.zero_dates.value, "columns": columns, "settings": self.choices}
+        salts = read_salts(self.transforms).fingerprints()
+        return {"zero_dates": self.zero_dates.value, "columns": columns, "settings": self.choices, **({SALTS: salts} if salts else {})}
 
     @property
     def slots(self) -> int:

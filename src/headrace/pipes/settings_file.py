@@ -25,18 +25,21 @@ from headrace.sinks.cql.choices import ReplayChoices
 from headrace.sinks.kafka.choices import KafkaChoices
 from headrace.sources.debezium.choices import DebeziumChoices
 from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.transforms.choices import TransformChoices, Transforms, check_salt, read_hash, read_mask
 
 Plain: TypeAlias = dict[str, Any]
 """Sections, their keys and values: texts, numbers, lists and tables only."""
 SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM, SCYLLA = "sink", "tables", "schema_changes", "kafka", "debezium", "scylla"
 REPLAY: Final = "replay"
+TRANSFORMS: Final = "transforms"
 PRODUCER: Final = "producer"
 """Whatever a producer of one's own is made with: its class knows what that may be."""
 PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayChoices}
 """Sections whose keys are the fields of one class."""
-SECTIONS: Final = (SINK, SCHEMA_CHANGES, PRODUCER, *PLAIN_SECTIONS)
+SECTIONS: Final = (SINK, SCHEMA_CHANGES, TRANSFORMS, PRODUCER, *PLAIN_SECTIONS)
 _OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
 _OF_TABLES: Final = fields_of(TableChoices)
+_OF_TRANSFORMS: Final = fields_of(TransformChoices)
 _KEY_WORDS: Final = ("primary", "materialize")
 
 
@@ -73,6 +76,11 @@ class Chosen:
     @property
     def producer(self) -> dict[str, Any]:
         return dict(self.plain.get(PRODUCER, {}))
+
+    @property
+    def transforms(self) -> Transforms:
+        written: Plain = self.plain.get(TRANSFORMS, {})
+        return Transforms(tuple((glob, _read_fields(_OF_TRANSFORMS, own)) for glob, own in written.items()))
 
     @property
     def schema_changes(self) -> SchemaPolicy:
@@ -162,6 +170,8 @@ def checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str])
         elif section in PLAIN_SECTIONS:
             found[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
             _check_no_secret(found[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
+        elif section == TRANSFORMS:
+            found[section] = _transforms(written, place)
         else:
             found[section] = _sink(written, place) if section == SINK else _policies(written, place)
     return found
@@ -184,6 +194,40 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, str | int | float)
+
+
+def _transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
+    found: Plain = {}
+    for glob, own in written.items():
+        path = (TRANSFORMS, glob)
+        if not isinstance(own, dict) or "." not in glob:
+            raise DefiniteError(
+                "transforms need a glob over database.table", place=place(path), hint='write [transforms."shop.orders"], with the quotes'
+            )
+        found[glob] = check_transforms(own, lambda name, path=path: place((*path, *name)), path)  # type: ignore[misc]
+    return found
+
+
+def check_transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str], around: tuple[str, ...] = (TRANSFORMS,)) -> Plain:
+    """One table's transforms in plain form; `place` says where a key is, told by its path below the table."""
+    found = _keys(_OF_TRANSFORMS, written, around, lambda path: place(path[len(around) :]))
+    for name, text in found.get("mask", {}).items():
+        read_mask(text, place(("mask", name)))
+    for name, text in found.get("hash", {}).items():
+        read_hash(text, place(("hash", name)))
+    check_salt(found.get("hash_salt", ""), place(("hash_salt",)))
+    expressions: dict[tuple[str, ...], str] = {("computed", name): text for name, text in found.get("computed", {}).items()}
+    if found.get("filter"):
+        expressions["filter",] = found["filter"]
+    for path, text in expressions.items():
+        # What reads them is imported by those who have some.
+        from headrace.transforms.expressions import parse
+
+        try:
+            parse(text)
+        except DefiniteError as error:
+            raise DefiniteError(error.message, place=place(path), hint=error.hint) from error
+    return found
 
 
 def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:
@@ -320,7 +364,11 @@ def _misplaced(place: str) -> DefiniteError:
 
 
 def _fields(written: Mapping[str, Any]) -> Fields:
-    return tuple((name, read(one.kind, written[name])) for name, one in _OF_TABLES.items() if name in written)
+    return _read_fields(_OF_TABLES, written)
+
+
+def _read_fields(known: Mapping[str, Field], written: Mapping[str, Any]) -> Fields:
+    return tuple((name, read(one.kind, written[name])) for name, one in known.items() if name in written)
 
 
 def _merged(below: Plain, above: Plain) -> Plain:

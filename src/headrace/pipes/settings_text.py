@@ -30,7 +30,8 @@ def _lines(table: Plain, path: tuple[str, ...]) -> Iterator[str]:
 
 def _is_section(path: tuple[str, ...], name: str, value: Any) -> bool:
     """Sections, and those of single tables; other tables are values."""
-    return isinstance(value, dict) and (not path or (path == ("sink",) and name == "tables") or path == ("sink", "tables"))
+    whole = not path or path in (("sink", "tables"), ("transforms",)) or (path == ("sink",) and name == "tables")
+    return isinstance(value, dict) and whole
 
 
 def toml_key(name: str) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
-from headrace.pipes.opening import read_as, selection_of, shown_now
+from headrace.pipes.opening import selection_of
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing, hidden_in, read_as, shaper_for
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
@@ -95,13 +96,15 @@ class Streaming:
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
         # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
-        written = [shown_now(schema, state, self.settings) for schema in schemas.values()]
+        showing = Showing(self.settings)
+        shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
+        written = [shape.schema for shape in shapes.values()]
         needs = self.targets.needs(written)
         self.targets.expect(written)
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
-            {name: need.key_columns for name, need in needs.items()},
+            {name: shapes[name].moving(need.key_columns) for name, need in needs.items()},
             selection_of(state, self.settings.selection),
             ReadOptions(
                 zero_dates=self.settings.zero_dates,
@@ -116,7 +119,8 @@ class Streaming:
             frozenset(name for name, need in needs.items() if need.ordered),
             frozenset(name for name, need in needs.items() if need.exact),
         )
-        return Task(reader, self.targets.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
+        retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
+        return Task(reader, self.targets.sink, retry, shaper_for(self.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
         ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]

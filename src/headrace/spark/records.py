@@ -34,6 +34,7 @@ from headrace.spark.logs import mark_log
 from headrace.spark.record_reports import IGNORED, Done
 from headrace.spark.stream import BatchStream, run_task, spark_failure
 from headrace.spark.tasks import Report, Retry, report_batch
+from headrace.transforms.blocks import Shaper, kept_masks
 
 
 class KafkaAway(TransientError):
@@ -209,7 +210,7 @@ class RecordTask:
     sink: Outlet
     retry: Retry
     shown: Mapping[TableName, TableSchema]
-    """The tables that are written, with the columns that are carried of them; blocks of others are counted as left out."""
+    """The tables that are written, with the columns that are read of them; blocks of others are counted as left out."""
     keeper: ValueKeeper | None = None
     left_out: Callable[[str], bool] | None = None
     """Topics none of whose records are read, because their tables are not chosen."""
@@ -217,6 +218,8 @@ class RecordTask:
     """Tables that the driver takes up when they are found: the batch is read again then, and the task need not go on."""
     fetch: Callable[[OffsetRange], Iterator[Records]] | None = None
     """Gets the records of a range."""
+    shape: Shaper | None = None
+    """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark_log()
@@ -255,9 +258,30 @@ class RecordTask:
             # Of a column that is not carried no value is missed, and the sink holds none.
             carried_names = {column.name for column in schema.columns}
             missing = {name: mask for name, mask in kept.items() if name in carried_names}
-            written = self._filled(project(block, schema), missing, records)
-            self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
+            shaped, kept = self._shaped(project(block, schema), missing, records)
+            written = self._filled(shaped, kept, records)
+            if written.rows:
+                self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
             done.wrote(written)
+
+    def _shaped(
+        self, block: ChangeBlock, missing: Mapping[str, pa.BooleanArray], records: Records
+    ) -> tuple[ChangeBlock, Mapping[str, pa.BooleanArray]]:
+        """The block as it is written, and which of its values did not change and are not there."""
+        if self.shape is None:
+            return block, missing
+        shape = self.shape.shape(block.schema)
+        passing = {output.source: output.column.name for output in shape.outputs if output.is_plain}
+        needed = {*shape.filter_inputs, *(name for output in shape.outputs if not output.is_plain for name in output.inputs)}
+        for name in sorted(needed & missing.keys()):
+            if pc.any(missing[name]).as_py():
+                raise DefiniteError(
+                    f"an event of table {block.schema.name} leaves out the value of {name}, which did not change, and transforms need it",
+                    place=f"{records.topic}[{records.partition}]",
+                    hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
+                )
+        shaped, rows = self.shape.shaped(block)
+        return shaped, kept_masks(missing, passing, rows)
 
     def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:
         missing = next((name for name, mask in kept.items() if pc.any(mask).as_py()), None)

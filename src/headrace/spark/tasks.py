@@ -35,6 +35,8 @@ Job = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in a task: pieces of work in, reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
+Shape = Callable[[Any], Any]
+"""A block of the reader's to the block that is written, which may be empty. Picklable."""
 
 
 class AnyWriter(Protocol):
@@ -70,6 +72,8 @@ class Task:
     reader: Reader[Block]
     sink: AnyOutlet
     retry: Retry
+    shape: Shape | None = None
+    """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark_log()
@@ -104,6 +108,10 @@ class Task:
             except StopIteration as end:
                 found = end.value
                 break
+            if self.shape is not None:
+                block = self.shape(block)
+                if not block.changes:
+                    continue
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
             totals = changes.setdefault(block.subject, [0, 0, 0])
             totals[0] += block.changes

@@ -19,6 +19,7 @@ from headrace.model.evolution import AddColumn, ModifyColumn
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.describing import Descriptions
 from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, StateDirectory, TableState
 from headrace.pipes.targets import Targets
 from headrace.retry import retrying
@@ -48,7 +49,7 @@ class Evolution:
     state: PipeState
     directory: StateDirectory
     targets: Targets
-    show: Callable[[TableSchema, tuple[str, ...]], TableSchema]
+    show: Showing
     policy: SchemaPolicy
     pipe: str
     wanted: Callable[[TableName], bool]
@@ -117,6 +118,7 @@ class Evolution:
         if policy is Policy.IGNORE:
             self._carry_out(None, Translation(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
             return
+        self.show.check_new(schema)
         shown = self.show(schema, ())
         others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
         self.targets.check_apart([*others, shown])
@@ -136,11 +138,12 @@ class Evolution:
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
             left = frozenset(change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
-        seen = replace(told.shown(lambda one: self.show(one, known.hidden), lambda one: self.show(one, hidden)), left=left)
+        seen = replace(self.show.alteration(told, known.hidden, hidden), left=left)
         plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
-        if plan.reread:
+        reread = plan.reread or self.show.reread_reason(told, known.hidden, hidden)
+        if reread:
             raise DefiniteError(
-                f"the copy of table {found.schema.name} cannot follow its change ({text}): {plan.reread}",
+                f"the copy of table {found.schema.name} cannot follow its change ({text}): {reread}",
                 place=_text(found),
                 hint="alter the copy by hand, or drop it and begin anew with another --state and a new snapshot of Debezium's",
             )

@@ -25,13 +25,13 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.refusing import check_choice, see_to
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen
 from headrace.pipes.debezium.snapshots import newest_snapshots
-from headrace.pipes.opening import shown
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import settings_of, take_settings
 from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.running import ChangePipe
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.showing import Showing, shaper_for
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import pause, retrying, waits
@@ -61,6 +61,7 @@ from headrace.spark.record_reports import (
 )
 from headrace.spark.records import KafkaAway, RecordStream, RecordTask, Subscription
 from headrace.spark.tasks import Report
+from headrace.transforms.shapes import Shape
 
 log = logging.getLogger("headrace")
 
@@ -172,14 +173,14 @@ class DebeziumPipe(ChangePipe):
     def _batches(self, directory: StateDirectory, state: PipeState) -> Batches:
         settings, notes = self._settings, Notes.load(directory.path)
         self._targets.write_as(state.id, settings.pipe_name)
-        show = functools.partial(shown, settings=settings)
         topic = self._topics.choices.schema_topic
-        descriptions = Descriptions(self._sink.recognise, functools.partial(read_topic, self._address, topic) if topic else None)
+        in_topic = functools.partial(read_topic, self._address, topic) if topic else None
+        descriptions = Descriptions(functools.partial(_recognised, self._sink, settings), in_topic)
         evolution = Evolution(
             state,
             directory,
             self._targets,
-            show,
+            Showing(settings),
             settings.schema_changes,
             settings.pipe_name,
             settings.selection,
@@ -272,9 +273,12 @@ class Batches:
         return begun.covers(KafkaPosition(ends))
 
     def shown(self) -> dict[TableName, TableSchema]:
-        """The tables that are written, with the columns that are carried of them."""
-        tables = self.state.tables.items()
-        return {name: shown(table.schema, table.hidden, self.settings) for name, table in tables if self.settings.selection(name)}
+        """The tables that are written, as the sink gets to see them."""
+        return {name: shape.schema for name, shape in self._shapes().items()}
+
+    def _shapes(self) -> dict[TableName, Shape]:
+        showing, tables = Showing(self.settings), self.state.tables.items()
+        return {name: showing.shape(table.schema, table.hidden) for name, table in tables if self.settings.selection(name)}
 
     def run(self, over: Run, number: int) -> None:
         """See to it that all of a batch is in the sink."""
@@ -333,10 +337,14 @@ class Batches:
 
     def task(self, tails: Tails) -> RecordTask:
         """A task that reads tables as they are known now."""
-        carried = self.shown()
-        needs = retrying(lambda: self.targets.needs(carried.values()))
-        self.targets.expect(carried.values())
-        known = {name: KnownTable(self.state.tables[name].schema, needs[name].key_columns, self.notes.orders.get(name)) for name in carried}
+        shapes = self._shapes()
+        written = [shape.schema for shape in shapes.values()]
+        needs = retrying(lambda: self.targets.needs(written))
+        self.targets.expect(written)
+        known = {
+            name: KnownTable(self.state.tables[name].schema, shape.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
+            for name, shape in shapes.items()
+        }
         choices = self.topics.choices
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch, self.notes.snapshots)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
@@ -344,7 +352,11 @@ class Batches:
         ignored = frozenset(self.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)
         news = functools.partial(_is_taken, self.settings.selection, ignored)
-        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news, functools.partial(fetch, self.address))
+        # Events do not always say what a row was before.
+        shaper = shaper_for(self.settings, shapes.values(), needs, whole=False)
+        carried = {name: shape.source for name, shape in shapes.items()}
+        fetched = functools.partial(fetch, self.address)
+        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news, fetched, shaper)
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]
@@ -356,6 +368,11 @@ class Batches:
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)
             self._left_out.add(why)
+
+
+def _recognised(sink: ClickHouseSink, settings: PipeSettings, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+    """Target tables that are the source's, as schemas: those of transformed tables are others."""
+    return sink.recognise(name for name in names if settings.transforms.of(name).is_empty)
 
 
 def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:

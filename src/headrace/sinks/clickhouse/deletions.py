@@ -16,7 +16,7 @@ from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.layout import Family, Layout
-from headrace.sinks.clickhouse.refusals import Refused, taken
+from headrace.sinks.clickhouse.refusals import Refused
 from headrace.sinks.clickhouse.row_json import row_values, values_of
 
 _TAKING = (Op.DELETE, Op.BEFORE)
@@ -27,7 +27,7 @@ def deletion_of(layout: Layout, encoder: BlockEncoder, block: ChangeBlock, refus
     row = int(refused.rows[place])
     if block.op[row].as_py() not in _TAKING or layout.family is not Family.REPLACING or not layout.has_key:
         return None
-    one = taken(block, np.array([row]))
+    one = block.taken(np.array([row]))
     values = values_of(one.images, block.schema, 0)
     for nulls in (True, False):
         made = _blanked(layout, encoder, one, values, refused.columns[place], nulls=nulls)

@@ -8,11 +8,10 @@ would be every row's, and halts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock
@@ -68,26 +67,6 @@ def place_text(version: int) -> str:
     return f"log file {file}, offset {offset}"
 
 
-def taken(block: ChangeBlock, rows: Any) -> ChangeBlock:
-    """Those images of a block, by their places or by booleans."""
-    mask = np.asarray(rows)
-    places = pa.array(np.flatnonzero(mask) if mask.dtype == bool else mask)
-
-    def pick(array: Any) -> Any:
-        return None if array is None else array.take(places)
-
-    return replace(
-        block,
-        images=block.images.take(places),
-        op=pick(block.op),
-        version=pick(block.version),
-        commit_ts=pick(block.commit_ts),
-        transaction=pick(block.transaction),
-        order=pick(block.order),
-        query=pick(block.query),
-    )
-
-
 def halves(block: ChangeBlock) -> tuple[ChangeBlock, ChangeBlock]:
     places = np.arange(block.rows)
-    return taken(block, places[: block.rows // 2]), taken(block, places[block.rows // 2 :])
+    return block.taken(places[: block.rows // 2]), block.taken(places[block.rows // 2 :])

@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.dead_letters import DONE, SUPERSEDED, WAITING, Le
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.ledger import LEDGER
 from headrace.sinks.clickhouse.names import quote_text
-from headrace.sinks.clickhouse.refusals import Refused, taken
+from headrace.sinks.clickhouse.refusals import Refused
 from headrace.sinks.clickhouse.row_json import row_values
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.following import renamed_from
@@ -141,7 +141,7 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[Letter]) -> 
         block = _block(schema, letters)
         if layout.counts:
             for row, letter in enumerate(letters):
-                one = taken(block, np.array([row]))
+                one = block.taken(np.array([row]))
                 retrying(lambda one=one, letter=letter: writer.write_row(one, f"headrace:retry:{letter.id}"))  # type: ignore[misc]
         else:
             retrying(lambda: writer.write(block))

@@ -43,7 +43,6 @@ from headrace.sinks.clickhouse.refusals import (
     halves,
     place_text,
     row_text,
-    taken,
 )
 from headrace.sinks.clickhouse.tokens import token_of
 from headrace.sinks.clickhouse.windows import BlockCount
@@ -144,7 +143,7 @@ class ClickHouseWriter:
                 raise
             refused = route.encoder.refused(block)
             refuse(route.layout, block, refused)
-            rest = taken(block, np.delete(np.arange(block.rows), refused.rows))
+            rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
             if rest.rows:
                 self._send(self._connected(), route, rest, settings)
 
@@ -169,7 +168,7 @@ class ClickHouseWriter:
         others = [place for place, deletion in enumerate(deletions) if deletion is None]
         if others:
             refuse(route.layout, block, refused.only(others))
-        rest = taken(block, np.delete(np.arange(block.rows), refused.rows))
+        rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
         for piece in (rest, *deletions):
             if piece is not None and piece.rows:
                 self._write_freely(piece)

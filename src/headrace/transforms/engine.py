@@ -1,0 +1,132 @@
+"""DuckDB, as far as it is used: it reads expressions, says what types they have, and runs them over Arrow columns.
+
+Invariant: nothing is kept in it. A connection is in memory, belongs to one thread of one process (it is opened after a fork, never before),
+runs on that thread alone, and may touch neither files nor the network. Columns go in without being copied, and only those that are named.
+The clock of moments with a zone is UTC.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+ROWS: Final = "rows_of_the_block"
+_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "preserve_insertion_order": True,
+}
+_own = threading.local()
+
+
+class EvaluationError(Exception):
+    """An expression that does not fit its columns, or fails at a row; the text says of what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What the engine says of a function's name."""
+
+    is_scalar: bool
+    unsteady: bool
+    macros: tuple[tuple[str, tuple[str, ...]], ...]
+    """Definitions, with their parameters, of one that stands for an expression."""
+
+
+def connection() -> Any:
+    """This thread's connection."""
+    if getattr(_own, "pid", None) != os.getpid():
+        # Imported by those who have expressions.
+        import duckdb
+
+        made = duckdb.connect(":memory:", config=_CONFIG)
+        made.execute("SET TimeZone = 'UTC'")
+        made.execute("SET lock_configuration = true")
+        _own.connection, _own.pid = made, os.getpid()
+    return _own.connection
+
+
+def syntax_of(statement: str) -> str:
+    """The statement's tree, or what is wrong with it, as JSON."""
+    # All of the answer is fetched: a connection with an unfinished one does nothing else.
+    [[found]] = connection().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+    return str(found)
+
+
+@functools.cache
+def functions() -> dict[str, Function]:
+    """All functions, by their names in lower case."""
+    rows = connection().execute(
+        "SELECT lower(function_name), function_type, stability, macro_definition, parameters FROM duckdb_functions()"
+    )
+    grouped: dict[str, list[tuple[Any, ...]]] = {}
+    for name, *rest in rows.fetchall():
+        grouped.setdefault(name, []).append(tuple(rest))
+    return {name: _function(found) for name, found in grouped.items()}
+
+
+def _function(found: Sequence[tuple[Any, ...]]) -> Function:
+    scalar = [stability for kind, stability, *_ in found if kind == "scalar"]
+    macros = [(str(text), tuple(str(one).lower() for one in names or ())) for kind, _, text, names in found if kind == "macro"]
+    return Function(bool(scalar), any(stability != "CONSISTENT" for stability in scalar), tuple(macros))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was most likely meant; empty if none is near."""
+    folded = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), folded, 1, 0.6)
+    return folded[found[0]] if found else ""
+
+
+def types_of(expressions: Sequence[str], columns: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    """The engine's name of each expression's type, and the Arrow type in which values come."""
+    import duckdb
+
+    try:
+        relation = _select(expressions, columns.empty_table(), [])
+        return [(str(kind), field.type) for kind, field in zip(relation.types, relation.to_arrow_table().schema, strict=True)]
+    except duckdb.Error as error:
+        raise EvaluationError(_said(error)) from error
+    finally:
+        connection().unregister(ROWS)
+
+
+def evaluate(expressions: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes] = ()) -> list[Any]:
+    """The expressions' values, row by row; `EvaluationError` if one fails at any."""
+    import duckdb
+
+    try:
+        found = _select(expressions, columns, parameters).to_arrow_table()
+    except duckdb.Error as error:
+        raise EvaluationError(_said(error)) from error
+    finally:
+        connection().unregister(ROWS)
+    assert found.num_rows == columns.num_rows, "an expression has one value for each row"
+    return [_whole(column) for column in found.columns]
+
+
+def _select(expressions: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes]) -> Any:
+    if not columns.num_columns:
+        raise ValueError("rows without columns cannot be counted")
+    connection().register(ROWS, columns)
+    listed = ", ".join(f"({text}\n) AS c{place}" for place, text in enumerate(expressions))
+    return connection().sql(f"SELECT {listed} FROM {ROWS}", params=list(parameters) or None)
+
+
+def _said(error: Exception) -> str:
+    """The first line of what the engine says, without its own kind of error."""
+    line = str(error).strip().splitlines()[0]
+    return line.split(": ", 1)[1] if ": " in line else line
+
+
+def _whole(column: pa.ChunkedArray) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,150 @@
+"""Running a shape over rows: the filter, then what is computed, hashed and masked of the rows that pass.
+
+Invariant: only columns that an expression names are given to the engine; all others pass untouched. An expression that fails at a row
+halts, with the table, the expression and the row; no row is left out or made NULL because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock
+from headrace.model.schema import Kind
+from headrace.model.spellings import spelling
+from headrace.model.version import unpack_version
+from headrace.transforms import engine
+from headrace.transforms.choices import Hash, Mask
+from headrace.transforms.columns import from_engine, to_engine
+from headrace.transforms.salts import Salts
+from headrace.transforms.shapes import NO_COLUMN, Output, Shape, place_of
+from headrace.transforms.treatments import hash_expression, hash_input, hashed, masked, salt_for
+
+_TRY: Final = "correct the row in the source, or let the expression give NULL for such values: TRY_CAST(x AS type), TRY(expression)"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One table's shape, at work."""
+
+    shape: Shape
+    salts: Salts
+
+    def passing(self, block: ChangeBlock) -> npt.NDArray[np.bool_]:
+        """Which images the filter is true for."""
+        shape = self.shape
+        text = f"({shape.filter}\n) IS TRUE"
+        [found] = self._evaluate([text], self._columns(block.images, shape.filter_inputs), (), block, ["filter"])
+        return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
+
+    def images(self, block: ChangeBlock) -> pa.RecordBatch:
+        """The images with the columns that the sink has."""
+        engaged = [output for output in self.shape.outputs if output.expression or isinstance(output.treatment, Hash)]
+        made = dict(zip([output.column.name for output in engaged], self._engaged(block, engaged), strict=True)) if engaged else {}
+        arrays = [made[one.column.name] if one.column.name in made else self._plain(block, one) for one in self.shape.outputs]
+        for output, array in zip(self.shape.outputs, arrays, strict=True):
+            if not output.column.nullable and array.null_count:
+                raise self._failed(block, output, int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))), "it is NULL", "")
+        return pa.RecordBatch.from_arrays(arrays, schema=self.shape.schema.arrow_schema)
+
+    def _plain(self, block: ChangeBlock, output: Output) -> Any:
+        array = block.images.column(output.source)
+        if isinstance(output.treatment, Mask):
+            return masked(self.shape.source.column(output.source), output.treatment, array)
+        return array
+
+    def _engaged(self, block: ChangeBlock, outputs: Sequence[Output]) -> list[Any]:
+        """The columns that the engine makes, all at once."""
+        inputs = tuple(dict.fromkeys(name for output in outputs if output.expression for name in output.inputs))
+        columns = self._columns(block.images, inputs)
+        salt = self.salts.of(self.shape.salt)
+        texts: list[str] = []
+        parameters: list[str | bytes] = []
+        for place, output in enumerate(outputs):
+            if output.expression:
+                texts.append(output.expression)
+                continue
+            source = self.shape.source.column(output.source)
+            name = f"hashed {place} {source.name}"
+            columns = columns.append_column(name, [hash_input(source, block.images.column(source.name))])
+            if salt:
+                parameters.append(salt_for(source, salt))
+            assert isinstance(output.treatment, Hash)
+            quoted = '"' + name.replace('"', '""') + '"'
+            texts.append(hash_expression(output.treatment, quoted, len(parameters) if salt else None))
+        names = [f"computed.{output.column.name}" if output.expression else f"hash.{output.source}" for output in outputs]
+        found = self._evaluate(texts, columns, parameters, block, names)
+        return [
+            hashed(output.treatment, array) if isinstance(output.treatment, Hash) else from_engine(output.column, array)
+            for output, array in zip(outputs, found, strict=True)
+        ]
+
+    def _columns(self, images: pa.RecordBatch, names: Sequence[str]) -> pa.Table:
+        if not names:
+            return pa.table({NO_COLUMN.name: pa.nulls(images.num_rows, pa.int8())})
+        return pa.table({name: to_engine(self.shape.source.column(name))(images.column(name)) for name in names})
+
+    def _evaluate(
+        self, texts: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes], block: ChangeBlock, names: Sequence[str]
+    ) -> list[Any]:
+        try:
+            return engine.evaluate(texts, columns, parameters)
+        except engine.EvaluationError as error:
+            raise self._found(texts, columns, block, names) from error
+
+    def _found(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
+        """The first row at which an expression fails, found by halves."""
+        for text, name in zip(texts, names, strict=True):
+            said = "" if name.startswith("hash.") else _failure(text, columns)
+            if not said:
+                continue
+            start, count = 0, columns.num_rows
+            while count > 1:
+                half = count // 2
+                if _failure(text, columns.slice(start, half)):
+                    count = half
+                else:
+                    start, count = start + half, count - half
+            said = _failure(text, columns.slice(start, count)) or said
+            output = next((one for one in self.shape.outputs if f"computed.{one.column.name}" == name), None)
+            return self._failed(block, output, start, said, text if output is not None else self.shape.filter)
+        return DefiniteError("the transforms fail", place=place_of(self.shape.source.name, ", ".join(names)), hint="please report it")
+
+    def _failed(self, block: ChangeBlock, output: Output | None, row: int, said: str, text: str) -> DefiniteError:
+        name, shape = ("filter" if output is None else f"computed.{output.column.name}"), self.shape
+        inputs = shape.filter_inputs if output is None else output.inputs
+        shown = {one.source for one in shape.outputs if one.is_plain}
+        if not shown.issuperset(inputs):
+            # The engine quotes values, and these are not to be seen.
+            said = "it fails at a value that is not shown here"
+        _, file, offset = unpack_version(int(block.version[row].as_py()))
+        where = f"log file {file}, offset {offset}"
+        key = _key_text(block, row) if shown.issuperset(shape.source.row_key) else ""
+        place = f"{place_of(shape.source.name, name)}, row {key}, {where}" if key else f"{place_of(shape.source.name, name)}, {where}"
+        return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY)
+
+
+def _failure(text: str, columns: pa.Table) -> str:
+    """What an expression says when it fails at these rows; empty if it does not."""
+    try:
+        engine.evaluate([text], columns)
+    except engine.EvaluationError as error:
+        return str(error) or "it fails"
+    return ""
+
+
+def _key_text(block: ChangeBlock, row: int) -> str:
+    """What tells the row from others, for a person."""
+    found = []
+    for name in block.schema.row_key:
+        column, value = block.schema.column(name), block.images.column(name).slice(row, 1)
+        how = None if column.kind in (Kind.STRING, Kind.JSON) else spelling(column)
+        shown = value[0].as_py() if how is None else how[0](value)[0].as_py()
+        found.append(f"{name}={shown.hex() if isinstance(shown, bytes) else shown}")
+    return ", ".join(found)

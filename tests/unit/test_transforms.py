@@ -1,0 +1,449 @@
+"""Transforms on their own: which expressions may be used, what becomes of a table, what becomes of a block."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.effects import Alteration, Fate, Filled, Kept, Shortened, Untold
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.pipes.settings_file import Chosen, parse_set, parse_settings
+from headrace.transforms.altering import reread_reason, shaped_alteration
+from headrace.transforms.blocks import Shaper, filtered
+from headrace.transforms.choices import TransformChoices, Transforms
+from headrace.transforms.expressions import parse
+from headrace.transforms.fitting import misfits
+from headrace.transforms.salts import Salts
+from headrace.transforms.shapes import shape_of
+
+NAME = TableName("shop", "people")
+PEOPLE = TableSchema(
+    NAME,
+    (
+        Column("id", Kind.INT64, nullable=False, source_type="bigint", auto_increment=True),
+        Column("email", Kind.STRING, source_type="varchar(200)", charset="utf8mb4"),
+        Column("state", Kind.ENUM, nullable=False, members=("new", "paid", "gone")),
+        Column("total", Kind.DECIMAL, precision=12, scale=2),
+        Column("seen", Kind.DATETIME, precision=6),
+        Column("worked", Kind.TIME),
+        Column("huge", Kind.DECIMAL, precision=65, scale=30),
+        Column("big", Kind.UINT64, nullable=False),
+        Column("key", Kind.UUID),
+    ),
+    ("id",),
+    (Index("mail", ("email",), unique=True), Index("states", ("state", "total"), unique=False)),
+)
+
+
+def chosen(**fields: Any) -> TransformChoices:
+    pairs = {name: tuple(value.items()) if isinstance(value, dict) else value for name, value in fields.items()}
+    return TransformChoices(**pairs)
+
+
+def shaper(choices: TransformChoices, moving: tuple[str, ...] = ("id",), salt: str = "", *, whole: bool = True) -> Shaper:
+    fields = tuple((name, getattr(choices, name)) for name in TransformChoices.__slots__ if getattr(choices, name))
+    made = Shaper(Transforms((("shop.*", fields),)), Salts({"env:SALT": salt.encode()}), {NAME: moving}, whole)
+    carried: Shaper = pickle.loads(pickle.dumps(made))
+    return carried
+
+
+def people(rows: Sequence[dict[str, Any]], ops: Sequence[Op] = (), schema: TableSchema = PEOPLE) -> ChangeBlock:
+    base = {"state": "new", "big": 2**64 - 1}
+    arrays = []
+    for column in schema.columns:
+        values = [({"id": place, **base} | row).get(column.name) for place, row in enumerate(rows)]
+        kind = column.arrow_type
+        if column.kind is Kind.TIME:
+            arrays.append(pa.array(values, pa.int64()).view(kind))
+        else:
+            arrays.append(pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind))
+    count = len(rows)
+    return ChangeBlock(
+        schema,
+        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
+        pa.array([int(op) for op in ops] or [int(Op.SNAPSHOT)] * count, pa.uint8()),
+        pa.array(np.arange(100, 100 + count, dtype=np.uint64)),
+        pa.array(np.full(count, 7, dtype=np.int64)),
+        order=pa.array(np.arange(count, dtype=np.uint64)),
+    )
+
+
+# -- expressions
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("now() > seen", r"now\(\) gives another value"),
+        ("random() < 0.5", r"random\(\) gives another value"),
+        ("uuid()", "another value"),
+        ("ago(INTERVAL 1 DAY)", r"may not be used"),
+        ("age(seen)", r"age\(\) may not be used"),
+        ("hash(email)", r"hash\(\) may not be used"),
+        ("sum(total)", "over many rows"),
+        ("total > (SELECT 1)", "subquery"),
+        ("row_number() OVER ()", "window"),
+        ("total > ?", "parameter"),
+        ("COLUMNS('t.*')", "star"),
+        ("people.total", "names people.total"),
+        ("total >", "no SQL expression"),
+        ("1; DROP TABLE x", "no SQL expression|more than"),
+        ("1) FROM (SELECT 1", "more than|no SQL"),
+        ("", "empty"),
+        ("lowr(email)", r"no function lowr\(\)"),
+        ("unnest([1,2])", "may not be used"),
+        ("current_setting('x')", "another value"),
+        ("nextval('s')", "another value"),
+        ("system.main.now()", "by a path"),
+    ],
+)
+def test_what_may_not_be_in_an_expression(text: str, said: str) -> None:
+    with pytest.raises(DefiniteError, match=said):
+        parse(text)
+
+
+def test_the_clock_by_another_name_is_no_column() -> None:
+    for text in ("current_timestamp > seen", "current_date = seen", "localtimestamp = seen"):
+        with pytest.raises(DefiniteError, match="no such column"):
+            shape_of(chosen(filter=text), PEOPLE)
+
+
+def test_which_columns_an_expression_names() -> None:
+    assert parse("""lower(email) LIKE '%@x' AND "weird name" IN (1, 2) -- a remark""").names == ("email", "weird name")
+    assert parse("list_filter([total, big], lambda x: x > id)").names == ("total", "big", "id")
+    assert parse("CASE WHEN a THEN nullif(b, 1) ELSE split_part(c, ',', 1) END").names == ("a", "b", "c")
+    assert parse("doc->>'$.a'").names == ("doc",)
+    assert parse("age(a, b)").names == ("a", "b")
+
+
+# -- tables
+
+
+def test_a_table_through_all_of_it() -> None:
+    choices = chosen(
+        filter="state <> 'gone'",
+        computed={"day": "CAST(seen AS DATE)", "total": "total * 2", "label": "concat(state, '!')", "rich": "total > 5"},
+        rename={"big": "large"},
+        drop=("hug*",),
+        mask={"worked": "null"},
+        hash={"id": "sha256", "email": "number"},
+    )
+    shape = shape_of(choices, PEOPLE)
+    made = {column.name: column for column in shape.schema.columns}
+    assert list(made) == ["id", "email", "state", "total", "seen", "worked", "large", "key", "day", "label", "rich"]
+    assert (made["id"].kind, made["id"].nullable, made["id"].auto_increment) == (Kind.STRING, False, False)
+    assert (made["email"].kind, made["email"].nullable) == (Kind.UINT64, True)
+    assert (made["total"].kind, made["total"].scale, made["total"].nullable) == (Kind.DECIMAL, 2, True)
+    assert (made["day"].kind, made["rich"].source_type) == (Kind.DATE, "tinyint(1)")
+    assert (made["label"].kind, made["label"].nullable) == (Kind.STRING, False)
+    assert shape.schema.primary_key == ("id",)
+    # A number of 64 bits does not tell e-mails apart for sure.
+    assert [(index.name, index.unique) for index in shape.schema.indexes] == [("mail", False), ("states", False)]
+    assert shape.moving(("id", "day")) == ("id", "seen", "state")
+    assert shape.moving(()) == ()
+    assert not shape.keeps_key
+
+
+def test_a_table_without_transforms_passes_as_it_is() -> None:
+    shape = shape_of(TransformChoices(), PEOPLE)
+    assert shape.is_plain
+    assert shape.schema is PEOPLE
+    block = people([{}])
+    assert shaper(TransformChoices())(block) is block
+
+
+@pytest.mark.parametrize(
+    ("choices", "said", "hint"),
+    [
+        (chosen(filter="stat = 'new'"), "filter names stat, and shop.people has no such column", "did you mean state"),
+        (chosen(filter='email = "new"'), "names new", "single quotes|columns"),
+        (chosen(filter="total + 1"), "not true or false", ""),
+        (chosen(filter="huge > 1"), "65 digits", "leave it out"),
+        (chosen(computed={"x": "big + id"}), "HUGEINT", "DECIMAL"),
+        (chosen(computed={"x": "[1, 2]"}), r"INTEGER\[\]", "CAST"),
+        (chosen(computed={"x": "NULL"}), "always NULL", "CAST"),
+        (chosen(computed={"x": "worked"}), "INTERVAL", "CAST"),
+        (chosen(computed={"x": "email + 1"}), "email", "CAST"),
+        (chosen(computed={"id": "id + 1"}), "cannot be computed", "hash"),
+        (chosen(mask={"id": "null"}), "cannot be masked", "hash"),
+        (chosen(drop=("i*",)), "cannot be left out", ""),
+        (chosen(hash={"id": "number"}), "two values may share", "sha256"),
+        (chosen(mask={"email": "half"}), "'half' is no mask", "first N"),
+        (chosen(hash={"email": "crc"}), "'crc' is no hash", "sha256"),
+        (chosen(mask={"huge": "email", "email": "null"}, hash={"email": "md5"}), "both masked and hashed", ""),
+        (chosen(rename={"email": "state"}), "would be called state", ""),
+        (chosen(computed={"x": "1"}, rename={"email": "x"}), "would be called x", ""),
+        (chosen(mask={"key": "empty"}), "no empty value", "null"),
+    ],
+)
+def test_what_does_not_fit_a_table(choices: TransformChoices, said: str, hint: str) -> None:
+    with pytest.raises(DefiniteError, match=said) as caught:
+        shape_of(choices, PEOPLE)
+    assert "shop.people" in caught.value.place
+    assert any(one in caught.value.hint for one in hint.split("|")), caught.value.hint
+
+
+def test_a_key_that_is_only_an_index_stays_too() -> None:
+    keyless = replace(PEOPLE, primary_key=(), indexes=(Index("one", ("big",), unique=True),))
+    with pytest.raises(DefiniteError, match="column big"):
+        shape_of(chosen(mask={"big": "empty"}), keyless)
+    assert shape_of(chosen(rename={"big": "large"}), keyless).schema.row_key == ("large",)
+
+
+def test_names_that_are_about_nothing() -> None:
+    fields = (("mask", (("e_mail", "email"), ("email", "email"))), ("drop", ("secret_*",)))
+    found = misfits(Transforms((("shop.people", fields), ("shop.persons", ()), ("crm.*", ()))), [PEOPLE])
+    assert [(one.message, one.hint, one.is_sure) for one in found] == [
+        ("drop names secret_*, and shop.people has no such column", found[0].hint, False),
+        ("mask names e_mail, and shop.people has no such column", "did you mean email?", True),
+        ("no chosen table matches shop.persons", "did you mean shop.people?", True),
+        ("no chosen table matches crm.*", found[3].hint, False),
+    ]
+
+
+# -- blocks
+
+
+def test_values_through_expressions_hashes_and_masks() -> None:
+    hour = 3_600_000_000
+    rows = [
+        {"email": "ann@example.com", "total": Decimal("10.50"), "worked": -30 * hour, "key": bytes(range(16))},
+        {"email": None, "total": None, "state": "paid", "worked": 838 * hour, "huge": Decimal("1e-30")},
+        {"email": "näh", "total": Decimal("-1.00"), "worked": None},
+    ]
+    choices = chosen(
+        computed={
+            "twice": "total * 2",
+            "largest": "big",
+            "overtime": "worked > INTERVAL '100 hours'",
+            "hours": "epoch_us(worked) // 3600000000",
+            "who": "upper(state) || coalesce(email, '?')",
+            "uuid": "key",
+            "always": "'x'",
+        },
+        hash={"id": "sha256", "total": "md5", "key": "number"},
+        mask={"email": "email", "state": "last 2", "seen": "null", "worked": "text hidden"},
+        hash_salt="env:SALT",
+    )
+    made = shaper(choices, salt="pepper")(people(rows))
+    found = made.images.to_pydict()
+    assert found["huge"] == [None, Decimal("1e-30"), None]
+    assert found["big"] == found["largest"] == [2**64 - 1] * 3
+    assert found["twice"] == [Decimal("21.00"), None, Decimal("-2.00")]
+    assert found["overtime"] == [0, 1, None]
+    assert found["hours"] == [-30, 838, None]
+    assert found["who"] == ["NEWann@example.com", "PAID?", "NEWnäh"]
+    assert found["uuid"] == ["00010203-0405-0607-0809-0a0b0c0d0e0f", None, None]
+    assert found["always"] == ["x"] * 3
+    assert found["id"] == [hashlib.sha256(f"pepper{place}".encode()).hexdigest() for place in range(3)]
+    assert found["total"] == [hashlib.md5(b"pepper10.50").hexdigest(), None, hashlib.md5(b"pepper-1.00").hexdigest()]
+    whole = hashlib.sha256(b"pepper00010203-0405-0607-0809-0a0b0c0d0e0f").digest()
+    assert found["key"] == [int.from_bytes(whole[:8], "big"), None, None]
+    assert found["email"] == ["a***@example.com", None, "***"]
+    assert found["state"] == ["*ew", "**id", "*ew"]
+    assert found["seen"] == [None] * 3
+    assert found["worked"] == ["hidden", "hidden", None]
+    assert made.version.to_pylist() == [100, 101, 102]
+
+
+def test_masks_of_short_and_long_texts() -> None:
+    rows = [{"email": text} for text in ("", "a", "ab", "abcdef", "äöü€𝄞x", None)]
+    for mask, expected in {
+        "last 2": ["", "*", "**", "****ef", "****𝄞x", None],
+        "first 2": ["", "*", "**", "ab****", "äö****", None],
+        "last 0": ["", "*", "**", "******", "******", None],
+        "empty": ["", "", "", "", "", None],
+        "text ": ["", "", "", "", "", None],
+    }.items():
+        assert shaper(chosen(mask={"email": mask}))(people(rows)).images.column("email").to_pylist() == expected, mask
+
+
+N, U, D, B, S = Op.INSERT, Op.UPDATE, Op.DELETE, Op.BEFORE, Op.SNAPSHOT
+
+
+def test_an_update_across_the_filter() -> None:
+    op = np.array([S, S, N, B, U, B, U, B, U, B, U, U, U, D, D], dtype=np.uint8)
+    #                       both   leaves enters neither lone
+    passing = np.array([1, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0], dtype=bool)
+    kept, made = filtered(op, passing, whole=True)
+    assert [Op(one) for one in made[kept]] == [S, N, B, U, D, N, U, D]
+    kept, made = filtered(op, passing, whole=False)
+    # What was before may not be known: whatever may be in the sink goes.
+    assert [Op(one) for one in made[kept]] == [S, N, B, U, D, B, U, D, U, D, D, D]
+
+
+def test_a_filter_over_a_block() -> None:
+    rows = [
+        {"id": 1, "state": "gone"},
+        {"id": 2, "state": "paid", "email": "b"},
+        {"id": 2, "state": "gone", "email": "c"},
+        {"id": 3, "state": "gone"},
+        {"id": 3, "state": "new"},
+        {"id": 4, "state": "new"},
+        {"id": 4, "state": "paid"},
+        {"id": 5, "state": "new"},
+        {"id": 6, "state": "new"},
+    ]
+    block = people(rows, [N, B, U, B, U, B, U, B, U])
+    made = shaper(chosen(filter="state <> 'gone'"))(block)
+    found = list(zip(made.images.column("id").to_pylist(), made.op.to_pylist(), made.version.to_pylist(), strict=True))
+    # The fourth row stays where it is: its before image, which only the filter asked for, is of no use to the sink.
+    assert found == [(2, D, 101), (3, N, 104), (4, U, 106), (5, B, 107), (6, U, 108)]
+    assert made.order is not None
+    assert made.order.to_pylist() == [1, 4, 6, 7, 8]
+    every = shaper(chosen(filter="state <> 'gone'"), moving=())(block)
+    assert every.op.to_pylist() == [D, N, B, U, B, U]
+    nothing = shaper(chosen(filter="false"))(block)
+    assert (nothing.rows, nothing.changes, nothing.newest) == (0, 0, 0)
+
+
+def test_a_row_at_which_an_expression_fails() -> None:
+    rows = [{"email": str(place)} for place in range(1000)] + [{"id": 77, "email": "oops"}] + [{"email": "x"}]
+    with pytest.raises(DefiniteError, match=r"CAST\(email AS INT\).*'oops'") as caught:
+        shaper(chosen(computed={"n": "CAST(email AS INT)"}))(people(rows))
+    assert "shop.people, transforms: computed.n, row id=77," in caught.value.place
+    assert "TRY_CAST" in caught.value.hint
+    with pytest.raises(DefiniteError, match="oops") as caught:
+        shaper(chosen(filter="CAST(email AS INT) > 1"))(people(rows))
+    assert "row id=77" in caught.value.place
+    # What a mask hides is not told by an error either, nor is a key that is hashed.
+    with pytest.raises(DefiniteError, match="not shown here") as caught:
+        shaper(chosen(filter="CAST(email AS INT) > 1", mask={"email": "null"}, hash={"id": "sha256"}))(people(rows))
+    assert "oops" not in str(caught.value) + caught.value.place
+    assert "77" not in caught.value.place.split("log file")[0]
+    tried = shaper(chosen(computed={"n": "TRY_CAST(email AS INT)"}))(people(rows))
+    assert tried.images.column("n").null_count == 2
+
+
+def test_only_rows_that_pass_are_reckoned_with() -> None:
+    rows = [{"email": "1"}, {"email": "x", "state": "gone"}]
+    made = shaper(chosen(filter="state <> 'gone'", computed={"n": "CAST(email AS INT)"}))(people(rows))
+    assert made.images.column("n").to_pylist() == [1]
+
+
+# -- alterations
+
+
+def altered(after: TableSchema, fates: dict[str, tuple[str | None, Any]] | None = None) -> Alteration:
+    given = fates or {}
+    made = tuple(Fate(column, *given.get(column.name, (column.name, Kept()))) for column in after.columns)
+    return Alteration(PEOPLE, after, made)
+
+
+def seen(choices: TransformChoices, told: Alteration) -> dict[str, Fate]:
+    found = shaped_alteration(told, shape_of(choices, told.before), shape_of(choices, told.after))
+    return {fate.column.name: fate for fate in found.fates}
+
+
+def with_column(name: str, column: Column) -> TableSchema:
+    return replace(PEOPLE, columns=tuple(column if one.name == name else one for one in PEOPLE.columns))
+
+
+def test_alterations_as_the_sink_sees_them() -> None:
+    choices = chosen(
+        computed={"day": "CAST(seen AS DATE)"}, hash={"email": "sha256", "total": "md5"}, rename={"big": "large"}, drop=("huge",)
+    )
+    longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))
+    fates = seen(choices, altered(longer))
+    assert (fates["email"].effect, fates["large"].origin, fates["day"]) == (Kept(), "large", Fate(fates["day"].column, "day", Kept()))
+    # The text of a decimal is another one with another scale: so is its hash.
+    finer = with_column("total", replace(PEOPLE.column("total"), scale=4))
+    assert isinstance(seen(choices, altered(finer))["total"].effect, Untold)
+    cut = altered(longer, {"email": ("email", Shortened(10))})
+    assert isinstance(seen(choices, cut)["email"].effect, Untold)
+    coarser = with_column("seen", replace(PEOPLE.column("seen"), precision=0))
+    assert isinstance(seen(choices, altered(coarser))["day"].effect, Untold)
+    more = replace(PEOPLE, columns=(*PEOPLE.columns, Column("extra", Kind.INT32)))
+    fates = seen(choices, altered(more, {"extra": (None, Filled(5))}))
+    assert fates["extra"] == Fate(Column("extra", Kind.INT32), None, Filled(5))
+    hashed = seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, Filled(None))}))
+    assert hashed["extra"].effect == Filled(None)
+    assert isinstance(seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, Filled(5))}))["extra"].effect, Untold)
+
+
+def test_a_renamed_column_is_not_laid_bare() -> None:
+    renamed = with_column("email", replace(PEOPLE.column("email"), name="mail"))
+    renamed = replace(renamed, indexes=())
+    told = altered(renamed, {"mail": ("email", Kept())})
+    for choices in (chosen(mask={"email": "null"}), chosen(hash={"email": "md5"}), chosen(drop=("e*",))):
+        with pytest.raises(DefiniteError, match=r"email of shop\.people is called mail now"):
+            seen(choices, told)
+    with pytest.raises(DefiniteError, match="names email"):
+        seen(chosen(filter="email IS NOT NULL"), told)
+    assert seen(chosen(mask={"total": "null"}), told)["mail"].origin == "email"
+    assert "huge" not in seen(chosen(drop=("*mail", "huge")), told)
+
+
+def test_an_alteration_that_may_move_rows_across_the_filter() -> None:
+    choices = chosen(filter="email LIKE 'a%'")
+
+    def reason(told: Alteration) -> str:
+        return reread_reason(told, shape_of(choices, told.before), shape_of(choices, told.after))
+
+    assert reason(altered(with_column("total", replace(PEOPLE.column("total"), scale=3)))) == ""
+    longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))
+    assert reason(altered(longer)) == ""
+    assert "email" in reason(altered(longer, {"email": ("email", Shortened(3))}))
+
+
+# -- settings
+
+TOML = """
+[transforms."shop.*"]
+drop = ["secret_*"]
+mask = { phone = "last 4" }
+
+[transforms."shop.orders"]
+filter = "state <> 'gone'"
+drop = ["note"]
+hash_salt = "env:SALT"
+[transforms."shop.orders".computed]
+day = "CAST(seen AS DATE)"
+[transforms."shop.orders".hash]
+email = "sha256"
+"""
+
+
+def test_settings_of_transforms() -> None:
+    transforms = parse_settings(TOML, "pipe.toml").transforms
+    orders = transforms.of(TableName("shop", "orders"))
+    assert orders == chosen(
+        filter="state <> 'gone'",
+        computed={"day": "CAST(seen AS DATE)"},
+        drop=("secret_*", "note"),
+        mask={"phone": "last 4"},
+        hash={"email": "sha256"},
+        hash_salt="env:SALT",
+    )
+    assert transforms.of(TableName("shop", "people")) == chosen(drop=("secret_*",), mask={"phone": "last 4"})
+    assert transforms.of(TableName("crm", "people")).is_empty
+    flag = parse_set('transforms."shop.orders".filter=total = 1')
+    assert flag.over(Chosen({})).transforms.of(TableName("shop", "orders")).filter == "total = 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ('[transforms."shop.o"]\nfilter = "now() > a"', "line 2, transforms.shop.o.filter", "another value"),
+        ('[transforms."shop.o"]\n\n[transforms."shop.o".computed]\nx = "1 +"', "line 4, transforms.shop.o.computed.x", "no SQL expression"),
+        ('[transforms."shop.o".mask]\nx = "some"', "line 2, transforms.shop.o.mask.x", "no mask"),
+        ('[transforms."shop.o"]\nhash_salt = "s3cret"', "line 2", "where the secret is"),
+        ('[transforms."shop.o"]\nfilters = "a"', "line 2", "no setting 'filters'"),
+        ("[transforms.orders]\nfilter = 'a'", "transforms.orders", "glob"),
+    ],
+)
+def test_wrong_settings_of_transforms(text: str, place: str, said: str) -> None:
+    with pytest.raises(DefiniteError, match=said) as caught:
+        parse_settings(text, "pipe.toml")
+    assert place in caught.value.place
+    assert "s3cret" not in str(caught.value)
