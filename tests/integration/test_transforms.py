@@ -254,7 +254,8 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
         "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), score INT NOT NULL, phone VARCHAR(20), extra INT)",
         "INSERT INTO t VALUES (1, 'ann', 5, '0151', 1), (2, 'bob', 50, '0152', NULL)",
     )
-    first = "filter = 'score > 9'\nmask = { phone = 'last 2', extra = 'null' }\ncomputed = { tens = 'floor(score / 10)' }\nrename = { name = 'who' }"
+    first = "filter = 'score > 9'\nmask = { phone = 'last 2', extra = 'null' }\nrename = { name = 'who' }"
+    first += "\ncomputed = { tens = 'floor(score / 10)' }"
 
     def piped(transforms: str = first) -> DrivenPipe:
         return DrivenPipe(book, url(sink), state, settings=settings_for(book, transforms, "t"))
