@@ -16,7 +16,7 @@ from headrace.pipes.opening import selection_of
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.showing import Showing, hidden_in, read_as, shaper_for
+from headrace.pipes.showing import Showing, hidden_in, read_as, shaper_for, shown_now
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
