@@ -18,6 +18,13 @@ class NamesPipe(logging.Filter):
         return True
 
 
+class _NotPy4J(logging.Filter):
+    """Leaves out what the bridge to Java says of a process that is gone: the pipes say it, once each."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname
+
+
 def name_pipes(formatter: logging.Formatter | None = None) -> None:
     """From now on lines of the log say which pipe they are about.
 
@@ -29,3 +36,6 @@ def name_pipes(formatter: logging.Formatter | None = None) -> None:
             handler.setStream(stream)
         handler.addFilter(NamesPipe())
         handler.setFormatter(formatter or TextLines("%(asctime)s %(levelname)s %(of_pipe)s%(message)s"))
+    root = logging.StreamHandler(stream)
+    root.addFilter(_NotPy4J())
+    logging.getLogger().addHandler(root)

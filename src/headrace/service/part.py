@@ -33,6 +33,7 @@ from headrace.service.history import History
 from headrace.service.log_forms import masked
 from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
 from headrace.spark.hosting import SparkHost
+from headrace.spark.stream import is_java_gone, spark_lost
 
 log = logging.getLogger("headrace")
 
@@ -277,9 +278,8 @@ class Part:
         except HeadraceError as caught:
             error = caught
         # The part's last resort: an error that nobody foresaw ends this part, is told in full, and leaves the others alone.
-        except Exception as caught:
-            log.exception("the pipe ended by an error that nobody foresaw")
-            error = DefiniteError(f"{type(caught).__name__}: {caught}", hint="this is a defect of Headrace; please report it with the log")
+        except Exception as caught:  # noqa: BLE001
+            error = _unforeseen(caught)
         self._conclude(error, time.monotonic() - begun)
 
     def _begin(self, ready: BuiltPipe) -> bool:
@@ -357,6 +357,13 @@ def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
     if copying:
         return PipeStage.SNAPSHOT
     return PipeStage.STREAMING if following else PipeStage.STARTING
+
+
+def _unforeseen(error: Exception) -> HeadraceError:
+    if is_java_gone(error):
+        return spark_lost()
+    log.exception("the pipe ended by an error that nobody foresaw")
+    return DefiniteError(f"{type(error).__name__}: {error}", hint="this is a defect of Headrace; please report it with the log")
 
 
 def _trouble(error: HeadraceError) -> Trouble:

@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.spark.forking import RUNNER, Forks
 from headrace.spark.session import start_session, warm_workers
-from headrace.spark.stream import spark_lost
+from headrace.spark.stream import GONE_ERRORS, spark_lost
 
 log = logging.getLogger("headrace")
 
@@ -70,6 +70,7 @@ class SharedSpark:
         self._preload, self._more = tuple(dict.fromkeys(preload)), {**_FAIR, **(more or {})}
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._forks: Forks | None = None
 
     @contextmanager
     def session(
@@ -80,7 +81,7 @@ class SharedSpark:
             shared = self._running(preload)
             try:
                 session = shared.newSession()
-            except Py4JError as error:
+            except GONE_ERRORS as error:
                 raise spark_lost() from error
         yield session
 
@@ -88,9 +89,11 @@ class SharedSpark:
         """End the Java process; no pipe uses it any more."""
         with self._lock:
             if self._session is not None:
-                with suppress(Py4JError, OSError):
+                with suppress(*GONE_ERRORS, OSError):
                     self._session.stop()
                 self._forget()
+            if self._forks is not None:
+                self._forks.close()
 
     @property
     def pid(self) -> int:
@@ -102,8 +105,11 @@ class SharedSpark:
         if self._session is not None and not self.pid:
             log.warning("Spark's Java process has gone; another one is started")
             self._forget()
+        wanted = tuple(dict.fromkeys((*self._preload, *preload)))
+        if self._master.startswith("local") and (self._forks is None or not self._forks.is_alive):
+            self._forks = Forks(self._directory / "spark", (RUNNER, "headrace.spark.source", *wanted))
+            self._forks.start()
         if self._session is None:
-            wanted = tuple(dict.fromkeys((*self._preload, *preload)))
             self._session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=wanted, more=self._more)
             warm_workers(self._session)
         return self._session
@@ -112,7 +118,7 @@ class SharedSpark:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
         gateway, self._session = SparkContext._gateway, None
         if gateway is not None:
-            with suppress(Py4JError, OSError):
+            with suppress(*GONE_ERRORS, OSError):
                 gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None:

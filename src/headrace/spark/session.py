@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -21,6 +20,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import DefiniteError
 from headrace.spark.archive import java_options
 from headrace.spark.daemon import PRELOAD_VARIABLE
+from headrace.spark.forking import python_script
 from headrace.spark.logs import forwarded_errors
 
 _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.tasks")
@@ -89,7 +89,7 @@ def _python(master: str, scratch: Path) -> str:
     if not master.startswith("local"):
         return sys.executable
     script = scratch / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(os.environ["PYTHONPATH"])} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.write_text(python_script(scratch, os.environ["PYTHONPATH"]))
     script.chmod(0o700)
     # A file system may forbid it.
     return str(script) if os.access(script, os.X_OK) else sys.executable

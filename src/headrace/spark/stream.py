@@ -43,6 +43,9 @@ _LOOK_S = 1.0
 """How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
 _KILLED_WITHIN_S = 3.0
 """Spark ends the Python process of a task that was cancelled after two seconds."""
+_SAID = 160
+"""How much of what Spark says is shown."""
+_MOST_SAID = 2000
 _POOL = "spark.scheduler.pool"
 _LATE = "Python worker failed to connect back"
 """What Spark says of it."""
@@ -54,10 +57,15 @@ _GONE = (
     "Cannot call methods on a stopped SparkContext",
     "ExecutorLostFailure",
     "java.io.EOFException",
+    "java.io.IOException",
+    "java.net.SocketException",
     "Broken pipe",
     "Connection reset",
 )
 """What Spark says when one of its processes is gone that worked for us."""
+
+GONE_ERRORS = (Py4JError, ConnectionError)
+"""What a call of a Java process that is gone raises."""
 
 log = logging.getLogger("headrace")
 
@@ -97,7 +105,7 @@ class BatchStream:
                 .trigger(processingTime="0 seconds")
                 .start()
             )
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, *GONE_ERRORS) as error:
             raise self._translated(error) from error
 
     def wait(self, timeout_s: float) -> bool:
@@ -111,7 +119,7 @@ class BatchStream:
             if self._stopping:
                 return True
             raise self._failure or self._translated(error) from error
-        except Py4JError as error:
+        except GONE_ERRORS as error:
             raise self._failure or spark_failure(error) from error
         if ended and self._failure is not None:
             raise self._failure
@@ -133,7 +141,7 @@ class BatchStream:
             self._await_commit()
             self._query.stop()
             self._query.awaitTermination(30)
-        except (PySparkException, Py4JError):
+        except (PySparkException, *GONE_ERRORS):
             # The query may have ended by the refused batch; either way it has ended.
             pass
         if self._failure is not None:
@@ -144,7 +152,7 @@ class BatchStream:
         self._cancelled = True
         try:
             self._context.cancelJobGroup(str(self._query.runId))
-        except Py4JError as error:
+        except GONE_ERRORS as error:
             # Then nothing runs any more, either.
             log.debug("the batch cannot be cancelled: %s", error)
 
@@ -190,7 +198,7 @@ class AddressStream(BatchStream):
         try:
             session.dataSource.register(address_format(source, waits().pipe))
             addresses = session.readStream.format(FORMAT).load()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, *GONE_ERRORS) as error:
             raise spark_failure(error) from error
         super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
 
@@ -260,7 +268,7 @@ def enter_pool(context: SparkContext) -> None:
     if pipe:
         try:
             context.setLocalProperty(_POOL, pipe)
-        except Py4JError as error:
+        except GONE_ERRORS as error:
             raise spark_failure(error) from error
 
 
@@ -268,14 +276,19 @@ def run_task(frame: DataFrame, task: Job) -> list[Report]:
     """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
         rows = frame.mapInArrow(_OfPipe(task, waits().pipe), REPORT_SCHEMA).collect()
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, *GONE_ERRORS) as error:
         raise spark_failure(error) from error
     return [Report(*row) for row in rows]
 
 
+def is_java_gone(error: BaseException) -> bool:
+    """Whether an error says that Spark's Java process does not answer."""
+    return isinstance(error, GONE_ERRORS) and not isinstance(error, Py4JJavaError)
+
+
 def spark_failure(error: Exception) -> HeadraceError:
     """The error of ours that Spark carried, or one that says what Spark says."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+    if is_java_gone(error):
         return spark_lost()
     text = str(error)
     carried = decode(text)
@@ -283,6 +296,9 @@ def spark_failure(error: Exception) -> HeadraceError:
         return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
     # Of a source's process that has gone, only Java's own words say so.
     whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
-    if carried is None and any(words in whole for words in _GONE):
-        return spark_lost("a process of Spark's that worked for the pipe has ended")
-    return carried or DefiniteError(f"Spark failed: {error}", hint="run again with --spark-log to see what Spark says; please report it")
+    said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _GONE)), "")
+    if carried is None and said:
+        return spark_lost(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
+    # Java's stack says nothing to whoever has to see to it; Spark's log has it.
+    shown = "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:_MOST_SAID]
+    return carried or DefiniteError(f"Spark failed: {shown}", hint="run again with --spark-log to see what Spark says; please report it")
