@@ -21,6 +21,7 @@ from headrace.config.resolved import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
+from headrace.pipes.endpoints import CLICKHOUSE
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.state import StateDirectory
@@ -28,12 +29,13 @@ from headrace.pipes.verifying.view import result_lines
 from headrace.retry import Waits, own_waits
 from headrace.service.asking import ask
 from headrace.service.comparing import check_comparable, check_rereadable, compare, verdict
-from headrace.service.gauges import Looking, gauges_of
+from headrace.service.gauges import Gauge, Looking, gauges_of
 from headrace.service.groups import merged, merged_history
+from headrace.service.merging import MergeGauge
 from headrace.service.part import Addresses, Build, Part
 from headrace.service.processes import usage
 from headrace.service.status import PipeStatus, Sample, ServiceStatus, VerifyResult
-from headrace.service.warehouses import Warehouses
+from headrace.service.warehouses import SCHEME, Warehouses
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.hosting import SharedSpark, SparkHost
 
@@ -66,7 +68,7 @@ class Supervisor:
         self._usage = (0, 0.0)
         self._comparing: set[str] = set()
         self._beside = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
-        self._looking = Looking(gauges_of(list(self.parts.values()), self._warehouses) if spark is None else [])
+        self._looking = Looking([*gauges_of(list(self.parts.values()), self._warehouses), *self._merging()] if spark is None else [])
         self._sampler = threading.Thread(target=self._sample, name="headrace-samples", daemon=True)
 
     # -- its life
@@ -160,6 +162,15 @@ class Supervisor:
         return ask(spec.sink, sql)
 
     # -- inside
+
+    def _merging(self) -> list[Gauge]:
+        """What keeps tables that show several sources' rows together."""
+        pipes = [pipe for pipe in self.configuration.pipes if pipe.merged and pipe.enabled]
+        return [
+            MergeGauge(pipe.prefix, [self.parts[spec.name] for spec in pipe.parts], self._warehouses)
+            for pipe in pipes
+            if pipe.parts[0].sink.startswith((*CLICKHOUSE, SCHEME))
+        ]
 
     def _named(self, name: str) -> list[Part]:
         """A part by its name, or all parts of a pipe."""

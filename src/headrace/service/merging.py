@@ -1,0 +1,94 @@
+"""Tables that show the rows of several sources together: over each source's own table, one without the prefix that tells them apart.
+
+It is a `Merge` table of ClickHouse's: it holds nothing, `FINAL` and conditions reach the tables under it, and `_table` says where a row is
+from. Invariant: only such a table is ever made anew; whatever else has the name is left alone, and that is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.pipes.endpoints import open_sink
+from headrace.service.part import Part
+from headrace.service.warehouses import Warehouses
+from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.failures import translated
+from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+log = logging.getLogger("headrace")
+
+_EVERY_S: Final = 5.0
+_ENGINE: Final = "Merge"
+SOURCE: Final = "{source}"
+
+
+class MergeGauge:
+    """Keeps the merged tables of one pipe as its parts' tables are."""
+
+    every_s = _EVERY_S
+
+    def __init__(self, prefix: str, parts: Sequence[Part], warehouses: Warehouses) -> None:
+        self._prefix, self._parts, self._warehouses = prefix, parts, warehouses
+        self._made: dict[str, object] = {}
+
+    def look(self) -> None:
+        wanted = merged_tables(self._prefix, self._parts)
+        # What a statement did to a table below shows above when the table is made anew.
+        changed = tuple(part.view.figures().schema_changes[:1] for part in self._parts)
+        due = {name: below for name, below in wanted.items() if self._made.get(name) != (below, changed)}
+        if not due or self._warehouses.is_lost(self._parts[0].spec.sink):
+            return
+        with open_sink(self._parts[0].spec.sink, choices=self._parts[0].spec.chosen.sink) as named:
+            for name, below in due.items():
+                self._make(named.sink, name, below)
+                self._made[name] = below, changed
+
+    def close(self) -> None:
+        """The tables stay."""
+
+    def _make(self, sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
+        try:
+            make_merged(sink, name, below)
+        except DefiniteError as error:
+            log.error("%s", error)
+            self._parts[0].fail(error)
+
+
+def merged_tables(prefix: str, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
+    """The merged tables (`database.table`) and those below them, as far as they are known now."""
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        before = prefix.replace(SOURCE, part.name.rpartition("/")[2])
+        for target in filter(None, part.view.targets().values()):
+            database, _, table = target.partition(".")
+            if table.startswith(before) and len(table) > len(before):
+                found.setdefault(f"{database}.{table.removeprefix(before)}", []).append(table)
+    return {name: tuple(sorted(below)) for name, below in found.items()}
+
+
+def make_merged(sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
+    """Make a table that shows the rows of those below it, or make it anew."""
+    database, _, table = name.partition(".")
+    condition = f"database = {quote_text(database)} AND name = {quote_text(table)}"
+    there = sink.reader().query(f"SELECT engine FROM system.tables WHERE {condition}")[1]
+    if there and there[0][0] != _ENGINE:
+        raise DefiniteError(
+            f"{name} is a {there[0][0]} table already, and not one that shows several sources together",
+            place=f"table {name}",
+            hint="rename or drop it, or choose another prefix; the sources' own tables are filled in any case",
+        )
+    pattern = f"^({'|'.join(map(re.escape, below))})$"
+    cluster = f" ON CLUSTER {quote_name(sink.choices.cluster)}" if sink.choices.cluster else ""
+    statement = (
+        f"CREATE OR REPLACE TABLE {quote_name(database)}.{quote_name(table)}{cluster} "
+        f"ENGINE = {_ENGINE}({quote_text(database)}, {quote_text(pattern)})"
+    )
+    connection = connect(sink.target)
+    with translated(sink.target, f"creating table {name}"):
+        connection.client.command(statement)
+    log.info("%s shows the rows of %s", name, ", ".join(below))
