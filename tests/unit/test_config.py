@@ -214,3 +214,40 @@ def test_pipes_that_share_a_sink_are_apart_by_their_tables(tmp_path: Path) -> No
     loaded(tmp_path, base(more=more + '\ntables."db.orders" = { target = "other.orders" }'))
     assert "may both write" in refused(tmp_path, base(pipe='exclude = ["db.users"]', more=more))
     loaded(tmp_path, base(pipe="enabled = false", more=more))
+
+
+def test_transforms_of_a_pipes_tables(tmp_path: Path) -> None:
+    tables = """
+[pipes.p.tables."shop.orders"]
+filter = "state <> 'gone'"
+computed = { day = "CAST(created AS DATE)" }
+hash = { email = "sha256" }
+hash_salt = "env:SALT"
+sort_key = ["day", "id"]
+"""
+    text = f"{_ENDS}{tables}"
+    (part,) = loaded(tmp_path, text).pipes[0].parts
+    name = TableName("shop", "orders")
+    choices = part.settings.transforms.of(name)
+    assert (choices.filter, dict(choices.computed), choices.hash_salt) == (
+        "state <> 'gone'",
+        {"day": "CAST(created AS DATE)"},
+        "env:SALT",
+    )
+    assert part.chosen.sink.of(name).sort_key == ("day", "id")
+    assert part.chosen.transforms == part.settings.transforms
+    said = refused(tmp_path, text.replace("<> 'gone'", "<> now()"))
+    assert "now() gives another value each time" in said
+    assert "line 11, pipes.p.tables.shop.orders.filter" in said.replace('"', "")
+    assert "did you mean computed?" in refused(tmp_path, text.replace("computed =", "computd ="))
+
+
+_ENDS = """
+[sources.s]
+url = "mysql://root@db:3306/shop"
+[sinks.c]
+url = "clickhouse://default@ch:8123"
+[pipes.p]
+source = "s"
+sink = "c"
+"""

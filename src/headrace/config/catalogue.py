@@ -15,6 +15,7 @@ from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoi
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.choices import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.choices import FIXED as SCYLLA_FIXED
+from headrace.transforms.choices import TransformChoices
 
 _KINDS: Final = {
     SourceKind.MYSQL: ("a MySQL or MariaDB server", "^(mysql|mariadb)://"),
@@ -69,6 +70,7 @@ def sections() -> tuple[Section, ...]:
         *(_sink(section) for section in _SINKS),
         Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableChoices), CHANGEABLE),
+        Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
     )
 
 

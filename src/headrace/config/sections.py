@@ -20,8 +20,9 @@ from headrace.config.resolved import ProcessSettings
 from headrace.config.words import CHOICES_OF_SOURCES, OWN_OF_SOURCES, TOPIC_TABLES, PipeWords, SinkWords, SourceKind, own_fields
 from headrace.errors import DefiniteError
 from headrace.pipes.fields import fields_of
-from headrace.pipes.settings_file import KAFKA, REPLAY, SCHEMA_CHANGES, SINK, TABLES, Chosen, Plain, checked
+from headrace.pipes.settings_file import KAFKA, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
 from headrace.sinks.clickhouse.choices import TableChoices
+from headrace.transforms.choices import TransformChoices
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -165,12 +166,16 @@ def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, prob
         path = (PIPES, pipe.name, TABLES, glob)
         with problems.catching():
             own = as_table(document, path, raw)
-            known = fields_of(TableChoices) if sink.section == SINK else {}
+            of_sink = fields_of(TableChoices) if sink.section == SINK else {}
+            known = {**fields_of(TransformChoices), **of_sink}
             for key, value in own.items():
                 with problems.catching():
                     if key not in known:
                         raise unknown_key(document, (*path, key), known, hint_for(key, value, ""))
-                    _check_into(found, SINK, {TABLES: {glob: {key: value}}}, _placing(document, (PIPES, pipe.name), 1))
+                    if key in of_sink:
+                        _check_into(found, SINK, {TABLES: {glob: {key: value}}}, _placing(document, (PIPES, pipe.name), 1))
+                    else:
+                        _check_into(found, TRANSFORMS, {glob: {key: value}}, _placing(document, (PIPES, pipe.name, TABLES), 1))
     return found
 
 
