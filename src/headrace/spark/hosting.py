@@ -112,7 +112,7 @@ class SharedSpark:
         if self._session is None:
             self._session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=wanted, more=self._more)
             # It would print where it was when the Java process went.
-            self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign, attr-defined]
+            self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
             warm_workers(self._session)
         return self._session
 
