@@ -1,0 +1,202 @@
+// The page: what is shown where, and how updates get there. The address says which pipe (`#/pipes/NAME`).
+
+import { Detail, announcement } from "./detail.js";
+import { setAttr, setProp, setText } from "./dom.js";
+import * as show from "./format.js";
+import { listen } from "./keys.js";
+import { address, Overview } from "./overview.js";
+import { Samples } from "./samples.js";
+import { toggle } from "./stages.js";
+import { Stream } from "./stream.js";
+import * as token from "./token.js";
+import { act } from "./actions.js";
+
+const by = (id) => document.getElementById(id);
+const samples = new Samples();
+const overview = new Overview();
+const detail = new Detail();
+const stream = new Stream(onStatus, onLine);
+
+let status = null;
+let now = 0;
+let line = "connecting";
+let connection = 0;
+let stages = new Map();
+let cpu = null;
+
+/** The pipe that the address names; of a process with one pipe, that one. */
+function selected() {
+  const named = /^#\/pipes\/(.*)$/.exec(location.hash);
+  if (named) {
+    try {
+      return decodeURIComponent(named[1]);
+    } catch {
+      return named[1];
+    }
+  }
+  return status?.pipes.length === 1 ? status.pipes[0].name : null;
+}
+
+function onStatus(fresh, at) {
+  status = fresh;
+  now = at;
+  for (const pipe of status.pipes) samples.add(pipe, now);
+  tellChanges();
+  draw();
+}
+
+function onLine(state) {
+  if (state === "live" && line !== "live") connection += 1;
+  line = state;
+  drawLine();
+}
+
+/** Only what is looked at is drawn; a hidden page draws its title. */
+function draw() {
+  if (!status) return;
+  drawTitle();
+  if (document.hidden) return;
+  const name = selected();
+  const pipe = status.pipes.find((one) => one.name === name) ?? null;
+  const lost = name !== null && !pipe;
+  document.body.dataset.view = pipe ? "pipe" : lost ? "lost" : "overview";
+  document.body.dataset.pipes = status.pipes.length === 1 ? "one" : "many";
+  setProp(by("welcome"), "hidden", true);
+  if (lost) setText(by("lost-text"), `There is no pipe called ${name} in this process.`);
+  for (const one of status.pipes) samples.want(one.name, connection);
+  if (pipe) samples.want(pipe.name, connection);
+  overview.update(status, samples, now, name);
+  if (pipe) detail.update(pipe, samples.of(pipe.name), now);
+  drawProcess();
+}
+
+function drawTitle() {
+  const failed = status.pipes.filter((pipe) => pipe.stage === "failed").length;
+  const name = selected();
+  const title = `${failed ? `${failed} failed · ` : ""}${name ? `${name} · ` : ""}Headrace`;
+  if (document.title !== title) document.title = title;
+}
+
+function drawProcess() {
+  setText(by("file"), status.file);
+  setText(by("version"), status.version);
+  setText(by("pid"), String(status.pid));
+  setText(by("uptime"), show.duration(now - status.started));
+  setText(by("memory"), show.bytes(status.memory_bytes));
+  if (cpu === null || cpu.pid !== status.pid) cpu = { pid: status.pid, at: now, used: status.cpu_s };
+  else if (now - cpu.at >= 4) {
+    setText(by("cpu"), `${Math.max(0, Math.round((100 * (status.cpu_s - cpu.used)) / (now - cpu.at)))} %`);
+    cpu = { pid: status.pid, at: now, used: status.cpu_s };
+  }
+}
+
+function drawLine() {
+  const known = { live: "Live", connecting: "Connecting", lost: "Connection lost" };
+  setAttr(by("line"), "data-line", line);
+  setText(by("line-says"), known[line]);
+  setProp(by("offline"), "hidden", line !== "lost");
+  document.body.classList.toggle("stale", line === "lost");
+  if (line === "lost") {
+    const last = status ? ` What you see is from ${show.clock(now)}.` : "";
+    setText(by("offline-says"), `The process does not answer; it is tried again.${last}`);
+  }
+}
+
+/** Stages that changed are told to screen readers; failures at once. */
+function tellChanges() {
+  const fresh = new Map(status.pipes.map((pipe) => [pipe.name, pipe.stage]));
+  for (const pipe of status.pipes) {
+    const before = stages.get(pipe.name);
+    if (before && before !== pipe.stage) setText(by(pipe.stage === "failed" ? "alerts" : "announcements"), announcement(before, pipe));
+  }
+  stages = fresh;
+}
+
+function go(name) {
+  location.hash = name === null ? "#/" : address(name);
+}
+
+/** The next or previous pipe among those that the filter leaves. */
+function walk(by_) {
+  if (!status) return false;
+  const names = overview.chosen(status.pipes).map((pipe) => pipe.name);
+  if (!names.length) return false;
+  if (document.body.dataset.view === "overview") return walkLines(by_);
+  const here = names.indexOf(selected());
+  go(names[here < 0 ? 0 : Math.max(0, Math.min(names.length - 1, here + by_))]);
+  return true;
+}
+
+function walkLines(by_) {
+  const links = [...document.querySelectorAll("#list a.pipe")];
+  const here = links.indexOf(document.activeElement);
+  links[here < 0 ? 0 : Math.max(0, Math.min(links.length - 1, here + by_))]?.focus();
+  return true;
+}
+
+/** The pipe that a key means: the open one, or the one whose line has the focus. */
+function meant() {
+  if (document.body.dataset.view === "pipe") return detail.pipe;
+  const index = [...document.querySelectorAll("#list a.pipe")].indexOf(document.activeElement);
+  return index < 0 ? null : overview.chosen(status.pipes)[index];
+}
+
+function focusOn(id) {
+  const node = by(id);
+  node.focus();
+  node.select?.();
+  node.scrollIntoView({ block: "nearest" });
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("headrace.theme", theme);
+  } catch {
+    // Storage is forbidden: it lasts as long as the page.
+  }
+}
+
+function otherTheme() {
+  const dark = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  setTheme(dark === "dark" ? "light" : "dark");
+}
+
+const inPipe = (command) => () => (document.body.dataset.view === "pipe" ? command() : false);
+
+listen({
+  j: () => walk(1),
+  k: () => walk(-1),
+  u: () => go(null),
+  Escape: () => (document.body.dataset.view === "pipe" && document.body.dataset.pipes === "many" ? go(null) : false),
+  p: () => {
+    const pipe = meant();
+    const action = pipe && toggle(pipe.stage);
+    return action ? act(pipe, action) : false;
+  },
+  v: inPipe(() => detail.verify()),
+  q: inPipe(() => focusOn("sql")),
+  "/": () => focusOn(document.body.dataset.view === "pipe" ? "table-filter" : "pipe-filter"),
+  f: () => focusOn("pipe-filter"),
+  r: inPipe(() => detail.setSpan(detail.span === "300" ? "3600" : "300")),
+  t: otherTheme,
+  "?": () => by("help").showModal(),
+});
+
+overview.onFilter = draw;
+by("theme").addEventListener("click", otherTheme);
+by("help-open").addEventListener("click", () => by("help").showModal());
+by("line-again").addEventListener("click", () => stream.again());
+by("unlock").addEventListener("click", () => (token.token() ? token.forget() : token.ask("Looking is free. To change something or to query, give the process's token.")));
+for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close(""));
+window.addEventListener("hashchange", () => {
+  if (token.takeFromAddress()) return draw();
+  draw();
+  window.scrollTo(0, 0);
+  by("main").focus({ preventScroll: true });
+  return undefined;
+});
+document.addEventListener("visibilitychange", draw);
+
+token.takeFromAddress();
+stream.start();

@@ -1,0 +1,125 @@
+// The query box: read-only SQL on a pipe's sink, its result as a table. A result belongs to the pipe that it was asked of.
+
+import { post, Refused } from "./actions.js";
+import { copyButton, el, setProp, setText } from "./dom.js";
+import * as show from "./format.js";
+
+const SHOWN = 1000;
+
+export function quoted(target) {
+  const dot = target.indexOf(".");
+  const quote = (name) => `\`${name.replaceAll("\\", "\\\\").replaceAll("`", "\\`")}\``;
+  return dot < 0 ? quote(target) : `${quote(target.slice(0, dot))}.${quote(target.slice(dot + 1))}`;
+}
+
+export class Query {
+  constructor() {
+    const by = (id) => document.getElementById(id);
+    Object.assign(this, { box: by("sql"), run: by("query-run"), result: by("query-result"), says: by("query-says"), pipe: null, asked: 0 });
+    this.texts = new Map();
+    this.results = new Map();
+    this.copied = copyButton(() => this.#tabbed(), "Copy as TSV");
+    this.copied.hidden = true;
+    by("query-tools").append(this.copied);
+    this.run.addEventListener("click", () => this.ask());
+    this.box.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        this.ask();
+      }
+    });
+  }
+
+  /** Another pipe: its own text and result come back. */
+  show(pipe) {
+    if (this.pipe?.name === pipe.name) {
+      this.pipe = pipe;
+      return;
+    }
+    if (this.pipe) this.texts.set(this.pipe.name, this.box.value);
+    this.pipe = pipe;
+    this.box.value = this.texts.get(pipe.name) ?? this.#first(pipe);
+    this.#draw();
+  }
+
+  fill(sql) {
+    this.box.value = sql;
+    this.box.scrollIntoView({ block: "center", behavior: "smooth" });
+    this.box.focus({ preventScroll: true });
+    this.ask();
+  }
+
+  table(table) {
+    this.fill(`SELECT * FROM ${quoted(table.target)} FINAL LIMIT 20`);
+  }
+
+  #first(pipe) {
+    const table = pipe.tables.find((one) => one.target);
+    return table ? `SELECT count() FROM ${quoted(table.target)} FINAL` : "SELECT 1";
+  }
+
+  async ask() {
+    const { pipe } = this;
+    const sql = this.box.value.trim();
+    if (!sql || this.run.disabled) return;
+    this.run.disabled = true;
+    setText(this.says, "asking …");
+    const began = performance.now();
+    let result = null;
+    try {
+      const answer = await post("/api/query", { pipe: pipe.name, sql });
+      if (answer) result = { ...answer, ms: performance.now() - began };
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      result = { error };
+    } finally {
+      this.run.disabled = false;
+    }
+    if (result) this.results.set(pipe.name, result);
+    this.#draw();
+  }
+
+  #draw() {
+    const result = this.results.get(this.pipe.name);
+    setProp(this.copied, "hidden", !result?.columns);
+    this.says.classList.toggle("bad", Boolean(result?.error));
+    if (!result) {
+      setText(this.says, "Ctrl+Enter runs it. Reading only; in time and rows it is bounded.");
+      this.result.replaceChildren();
+    } else if (result.error) {
+      setText(this.says, "It was refused:");
+      this.result.replaceChildren(failure(result.error));
+    } else {
+      setText(this.says, `${show.plural(result.rows.length, "row")} in ${show.lag(result.ms / 1000)}${result.rows.length > SHOWN ? `, the first ${show.count(SHOWN)} are shown` : ""}`);
+      this.result.replaceChildren(grid(result));
+    }
+  }
+
+  #tabbed() {
+    const { columns, rows } = this.results.get(this.pipe.name);
+    const escaped = (value) => (value === null ? "\\N" : text(value).replaceAll("\\", "\\\\").replaceAll("\t", "\\t").replaceAll("\n", "\\n"));
+    return [columns, ...rows].map((row) => row.map(escaped).join("\t")).join("\n");
+  }
+}
+
+function text(value) {
+  return typeof value === "object" && value !== null ? JSON.stringify(value) : String(value);
+}
+
+function failure(error) {
+  const box = el("div", { class: "query-error", attrs: { role: "alert" } }, el("pre", { text: error.message }));
+  if (error.place) box.append(el("p", { class: "mono faint", text: error.place }));
+  if (error.remedy) box.append(el("p", { class: "remedy", text: error.remedy }));
+  return box;
+}
+
+function grid({ columns, rows }) {
+  const head = el("tr", {}, ...columns.map((name) => el("th", { text: name, attrs: { scope: "col" } })));
+  const body = el("tbody");
+  for (const row of rows.slice(0, SHOWN)) {
+    body.append(
+      el("tr", {}, ...row.map((value) => el("td", { class: value === null ? "null" : typeof value === "number" ? "num" : "", text: value === null ? "NULL" : text(value) }))),
+    );
+  }
+  return el("table", { class: "grid-table" }, el("thead", {}, head), body);
+}

@@ -1,0 +1,64 @@
+// What the charts are drawn from: per pipe the last hour, from the process's history and then from the stream.
+
+const KEPT_S = 3660;
+const AT_ONCE = 4;
+
+export class Samples {
+  constructor() {
+    this.pipes = new Map();
+    this.asked = new Map();
+    this.waiting = [];
+    this.running = 0;
+  }
+
+  /** `[at, rate, lag_s, lag_bytes]`, oldest first. */
+  of(name) {
+    return this.pipes.get(name) ?? [];
+  }
+
+  add(pipe, now) {
+    const list = this.#list(pipe.name);
+    const last = list.length ? list[list.length - 1][0] : 0;
+    if (now - last < 0.5) return;
+    list.push([now, pipe.rate, pipe.lag_s, pipe.lag_bytes]);
+    let old = 0;
+    while (list[old][0] < now - KEPT_S) old += 1;
+    if (old > 60) list.splice(0, old);
+  }
+
+  /** Ask for the history of a pipe once per connection; few at a time, those that are asked for last come first. */
+  want(name, connection) {
+    if (this.asked.get(name) === connection) return;
+    this.asked.set(name, connection);
+    this.waiting.push(name);
+    this.#next();
+  }
+
+  #list(name) {
+    let list = this.pipes.get(name);
+    if (!list) this.pipes.set(name, (list = []));
+    return list;
+  }
+
+  async #next() {
+    if (this.running >= AT_ONCE || !this.waiting.length) return;
+    const name = this.waiting.pop();
+    this.running += 1;
+    try {
+      const answer = await fetch(`/api/pipes/${encodeURIComponent(name)}/history`, { cache: "no-store" });
+      if (answer.ok) this.#merge(name, (await answer.json()).samples);
+      else this.asked.delete(name);
+    } catch {
+      this.asked.delete(name); // Asked again when the line is back.
+    } finally {
+      this.running -= 1;
+      this.#next();
+    }
+  }
+
+  #merge(name, history) {
+    const end = history.length ? history[history.length - 1][0] : 0;
+    const newer = this.of(name).filter((sample) => sample[0] > end + 0.5);
+    this.pipes.set(name, [...history, ...newer]);
+  }
+}

@@ -1,0 +1,109 @@
+// The line to the process: every status as it comes, and whether the line is there.
+// Invariant: a line that is silent for longer than SILENT_MS counts as lost, whatever the browser believes; it is opened again for ever.
+
+const SILENT_MS = 6000;
+const WAITS_MS = [500, 1000, 2000, 4000, 8000];
+const HIDDEN_MS = 15000;
+
+export class Stream {
+  /** `onStatus(status, now)`: `now` is the process's clock, in seconds. `onLine(state)`: `live`, `connecting` or `lost`. */
+  constructor(onStatus, onLine) {
+    Object.assign(this, { onStatus, onLine, skew: 0, tries: 0, source: null, timer: 0, watchdog: 0, next: 0 });
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => this.#shown());
+    this.#open();
+  }
+
+  now() {
+    return Date.now() / 1000 + this.skew;
+  }
+
+  /** Try at once, instead of when it would be time. */
+  again() {
+    this.#close();
+    this.tries = 0;
+    this.#open();
+  }
+
+  async #open() {
+    clearTimeout(this.timer);
+    if (this.tries === 0) this.onLine("connecting");
+    // A plain answer first: it brings the process's clock, and says what is wrong if something is.
+    if (!(await this.#once())) return this.#lost();
+    if (document.hidden) return this.#later();
+    const source = new EventSource("/api/stream");
+    this.source = source;
+    source.addEventListener("status", (event) => {
+      this.#alive();
+      this.onStatus(JSON.parse(event.data), this.now());
+    });
+    source.addEventListener("error", () => {
+      if (this.source === source) this.#lost();
+    });
+    this.#listen();
+    return undefined;
+  }
+
+  async #once() {
+    const asked = Date.now();
+    try {
+      const answer = await fetch("/api/status", { cache: "no-store", signal: AbortSignal.timeout(SILENT_MS) });
+      if (!answer.ok) return false;
+      this.#learnClock(answer.headers.get("Date"), asked);
+      this.onStatus(await answer.json(), this.now());
+      this.#alive();
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  #learnClock(date, asked) {
+    const server = Date.parse(date ?? "");
+    if (Number.isNaN(server)) return;
+    // The header has whole seconds: only a difference that is larger than that means something.
+    const skew = (server + 500 - (asked + Date.now()) / 2) / 1000;
+    this.skew = Math.abs(skew) < 2 ? 0 : skew;
+  }
+
+  #alive() {
+    this.tries = 0;
+    this.onLine("live");
+    if (this.source) this.#listen();
+  }
+
+  #listen() {
+    clearTimeout(this.watchdog);
+    this.watchdog = setTimeout(() => this.#lost(), SILENT_MS);
+  }
+
+  #close() {
+    clearTimeout(this.watchdog);
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  #lost() {
+    this.#close();
+    const wait = WAITS_MS[Math.min(this.tries, WAITS_MS.length - 1)];
+    this.tries += 1;
+    this.next = Date.now() + wait;
+    this.onLine("lost");
+    this.timer = setTimeout(() => this.#open(), wait);
+  }
+
+  /** A hidden page lets its line go (browsers allow six to a server) and asks now and then, for its title. */
+  #shown() {
+    if (document.hidden) {
+      this.#close();
+      this.#later();
+    } else this.again();
+  }
+
+  #later() {
+    this.timer = setTimeout(() => this.#open(), HIDDEN_MS);
+  }
+}
