@@ -33,6 +33,7 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 
 .PHONY: test
 test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetched on the first run)
+	@scripts/install-system-packages $(PYTHON) test
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)

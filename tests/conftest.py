@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from playwright.sync_api import Browser
 
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker
+from testkit.browser import SCREENSHOTS, chromium, find_chromium, kept_since
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.debezium import Worker
 from testkit.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
@@ -31,6 +34,7 @@ from testkit.spreading import Spreading, longest_first
 IN_CI = os.environ.get("CI") == "true"
 _CQL = {"cassandra", "fresh_cassandra"}
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
+BEGAN = pytest.StashKey[float]()
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None, suppress_health_check=_quiet, database=None)
@@ -40,6 +44,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[UNAVAILABLE] = {}
+    config.stash[BEGAN] = time.time()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -72,6 +77,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for part, reason in config.stash[UNAVAILABLE].items():
         terminalreporter.write_line(f"NOT TESTED with {part}: it cannot be had here: {reason}", red=True, bold=True)
+    if kept := kept_since(config.stash[BEGAN]):
+        terminalreporter.write_line(f"{kept} screenshots of the dashboard are in {SCREENSHOTS}")
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +125,14 @@ def mariadb_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPat
 def mysql_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
     """The session's Oracle MySQL. Do not stop it or change its global settings."""
     yield from _serve("mysql", pytestconfig, tmp_path_factory.mktemp("mysql") / "server")
+
+
+@pytest.fixture(scope="session")
+def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+    """The session's Chromium."""
+    _require("Chromium", pytestconfig, find_chromium)
+    with chromium() as shared:
+        yield shared
 
 
 @pytest.fixture(scope="session", params=FLAVOURS)

@@ -138,7 +138,7 @@ export class Chart {
       this.cross,
       this.dot,
     );
-    this.current = el("output", { class: "chart-now", id: `${id}-now` });
+    this.current = el("span", { class: "chart-now", id: `${id}-now` }, el("b", { text: "–" }), el("span", { class: "faint" }));
     this.tip = el("div", { class: "tip", hidden: true });
     this.empty = el("p", { class: "chart-empty", text: "no figures yet" });
     this.node = el(
@@ -167,6 +167,13 @@ export class Chart {
     this.#draw();
   }
 
+  /** The figures of now, in words. */
+  say(text, more = "", warn = false) {
+    setText(this.current.firstElementChild, text);
+    setText(this.current.lastElementChild, more);
+    this.current.classList.toggle("warn", warn);
+  }
+
   /** Show the values at a time; null: none. */
   mark(at) {
     this.at = at;
@@ -190,8 +197,6 @@ export class Chart {
     setAttr(this.line, "d", path(this.list, this.x, this.y));
     setAttr(this.area, "d", area(this.list, this.x, this.y, HEIGHT - BOTTOM));
     setProp(this.empty, "hidden", this.list.some(Boolean));
-    const newest = this.samples.length ? this.samples[this.samples.length - 1][unit.value] : null;
-    setText(this.current, newest === null || newest === undefined ? "–" : unit.show(newest) + unit.suffix);
     this.#mark();
   }
 
@@ -200,7 +205,7 @@ export class Chart {
     const wanted = [];
     for (let value = 0; value <= top * 1.000001; value += each) {
       const y = this.y(value).toFixed(1);
-      wanted.push({ x1: LEFT, x2: width - RIGHT, y1: y, y2: y, tx: LEFT - 8, ty: Number(y) + 4, anchor: "end", text: unit.show(value) });
+      wanted.push({ x1: LEFT, x2: width - RIGHT, y1: y, y2: y, tx: LEFT - 8, ty: Number(y) + 4, anchor: "end", text: value ? unit.show(value) : "0" });
     }
     const every = span <= 300 ? 60 : 600;
     const zone = new Date(now * 1000).getTimezoneOffset() * 60;
@@ -234,7 +239,10 @@ export class Chart {
 
   #key(event) {
     const drawn = this.list.filter(Boolean);
-    if (event.key === "Escape") return this.#hover(null);
+    if (event.key === "Escape" && this.at !== null) {
+      event.preventDefault(); // Only the mark goes, not the page.
+      return this.#hover(null);
+    }
     if (!drawn.length || !["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) return undefined;
     event.preventDefault();
     const here = this.at === null ? drawn.length : nearest(drawn, this.at);

@@ -4,7 +4,7 @@ import { act, resync, skip, stop } from "./actions.js";
 import { Chart } from "./chart.js";
 import { copy, el, setAttr, setIcon, setProp, setText } from "./dom.js";
 import * as show from "./format.js";
-import { setBadge } from "./overview.js";
+import { late, setBadge } from "./overview.js";
 import { Query } from "./query.js";
 import { behindUnit, canStop, runs, stage, toggle, toggleLabel } from "./stages.js";
 import { Tables } from "./tables.js";
@@ -54,7 +54,7 @@ export class Detail {
       this.lagIn = value;
       this.#draw();
     });
-    this.rate = new Chart({ title: "Changes per second", className: "rate", aside: [this.spans] });
+    this.rate = new Chart({ title: "Changes/s", className: "rate", aside: [this.spans] });
     this.lag = new Chart({ title: "Lag", className: "lag", aside: [this.units] });
     const both = [this.rate, this.lag];
     for (const chart of both) chart.onHover = (at) => both.forEach((each) => each.mark(at));
@@ -125,12 +125,8 @@ export class Detail {
   }
 
   #tiles(pipe) {
-    const records = behindUnit(pipe) === "records";
     const figures = {
-      "fig-lag": show.lag(pipe.lag_s),
-      "fig-behind": records ? show.short(pipe.lag_bytes) : show.bytes(pipe.lag_bytes),
-      "fig-rate": show.rate(pipe.rate),
-      "fig-changes": show.count(pipe.changes),
+      "fig-changes": show.short(pipe.changes),
       "fig-bytes": show.bytes(pipe.bytes),
       "fig-batches": show.count(pipe.batches),
       "fig-relay": show.bytes(pipe.relay_bytes),
@@ -140,8 +136,8 @@ export class Detail {
       "fig-skipped": show.count(pipe.skipped),
     };
     for (const [id, text] of Object.entries(figures)) setText(document.getElementById(id), text);
-    setText(document.getElementById("fig-behind-label"), records ? "records behind" : "bytes behind");
-    for (const [id, bad] of [["tile-lag", (pipe.lag_s ?? 0) > 60], ["tile-errors", pipe.stage === "failed"], ["tile-dead", pipe.dead_letters > 0], ["tile-skipped", pipe.skipped > 0]]) {
+    setProp(document.getElementById("fig-changes"), "title", show.count(pipe.changes));
+    for (const [id, bad] of [["tile-errors", pipe.stage === "failed"], ["tile-dead", pipe.dead_letters > 0], ["tile-skipped", pipe.skipped > 0]]) {
       document.getElementById(id).classList.toggle("warn", Boolean(bad));
     }
     setProp(document.getElementById("tile-dead"), "disabled", !pipe.dead_letters);
@@ -152,9 +148,12 @@ export class Detail {
     setChoice(this.spans, this.span);
     setChoice(this.units, this.lagIn);
     const span = Number(this.span);
+    const { pipe } = this;
     this.rate.show(this.samples, span, this.now, RATE);
-    const size = behindUnit(this.pipe) === "records" ? LAG_RECORDS : LAG_BYTES;
+    const size = behindUnit(pipe) === "records" ? LAG_RECORDS : LAG_BYTES;
     this.lag.show(this.samples, span, this.now, this.lagIn === "seconds" ? LAG_S : size);
+    this.rate.say(show.rate(pipe.rate));
+    this.lag.say(show.lag(pipe.lag_s), pipe.lag_bytes === null ? "" : `${size.show(pipe.lag_bytes)}${size.suffix} behind`, late(pipe));
   }
 }
 

@@ -26,7 +26,7 @@ function digits(n) {
 
 export function rate(n) {
   if (n === null || n === undefined) return NONE;
-  return n > 0 && n < 10 ? n.toFixed(1) : short(n);
+  return n > 0 && n < 10 && n % 1 ? n.toFixed(1) : short(n);
 }
 
 export function bytes(n) {
@@ -64,12 +64,17 @@ function both(seconds, large, largeUnit, small, smallUnit) {
   return second ? `${first} ${largeUnit} ${second} ${smallUnit}` : `${first} ${largeUnit}`;
 }
 
+/** As short as it can be said: 13 s, 13 min, 5 h, 3 d */
+export function coarse(s) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([seconds]) => s >= seconds) ?? [1, "s"];
+  return `${Math.max(0, Math.floor(s / size))} ${unit}`;
+}
+
 export function ago(at, now) {
   if (!at) return NONE;
   const s = now - at;
   if (s < 1.5) return "now";
-  if (s < 3600) return `${s < 60 ? `${Math.round(s)} s` : `${Math.floor(s / 60)} min`} ago`;
-  return `${s < 86400 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`} ago`;
+  return `${coarse(s)} ago`;
 }
 
 const two = (n) => String(n).padStart(2, "0");

@@ -81,10 +81,10 @@ function drawProcess() {
   setText(by("file"), status.file);
   setText(by("version"), status.version);
   setText(by("pid"), String(status.pid));
-  setText(by("uptime"), show.duration(now - status.started));
+  setText(by("uptime"), show.coarse(now - status.started));
   setText(by("memory"), show.bytes(status.memory_bytes));
   if (cpu === null || cpu.pid !== status.pid) cpu = { pid: status.pid, at: now, used: status.cpu_s };
-  else if (now - cpu.at >= 4) {
+  else if (now - cpu.at >= 2.5) {
     setText(by("cpu"), `${Math.max(0, Math.round((100 * (status.cpu_s - cpu.used)) / (now - cpu.at)))} %`);
     cpu = { pid: status.pid, at: now, used: status.cpu_s };
   }

@@ -23,6 +23,11 @@ export function setBadge(node, name) {
   setProp(node, "title", known.says);
 }
 
+/** Whether a pipe that is meant to be near its source is not. */
+export function late(pipe) {
+  return (pipe.lag_s ?? 0) > 60 && !["paused", "stopping", "stopped", "disabled"].includes(pipe.stage);
+}
+
 export function behind(pipe) {
   if (pipe.lag_bytes === null) return "–";
   return behindUnit(pipe) === "records" ? `${show.short(pipe.lag_bytes)} rec` : show.bytes(pipe.lag_bytes);
@@ -78,7 +83,7 @@ function updateLine(node, { pipe, samples, now, selected }) {
   parts.spark.draw(samples, now);
   setText(parts.rate, show.rate(pipe.rate));
   setText(parts.lag, show.lag(pipe.lag_s));
-  parts.lag.classList.toggle("warn", (pipe.lag_s ?? 0) > 60);
+  parts.lag.classList.toggle("warn", late(pipe));
   setText(parts.bytes, behind(pipe));
   setText(parts.changes, show.short(pipe.changes));
   const troubles = [pipe.dead_letters && `${show.short(pipe.dead_letters)} dead`, pipe.skipped && `${show.short(pipe.skipped)} skipped`, pipe.errors && show.plural(pipe.errors, "error")];
@@ -140,7 +145,7 @@ export class Overview {
   }
 
   #chip({ name }) {
-    const node = el("button", { class: `chip ${stage(name).tone}`, type: "button" }, icon(stage(name).icon), el("span"));
+    const node = el("button", { class: `chip ${stage(name).tone}`, type: "button" }, icon(stage(name).icon), el("span"), el("span", { class: "chip-word", text: name }));
     node.addEventListener("click", () => {
       this.only = this.only === name ? null : name;
       this.onFilter();
@@ -149,7 +154,9 @@ export class Overview {
   }
 
   #updateChip(node, { name, n }) {
-    setText(node.lastElementChild, `${n} ${name}`);
+    setText(node.children[1], String(n));
+    setAttr(node, "aria-label", `${n} ${name}`);
+    setProp(node, "title", `${n} ${name}`);
     setAttr(node, "aria-pressed", String(this.only === name));
   }
 }

@@ -47,9 +47,8 @@ export class Samples {
     try {
       const answer = await fetch(`/api/pipes/${encodeURIComponent(name)}/history`, { cache: "no-store" });
       if (answer.ok) this.#merge(name, (await answer.json()).samples);
-      else this.asked.delete(name);
     } catch {
-      this.asked.delete(name); // Asked again when the line is back.
+      // The line is lost: it is asked again when that is back. Until then there is what the stream brought.
     } finally {
       this.running -= 1;
       this.#next();

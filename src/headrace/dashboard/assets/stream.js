@@ -48,16 +48,19 @@ export class Stream {
 
   async #once() {
     const asked = Date.now();
+    let status;
     try {
       const answer = await fetch("/api/status", { cache: "no-store", signal: AbortSignal.timeout(SILENT_MS) });
       if (!answer.ok) return false;
       this.#learnClock(answer.headers.get("Date"), asked);
-      this.onStatus(await answer.json(), this.now());
-      this.#alive();
-      return true;
+      status = await answer.json();
     } catch {
       return false;
     }
+    // Not inside the try: what goes wrong in drawing is no lost line.
+    this.#alive();
+    this.onStatus(status, this.now());
+    return true;
   }
 
   #learnClock(date, asked) {

@@ -10,6 +10,8 @@ const VERDICTS = new Map([
   ["undecided", { icon: "unknown", tone: "warn" }],
   ["running", { icon: "starting", tone: "busy" }],
 ]);
+/** Lines that change places every second cannot be read. */
+const RESORT_S = 5;
 const WEIGHT = new Map([["different", 4], ["undecided", 3], ["running", 2], ["equal", 1]]);
 
 /** How tables are ordered by each column; larger first where that is what one looks for. */
@@ -35,6 +37,7 @@ export class Tables {
     this.direction = 1;
     this.pipe = null;
     this.now = 0;
+    this.sorted = 0;
     this.rows = new Keyed(this.body, (item) => this.#row(item), (node, item) => this.#update(node, item));
     this.onChoose = () => {};
     this.onQuery = () => {};
@@ -46,12 +49,13 @@ export class Tables {
   }
 
   update(pipe, now) {
-    if (this.pipe?.name !== pipe.name) {
+    const other = this.pipe?.name !== pipe.name;
+    if (other) {
       this.chosen.clear();
       this.filter.value = "";
     }
     Object.assign(this, { pipe, now });
-    this.#show(false);
+    this.#show(other);
   }
 
   /** What an action is meant for: those chosen, or all. */
@@ -78,7 +82,9 @@ export class Tables {
     const left = this.#left();
     const known = new Set(this.pipe.tables.map((table) => table.name));
     for (const name of this.chosen) if (!known.has(name)) this.chosen.delete(name);
-    this.rows.set(left, (table) => table.name, !asked && busy(this.body));
+    const settled = asked || (this.now - this.sorted >= RESORT_S && !busy(this.body));
+    if (settled) this.sorted = this.now;
+    this.rows.set(left, (table) => table.name, !settled);
     const total = this.pipe.tables.length;
     setText(this.summary, left.length === total ? show.plural(total, "table") : `${show.count(left.length)} of ${show.plural(total, "table")}`);
     setProp(this.none, "hidden", left.length > 0);
@@ -125,7 +131,7 @@ export class Tables {
     const verdict = el("span", { class: "verdict" }, icon("unknown"), el("span"));
     const cells = {
       changes: cell("num", "changes"),
-      last: cell("num", "last change"),
+      last: cell("num last", "last change"),
     };
     const row = el(
       "tr",
@@ -138,33 +144,34 @@ export class Tables {
       cells.last,
       cell("verify", "verify", verdict),
     );
-    return Object.assign(row, { check, name, target, query, rows, bar, verdict, cells });
+    return Object.assign(row, { parts: { check, name, target, query, rows, bar, verdict, ...cells } });
   }
 
   #update(row, table) {
+    const { parts } = row;
     row.table = table;
-    setProp(row.check, "checked", this.chosen.has(table.name));
-    setAttr(row.check, "aria-label", `Choose ${table.name}`);
-    setText(row.name, table.name);
-    setProp(row.name, "title", table.name);
-    setText(row.target, table.target || "–");
-    setProp(row.query, "hidden", !table.target);
-    setAttr(row.query, "aria-label", `Query ${table.target}`);
+    setProp(parts.check, "checked", this.chosen.has(table.name));
+    setAttr(parts.check, "aria-label", `Choose ${table.name}`);
+    setText(parts.name, table.name);
+    setProp(parts.name, "title", table.name);
+    setText(parts.target, table.target || "–");
+    setProp(parts.query, "hidden", !table.target);
+    setAttr(parts.query, "aria-label", `Query ${table.target}`);
     const copying = !table.complete && table.copied !== null;
-    setText(row.rows, copying ? `${show.short(table.copied)} of ≈${show.short(table.estimate)}` : show.count(table.rows));
-    setProp(row.bar, "hidden", !copying);
-    if (copying) setVar(row.bar, "--part", String(Math.min(1, table.copied / Math.max(1, table.estimate ?? 0, table.copied))));
-    setText(row.cells.changes, show.count(table.changes));
-    setText(row.cells.last, show.ago(table.last_change, this.now));
-    setProp(row.cells.last, "title", table.last_change ? show.clock(table.last_change, this.now) : "no change came yet");
-    this.#verdict(row.verdict, table);
+    setText(parts.rows, copying ? `${show.short(table.copied)} of ≈${show.short(table.estimate)}` : show.count(table.rows));
+    setProp(parts.bar, "hidden", !copying);
+    if (copying) setVar(parts.bar, "--part", String(Math.min(1, table.copied / Math.max(1, table.estimate ?? 0, table.copied))));
+    setText(parts.changes, show.count(table.changes));
+    setText(parts.last, show.ago(table.last_change, this.now));
+    setProp(parts.last, "title", table.last_change ? show.clock(table.last_change, this.now) : "no change came yet");
+    this.#verdict(parts.verdict, table);
   }
 
   #verdict(node, { verify, complete }) {
     const known = VERDICTS.get(verify?.verdict);
     node.className = `verdict ${known?.tone ?? "none"}`;
     setIcon(node.firstElementChild, known?.icon ?? "unknown");
-    setProp(node.firstElementChild, "hidden", !known);
+    setAttr(node.firstElementChild, "hidden", known ? null : "");
     let text = complete ? "–" : "not yet";
     if (verify?.verdict === "different") text = `${show.count(verify.differences)} differ`;
     else if (verify) text = verify.verdict === "running" ? "comparing" : verify.verdict;
