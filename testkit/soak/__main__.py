@@ -44,6 +44,7 @@ class Options:
     seed: int
     mode: str
     pause_s: float
+    patience_s: float
     directory: Path
     report: Path
     keep: bool
@@ -100,7 +101,7 @@ class Soak:
             watch.tending = False
             wrong = operator.stop()
         failures = [str(error) for route in plan.routes for error in route.traffic.failures] + [str(error) for error in watch.failures]
-        outcome = Outcome(chaos.events, watch.samples, comparisons, self.stuck, wrong, failures, operator.resumed)
+        outcome = Outcome(chaos.events, watch.samples, comparisons, self.stuck, wrong, failures, operator.resumed, options.patience_s)
         return self._tell(plan, operator, chaos, outcome, finish_s)
 
     def _units(self, plan: Plan) -> Sequence[Unit]:
@@ -125,7 +126,7 @@ class Soak:
             if chaos.is_hasty():
                 chaos.events.append(Event(at, what, seconds, {}))
                 continue
-            recovery = self._await_visible(plan, watch, datetime.now(UTC), STUCK_S)
+            recovery = self._await_visible(plan, watch, datetime.now(UTC), options.patience_s)
             chaos.events.append(Event(at, what, seconds, recovery))
             time.sleep(chaos.gap_s())
 
@@ -228,6 +229,7 @@ def main(arguments: list[str]) -> int:
         "--mode", choices=("run", "replicate"), default="run", help="one process for all pipes, or one for each (%(default)s)"
     )
     parser.add_argument("--pause", type=float, default=0.15, help="seconds between transactions of a stream of changes (%(default)s)")
+    parser.add_argument("--patience", type=float, default=STUCK_S, help="seconds after which a pipe counts as stuck (%(default)s)")
     parser.add_argument("--directory", type=Path, default=None, help="where everything lies meanwhile (a temporary one)")
     parser.add_argument("--report", type=Path, default=PAGE, help="the page that the report goes into (docs/reliability.md)")
     parser.add_argument("--keep", action="store_true", help="leave the directory there even if all went well")
@@ -236,7 +238,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="headrace-soak-"))
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1 << 31)
-    passed = Soak(Options(asked.seconds, seed, asked.mode, asked.pause, directory, asked.report, asked.keep)).run()
+    passed = Soak(Options(asked.seconds, seed, asked.mode, asked.pause, asked.patience, directory, asked.report, asked.keep)).run()
     print(f"soak: {'passed' if passed else 'FAILED'}, seed {seed}", flush=True)
     if passed and not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)

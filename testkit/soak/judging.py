@@ -119,6 +119,7 @@ class Outcome:
     traffic_failures: Sequence[str]
     resumed: Sequence[str]
     """Pipes that a person had to resume."""
+    patience_s: float = STUCK_S
 
 
 def judge(outcome: Outcome) -> list[Finding]:
@@ -134,7 +135,7 @@ def judge(outcome: Outcome) -> list[Finding]:
         Finding("`headrace verify` finds 0 differences on every route", all(one.is_equal for one in outcome.comparisons), verdicts),
         Finding("each server's own sums over its rows agree", not different, f"{tables} tables, {rows:,} rows" + _list(different)),
         Finding(
-            f"every pipe shows new changes within {STUCK_S:.0f} s of each fault's end",
+            f"every pipe shows new changes within {outcome.patience_s:.0f} s of each fault's end",
             not outcome.stuck,
             f"slowest {slowest:.0f} s" + _list(outcome.stuck),
         ),
