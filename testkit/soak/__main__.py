@@ -228,7 +228,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--mode", choices=("run", "replicate"), default="run", help="one process for all pipes, or one for each (%(default)s)"
     )
-    parser.add_argument("--pause", type=float, default=0.15, help="seconds between transactions of a stream of changes (%(default)s)")
+    parser.add_argument("--pause", type=float, default=0.25, help="seconds between transactions of a stream of changes (%(default)s)")
     parser.add_argument("--patience", type=float, default=STUCK_S, help="seconds after which a pipe counts as stuck (%(default)s)")
     parser.add_argument("--directory", type=Path, default=None, help="where everything lies meanwhile (a temporary one)")
     parser.add_argument("--report", type=Path, default=PAGE, help="the page that the report goes into (docs/reliability.md)")

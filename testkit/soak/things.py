@@ -102,7 +102,7 @@ class Things:
         cursor.executemany(f"REPLACE INTO things (id, {listed}) VALUES (%s, {holders})", [(key, *map(self._value, names)) for key in keys])
 
     def _touch(self, cursor: Cursor) -> None:
-        start, width = self._random.randrange(KEYS), self._random.choice((1, 10, 300))
+        start, width = self._random.randrange(KEYS), self._random.choice((1, 8, 40))
         name = self._random.choice(("price", "medium", "body", "moment", "name", "day"))
         cursor.execute(f"UPDATE things SET `{name}` = %s WHERE id BETWEEN %s AND %s", (self._value(name), start, start + width))
 
@@ -141,7 +141,7 @@ class Things:
                 {"n": chooser.randrange(100), "s": chooser.choice(_TEXT), "l": [1, None, True, {"k": chooser.random()}]}
             ),
             "picture": lambda: chooser.randbytes(
-                chooser.choice((0, 10, 500, 500, 20_000) if chooser.random() < 0.995 else (100_000 if self._topic else 600_000,))
+                chooser.choice((0, 10, 100, 500, 5_000) if chooser.random() < 0.995 else (100_000 if self._topic else 600_000,))
             ),
             "fixed": lambda: chooser.choice(("é", "abc", "", "Zürich")),
             "clock": lambda: (

@@ -79,6 +79,16 @@ def test_what_was_captured_already_is_not_applied_twice() -> None:
     assert (one.captured_at(name("t")), one.captured_at(name("u"))) == (at(300), at(100))
 
 
+def test_tables_that_trade_places_when_one_was_captured_since(tmp_path: Path) -> None:
+    """What is called t now was captured later; the table that left that name for another one, by a third, must be looked at again."""
+    one = history(tmp_path / "schemas.jsonl")
+    one.learn([table("t", "a", "b")], at(300))
+    found = follow(one, "RENAME TABLE t TO x, u TO t, x TO u", 200)
+    assert (found.outcome, found.recapture) == (Outcome.RECAPTURE, {name("u")})
+    assert (columns(one.catalogue), name("u") in one.catalogue.tables, name("x") in one.catalogue.tables) == ("a b", False, False)
+    assert sorted(map(str, history(tmp_path / "schemas.jsonl").catalogue.tables)) == ["shop.aside", "shop.t"]
+
+
 def test_a_statement_that_is_followed_again_gives_the_same_answer_and_changes_nothing() -> None:
     one = history()
     statements = ["ALTER TABLE t ADD b INT", "RENAME TABLE t TO v, u TO t", "TRUNCATE t", "DROP TABLE t, v"]

@@ -205,15 +205,23 @@ class SchemaHistory:
             return meaning
         changes: list[SchemaChange] = []
         opaque = [name for name in meaning.opaque if not seen(name)]
+        lost: set[TableName] = set()
         for change in meaning.changes:
             fresh = [name for name in tables_of(change) if not seen(name)]
-            if len(fresh) == len(tables_of(change)):
+            if isinstance(change, RenameTable) and change.table in lost:
+                # It goes on under yet another name: gamma to aside, alpha to gamma, aside to alpha.
+                lost.discard(change.table)
+                opaque.remove(change.table)
+                lost |= set(fresh) & {change.new_table}
+                opaque += [change.new_table] if change.new_table in lost else []
+            elif len(fresh) == len(tables_of(change)):
                 changes.append(change)
             elif isinstance(change, RenameTable) and fresh == [change.table]:
                 changes.append(DropTable(change.table))
             elif isinstance(change, RenameTable) and fresh == [change.new_table]:
                 # What was captured under the old name is another table than the one that left it.
                 opaque.append(change.new_table)
+                lost.add(change.new_table)
         return replace(
             meaning,
             changes=tuple(changes),
