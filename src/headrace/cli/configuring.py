@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from headrace.cli.flags import OK, Verbs, add_command
+from headrace.errors import DefiniteError
 
 _FILE = "headrace.toml"
 
@@ -19,6 +21,9 @@ def add(verbs: Verbs) -> None:
     showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
     _add_file(showing)
     showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
+    converting = add_command(verbs, convert, "convert", "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's")
+    converting.add_argument("file", metavar="FILE", help="application.conf, or a connector's .properties, .json, .yml")
+    converting.add_argument("-o", "--output", default="", metavar="FILE", help="write it there, which must not exist yet (standard output)")
     add_command(inner, schema, "schema", "print the JSON schema of headrace.toml, for editors")
 
 
@@ -55,4 +60,30 @@ def schema(_: argparse.Namespace) -> int:
     from headrace.config.schema import schema_text
 
     print(schema_text(), end="")
+    return OK
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Translate a file, and make sure that what comes out can be loaded."""
+    from headrace.config.loading import translate
+
+    translation = translate(Path(arguments.file))
+    if translation is None:
+        raise DefiniteError(
+            "this is no file of another tool's",
+            place=arguments.file,
+            hint="application.conf, .properties, .json and .yml are",
+        )
+    text = translation.text()
+    if not arguments.output:
+        print(text, end="")
+        return OK
+    try:
+        with Path(arguments.output).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DefiniteError("the file is there already", place=arguments.output, hint="name another, or remove it") from None
+    except OSError as error:
+        raise DefiniteError(f"the file cannot be written: {error.strerror}", place=arguments.output, hint="name another") from error
+    print(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
     return OK

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from headrace.config.words import SourceKind
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
 from headrace.pipes.building import OFFLINE
+from headrace.pipes.endpoints import is_stdout
 from headrace.sinks.clickhouse.url import parse_target
+from headrace.sinks.producing import is_producer
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.offline import parse_directory
 
@@ -20,7 +23,7 @@ _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafk
 _ACCOUNTS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
 """Who we are where an address does not say."""
 SOURCE_FORMS: Final = "write mysql://user@host:port/database, binlog:DIR, kafka://host:port or scylla://user@host:port/keyspace"
-SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port or cql://user@host:port/keyspace"
+SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port, stdout: or cql://user@host:port/keyspace"
 
 
 def source_kind(url: str, place: str) -> SourceKind:
@@ -67,9 +70,21 @@ def check_source(url: str, kind: SourceKind) -> None:
     parse[kind](url)
 
 
+def with_settings(url: str, settings: Mapping[str, str]) -> str:
+    """The address with settings after its question mark."""
+    if not settings:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(settings)}"
+
+
 def check_sink(url: str) -> None:
     """Raise `DefiniteError` if it cannot be read."""
-    if url.startswith("kafka://"):
+    if is_stdout(url):
+        # Its kernels are for those who need them.
+        from headrace.sinks.stdout.sink import parse_stdout
+
+        parse_stdout(url, terminal=False)
+    elif url.startswith("kafka://"):
         parse_kafka_url(url)
     elif url.startswith("cql://"):
         parse_cql_url(url)
@@ -79,6 +94,8 @@ def check_sink(url: str) -> None:
 
 def shown(url: str, mask: str = "") -> str:
     """The address without anything secret; with a mask, that stands where a password was."""
+    if is_stdout(url) or is_producer(url):
+        return url.partition("?")[0]
     if "://" not in url:
         return url
     parts = urlsplit(without_secrets(url)[0])

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.config.resolved import ProcessSettings
-from headrace.config.words import CHOICES_OF_SOURCES, OWN_OF_SOURCES, PipeWords, SinkWords, SourceKind, own_fields
+from headrace.config.words import (
+    CHOICES_OF_SOURCES,
+    OF_PRODUCERS,
+    OWN_OF_SOURCES,
+    PipeWords,
+    SinkWords,
+    SourceKind,
+    StdoutWords,
+    own_fields,
+)
+from headrace.pipes.endpoints import STDOUT
 from headrace.pipes.fields import Field, fields_of
 from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
@@ -27,6 +37,7 @@ _SINKS: Final = {
     SINK: ("ClickHouse", "^(clickhouses?://|chdb:)"),
     KAFKA: ("Kafka", "^kafka://"),
     REPLAY: ("a CQL cluster", "^cql://"),
+    STDOUT: ("the standard output", "^stdout:"),
 }
 _PLACES: Final = frozenset({"url", "password", "password_file"})
 
@@ -68,6 +79,7 @@ def sections() -> tuple[Section, ...]:
         Section("headrace", "", process, frozenset(process) - {"state"}),
         *(_source(kind) for kind in OWN_OF_SOURCES),
         *(_sink(section) for section in _SINKS),
+        Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
         Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableChoices), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
@@ -89,9 +101,11 @@ def sink_choices(section: str) -> dict[str, Field]:
     if section == SINK:
         of_sink = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
         return {**of_sink, **fields_of(TableChoices)}
+    if section == STDOUT:
+        return fields_of(StdoutWords)
     return dict(fields_of(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
 
 
 def _later(section: str) -> frozenset[str]:
     kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(fields_of(PLAIN_SECTIONS[REPLAY]))}
-    return kept[section] | _PLACES
+    return kept.get(section, frozenset(fields_of(StdoutWords))) | _PLACES

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from headrace.config.document import Document, parse_document
+from headrace.config.foreign.connectors import translate_connector
+from headrace.config.foreign.entries import SUFFIXES
+from headrace.config.foreign.mypipe import translate_mypipe
+from headrace.config.foreign.translation import Translation
 from headrace.config.resolved import Configuration
 from headrace.config.resolving import resolve
 from headrace.errors import DefiniteError
@@ -20,8 +24,20 @@ def load(path: Path = DEFAULT_FILE, only: Sequence[str] = ()) -> Configuration:
 
 
 def read_document(path: Path) -> Document:
-    """What a file says, in the words of `headrace.toml`."""
-    return parse_document(read_text(path), str(path), path.resolve().parent)
+    """What a file says, in the words of `headrace.toml`; its suffix tells its language."""
+    translation = translate(path)
+    directory = path.resolve().parent
+    return parse_document(read_text(path), str(path), directory) if translation is None else translation.document(directory)
+
+
+def translate(path: Path) -> Translation | None:
+    """What a file of another tool's says; None of our own."""
+    suffix, text = path.suffix.lower(), read_text(path)
+    if suffix in (".conf", ".hocon"):
+        return translate_mypipe(text, str(path))
+    if suffix in SUFFIXES:
+        return translate_connector(text, str(path))
+    return None
 
 
 def read_text(path: Path) -> str:

@@ -44,7 +44,7 @@ def configuration_page() -> str:
 
 def _sections() -> Iterator[str]:
     told: set[str] = set()
-    known: dict[str, set[str]] = {}
+    known: dict[str, dict[str, Field]] = {}
     for section in sections():
         if section.header not in told:
             told.add(section.header)
@@ -53,13 +53,13 @@ def _sections() -> Iterator[str]:
                 yield f"{_SUBJECTS[section.header]}\n"
         if section.of:
             yield f"### Of {section.of}\n"
-        yield _rows(section, known.setdefault(section.header, set())) + "\n"
+        yield _rows(section, known.setdefault(section.header, {})) + "\n"
 
 
-def _rows(section: Section, known: set[str]) -> str:
+def _rows(section: Section, known: dict[str, Field]) -> str:
     """The settings of a section; of a kind that comes later, those that it shares with earlier ones are only named."""
-    fields = [one for name, one in section.fields.items() if name not in known]
-    shared = [name for name in section.fields if name in known]
+    fields = [one for name, one in section.fields.items() if known.get(name) != one]
+    shared = [name for name, one in section.fields.items() if known.get(name) == one]
     known.update(section.fields)
     before = f"As above: {', '.join(f'`{name}`' for name in shared)}.\n\n" if shared else ""
     return before + table(_named(section, one) for one in fields)

@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from headrace.config.catalogue import Section, sections
+from headrace.config.words import CLASS
 from headrace.pipes.fields import NAMES, PAIRS, TEXTS, Field, Size, plain
 from headrace.pipes.policy import EVERY, ChangeKind, Policy, allowed_for
 
@@ -41,7 +42,10 @@ def schema() -> dict[str, Any]:
     pipes = _object(_properties(by_kind["pipes.NAME"][0].fields))
     pipes["properties"] |= {"tables": tables, "schema_changes": _policies()}
     pipes |= {"required": ["sink"], "oneOf": [{"required": ["source"]}, {"required": ["sources"]}]}
-    sinks = _kinds(by_kind["sinks.NAME"], {"tables": tables})
+    known = _kinds([section for section in by_kind["sinks.NAME"] if section.url], {"tables": tables})
+    free = next(section for section in by_kind["sinks.NAME"] if not section.url)
+    # A class of one's own has settings that nobody knows here.
+    sinks = {"if": {"required": [CLASS]}, "then": {"type": "object", "properties": _properties(free.fields)}, "else": known}
     return {
         "$schema": _DRAFT,
         "title": "headrace.toml",
@@ -73,18 +77,20 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kinds(kinds: Iterable[Section], of_first: Mapping[str, Any]) -> dict[str, Any]:
     """A section of several kinds: any key of any of them, and just those of one where the address says which."""
-    every: dict[str, Any] = {}
+    each = [({**_properties(section.fields), **(of_first if not number else {})}, section.url) for number, section in enumerate(kinds)]
+    every: dict[str, list[Any]] = {}
+    for properties, _ in each:
+        for name, one in properties.items():
+            if one not in every.setdefault(name, []):
+                every[name].append(one)
     conditions = []
-    for number, section in enumerate(kinds):
-        more = dict(of_first) if not number else {}
-        every |= {**_properties(section.fields), **more}
-        conditions.append(
-            {
-                "if": {"required": ["url"], "properties": {"url": {"pattern": section.url}}},
-                "then": {"propertyNames": {"enum": sorted({*section.fields, *more})}},
-            }
-        )
-    return {**_object(every), "required": ["url"], "allOf": conditions}
+    for properties, url in each:
+        # What a key may be depends on the kind where several kinds have it.
+        own = {name: one for name, one in properties.items() if len(every[name]) > 1}
+        then = {"propertyNames": {"enum": sorted(properties)}, **({"properties": own} if own else {})}
+        conditions.append({"if": {"required": ["url"], "properties": {"url": {"pattern": url}}}, "then": then})
+    anyhow = {name: several[0] if len(several) == 1 else {"anyOf": several} for name, several in every.items()}
+    return {**_object(anyhow), "required": ["url"], "allOf": conditions}
 
 
 def _tables(kinds: Iterable[Section]) -> dict[str, Any]:

@@ -11,17 +11,42 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.config.addresses import CHDB, SINK_FORMS, SOURCE_FORMS, check_sink, check_source, source_kind, with_password, within
+from headrace.config.addresses import (
+    CHDB,
+    SINK_FORMS,
+    SOURCE_FORMS,
+    check_sink,
+    check_source,
+    source_kind,
+    with_password,
+    with_settings,
+    within,
+)
 from headrace.config.catalogue import sink_choices, sink_title, source_title
 from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, TOP, Document, Keys, as_table, dotted, read_words, unknown_key
 from headrace.config.elsewhere import hint_for
 from headrace.config.problems import Problems
 from headrace.config.resolved import ProcessSettings
-from headrace.config.words import CHOICES_OF_SOURCES, OWN_OF_SOURCES, TOPIC_TABLES, PipeWords, SinkWords, SourceKind, own_fields
+from headrace.config.words import (
+    CHOICES_OF_SOURCES,
+    CLASS,
+    OF_PRODUCERS,
+    OWN_OF_SOURCES,
+    TOPIC_TABLES,
+    PipeWords,
+    SinkWords,
+    SourceKind,
+    StdoutWords,
+    own_fields,
+)
 from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
+from headrace.pipes.endpoints import STDOUT, is_stdout
 from headrace.pipes.fields import fields_of
-from headrace.pipes.settings_file import KAFKA, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
+from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
 from headrace.sinks.clickhouse.choices import TableChoices
+from headrace.sinks.producing import CLASS as PRODUCER_SCHEME
+from headrace.sinks.producing import is_producer, parse_producer
 from headrace.transforms.choices import TransformChoices
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -120,8 +145,12 @@ def source_of(document: Document, name: str, raw: Mapping[str, Any], problems: P
 def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SinkSection:
     """`[sinks.NAME]`."""
     path = (SINKS, name)
-    own = fields_of(SinkWords)
+    if CLASS in raw:
+        return _producer_of(document, name, raw, problems)
     url = _url(document, path, raw, SINK_FORMS)
+    if is_producer(url):
+        return _producer_of(document, name, raw, problems, url)
+    own = {**fields_of(SinkWords), **(fields_of(StdoutWords) if is_stdout(url) else {})}
     section = _section_of_sink(url)
     tables = {TABLES: None} if section == SINK else {}
     known = _known(document, path, {**own, **sink_choices(section), **tables}, raw, problems, sink_title(section))
@@ -129,6 +158,8 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
     words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     whole = _whole_address(document, path, url, words)
     with _at(document, (*path, "url")):
+        if is_stdout(url):
+            whole = with_settings(url, {key: str(words[key]) for key in fields_of(StdoutWords) if key in raw})
         check_sink(whole)
     chosen: Plain = {}
     for key, value in settled.items():
@@ -136,6 +167,29 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
             with problems.catching():
                 _check_into(chosen, section, {key: value}, _placing(document, path, 1))
     return SinkSection(name, whole, section, chosen)
+
+
+def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems, url: str = "") -> SinkSection:
+    """A producer of one's own: all keys but that of its class are its settings. Those that are secret are never kept."""
+    path = (SINKS, name)
+    settled = _settled(document, path, raw, problems)
+    settled.pop("url" if url else CLASS, None)
+    file = settled.pop("password_file", "")
+    if file:
+        settled["password"] = document.secret_file(file, (*path, "password_file"))
+    if not url:
+        words = read_words(document, path, OF_PRODUCERS, {CLASS: raw[CLASS]}, problems)
+        url = f"{PRODUCER_SCHEME}{words[CLASS]}"
+    secrets = {key: value for key, value in settled.items() if is_secret(key) and isinstance(value, str)}
+    with _at(document, (*path, "url" if "url" in raw else CLASS)):
+        url = with_settings(url, secrets)
+        parse_producer(url, {})
+    chosen: Plain = {}
+    for key, value in settled.items():
+        if key not in secrets:
+            with problems.catching():
+                _check_into(chosen, PRODUCER, {key: value}, _placing(document, path, 1))
+    return SinkSection(name, url, PRODUCER, chosen)
 
 
 def pipe_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
@@ -251,9 +305,7 @@ def _section_of_sink(url: str) -> str:
         return KAFKA
     if url.startswith("cql://"):
         return REPLAY
-    if not url.startswith(("clickhouse://", "clickhouses://", CHDB)):
-        return ""
-    return SINK
+    return SINK if url.startswith(("clickhouse://", "clickhouses://", CHDB)) else STDOUT if is_stdout(url) else ""
 
 
 def _unknown_at_top(document: Document, name: str) -> DefiniteError:

@@ -124,11 +124,51 @@ class SinkWords:
 
     url: str = ""
     """Where it is: `clickhouse://user@host:port/database`, `clickhouses://…` for TLS, `chdb:PATH` for an embedded one,
-    `kafka://host:port,host:port`, or (from ScyllaDB) `cql://user@host,host:port/keyspace`."""
+    `kafka://host:port,host:port`, `stdout:`, or (from ScyllaDB) `cql://user@host,host:port/keyspace`."""
     password: str = ""
     """The account's password: `"${NAME}"` from the environment, `"${file:PATH}"` from a file."""
     password_file: str = ""
     """A file with the password, which may end with a newline."""
+
+
+class LineFormat(StrEnum):
+    """What a line says: `json` an object for programs, `text` a line for people; `auto`: `text` on a terminal."""
+
+    AUTO = "auto"
+    JSON = "json"
+    TEXT = "text"
+
+
+class Colour(StrEnum):
+    """Whether lines for people have colours; `auto`: on a terminal."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class BigNumbers(StrEnum):
+    """How numbers that not every reader of JSON keeps exactly are written."""
+
+    NUMBER = "number"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class StdoutWords:
+    """Of the standard output."""
+
+    format: LineFormat = LineFormat.AUTO
+    colour: Colour = Colour.AUTO
+    big: BigNumbers = BigNumbers.NUMBER
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerWords:
+    """Of a producer of one's own; any other key is a setting of the class."""
+
+    producer: str = ""
+    """The class, as `module:Class` (see producers.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +213,11 @@ CHOICES_OF_SOURCES: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] 
     SourceKind.SCYLLA: ("scylla", fields_of(ScyllaChoices)),
 }
 """Of kinds of sources with choices of their own: the section in which these are kept, and their keys in this file."""
+
+
+CLASS: Final = "class"
+OF_PRODUCERS: Final[dict[str, Field]] = {CLASS: fields_of(ProducerWords)["producer"]}
+"""A word that no field of Python's can have."""
 
 
 def own_fields(*classes: type) -> dict[str, Field]:

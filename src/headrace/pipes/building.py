@@ -42,8 +42,8 @@ class TopicChoice:
 class PipeSpec:
     """One source, one sink, and all that was chosen for the pipe between them. Addresses hold their secrets: never print one."""
 
-    source: str
-    sink: str
+    source: str = field(repr=False)
+    sink: str = field(repr=False)
     settings: PipeSettings
     chosen: Chosen = field(default_factory=Chosen)
     topics: TopicChoice = field(default_factory=TopicChoice)

@@ -1,0 +1,132 @@
+"""Keys of Debezium and of Altinity's sink connector that are without need here, each with the reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OFFSETS: Final = "progress is kept in the state directory ([headrace] state)"
+_HISTORY: Final = "definitions of tables are kept in the state directory, read from the log itself"
+_BY_ITSELF: Final = "what is away is waited for and tried again by itself (patience of a pipe)"
+_MEMORY: Final = "memory is bounded by itself"
+_METRICS: Final = "figures are at /metrics of [headrace] listen"
+_THREADS: Final = 'how many tasks run at once is said by [headrace] master = "local[N]"'
+_SNAPSHOT: Final = "snapshots take no locks, and read in chunks"
+_TYPES: Final = "values are stored exactly, in the types of docs/types.md"
+_TIMES: Final = "times are stored as the source has them, in UTC"
+_INSERTS: Final = "rows are sent as Arrow, with the settings that they need"
+_CONNECT: Final = "there is no Kafka Connect here"
+_VERSIONS: Final = "versions are places in the log, which never tie"
+_EVENTS: Final = "the log is read as it is, without events in between"
+
+REASONS: Final[dict[str, str]] = {
+    "tasks.max": _THREADS,
+    "thread.pool.size": _THREADS,
+    "single.threaded": _THREADS,
+    "database.server.id": "an id that is free is taken",
+    "database.server.id.offset": "an id that is free is taken",
+    "database.server.name": "only Kafka's topics have such a prefix",
+    "topic.prefix": "only Kafka's topics have such a prefix",
+    "database.allowPublicKeyRetrieval": "the server's key is asked for by itself, over TLS where there is some",
+    "database.connectionTimeZone": _TIMES,
+    "database.serverTimezone": _TIMES,
+    "database.server.timezone": _TIMES,
+    "database.protocol": _CONNECT,
+    "database.jdbc.driver": _CONNECT,
+    "database.initial.statements": _EVENTS,
+    "database.query.timeout.ms": _BY_ITSELF,
+    "database.useSSL": "give database.ssl.mode",
+    "snapshot.locking.mode": _SNAPSHOT,
+    "snapshot.isolation.mode": _SNAPSHOT,
+    "snapshot.fetch.size": _SNAPSHOT,
+    "snapshot.delay.ms": _SNAPSHOT,
+    "snapshot.max.threads": _THREADS,
+    "snapshot.lock.timeout.ms": _SNAPSHOT,
+    "snapshot.new.tables": "tables that come are copied and followed by themselves",
+    "min.row.count.to.stream.results": _SNAPSHOT,
+    "enable.snapshot.ddl": _HISTORY,
+    "enable.ddl.snapshot": _HISTORY,
+    "auto.create.tables": "missing tables are made, those that are there are written to as they are",
+    "schema.evolution": "tables follow their source (schema_changes of a pipe)",
+    "snowflake.id": _VERSIONS,
+    "time.precision.mode": _TYPES,
+    "bigint.unsigned.handling.mode": _TYPES,
+    "geometry.handling.mode": _TYPES,
+    "enable.time.adjuster": _TYPES,
+    "converters": "",
+    "persist.raw.bytes": "bytes are always stored as they are",
+    "non.default.value": "NULL stays NULL",
+    "include.schema.changes": _HISTORY,
+    "include.schema.comments": _HISTORY,
+    "include.query": _EVENTS,
+    "provide.transaction.metadata": _EVENTS,
+    "tombstones.on.delete": "a deletion is one change",
+    "max.batch.size": _MEMORY,
+    "max.queue.size": _MEMORY,
+    "max.queue.size.in.bytes": _MEMORY,
+    "sink.connector.max.queue.size": _MEMORY,
+    "poll.interval.ms": "changes come as the server sends them",
+    "connect.keep.alive": _BY_ITSELF,
+    "connect.keep.alive.interval.ms": _BY_ITSELF,
+    "connect.max.attempts": _BY_ITSELF,
+    "connect.backoff.initial.delay.ms": _BY_ITSELF,
+    "connect.backoff.max.delay.ms": _BY_ITSELF,
+    "connect.timeout.ms": "put ?connect-timeout=SECONDS into the address",
+    "database.keep.alive.interval.ms": _BY_ITSELF,
+    "database.connection.reconnect.backoff.ms": _BY_ITSELF,
+    "database.connection.reconnect.backoff.max.ms": _BY_ITSELF,
+    "retriable.restart.connector.wait.ms": _BY_ITSELF,
+    "restart.event.loop": _BY_ITSELF,
+    "restart.event.loop.timeout.period.secs": _BY_ITSELF,
+    "use.nongraceful.disconnect": _BY_ITSELF,
+    "connection.pool.disable": _INSERTS,
+    "connection.pool.max.size": _INSERTS,
+    "connection.pool.min.idle": _INSERTS,
+    "connection.pool.timeout": _INSERTS,
+    "connection.pool.max.lifetime": _INSERTS,
+    "clickhouse.jdbc.params": _INSERTS,
+    "clickhouse.jdbc.settings": _INSERTS,
+    "clickhouse.table.name": "tables are named as the source's, or by target",
+    "metrics.enable": _METRICS,
+    "metrics.port": _METRICS,
+    "metrics.endpoint.port": _METRICS,
+    "cli.port": "headrace status, pause and resume ask the process itself",
+    "replica.status.view": "headrace.lag in the sink tells",
+    "enable.kafka.offset": _OFFSETS,
+    "store.kafka.metadata": "_version tells where a change was in the log",
+    "store.raw.data.column": "raw events are not stored",
+    "gtid.source.filter.dml.events": "a server that takes over is found by GTID",
+    "read.only": _EVENTS,
+    "event.deserialization.failure.handling.mode": "",
+    "inconsistent.schema.handling.mode": "",
+    "event.processing.failure.handling.mode": "",
+    "header.converter": _CONNECT,
+    "producer.override.compression.type": _CONNECT,
+    "custom.metric.tags": _METRICS,
+    "advanced.metrics.enable": _METRICS,
+    "executor.shutdown.timeout.ms": _CONNECT,
+    "offset.flush.interval.ms": _OFFSETS,
+    "offset.flush.timeout.ms": _OFFSETS,
+    "key.converter": "keys are told from values by themselves",
+    "fetch.max.wait.ms": _CONNECT,
+    "fetch.min.bytes": _CONNECT,
+}
+"""Those with an empty reason depend on their value."""
+_FAMILIES: Final = (
+    (r"offset\.storage(\..*)?", _OFFSETS),
+    (r"(schema\.history\.internal|database\.history)(\..*)?", _HISTORY),
+    (r"errors\..*", "what cannot be read or written halts the pipe, or is kept as a dead letter (on_refused_row, on_malformed)"),
+    (r"heartbeat\..*", "lag is known without heartbeats"),
+    (r"(signal|incremental\.snapshot|notification)\..*", "headrace resync reads tables again"),
+    (r"(topic\.creation|producer|consumer)\..*", _CONNECT),
+    (r"(key|value)\.converter\..*", _CONNECT),
+    (r"buffer\.(flush\.timeout\.ms|count\.records)", _MEMORY),
+    (r"quarkus\..*", "there is no Quarkus here"),
+)
+
+
+def reason_for(key: str) -> str:
+    """Why a key is without need; empty if it is not known to be."""
+    if key in REASONS:
+        return REASONS[key]
+    return next((reason for pattern, reason in _FAMILIES if re.fullmatch(pattern, key)), "")
