@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
-from headrace.pipes.endpoints import KAFKA_PASSWORD
-from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from headrace.cql.address import is_cql
 from headrace.cql.address import password_variable as cql_password
+from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.kafka.address import SECRETS_VARIABLE, without_secrets
-from headrace.pipes.endpoints import KAFKA_PASSWORD, is_kafka
-from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.pipes.schemes import is_kafka
+from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 
 _SCHEMES: Final = ("mysql://", "mariadb://", "clickhouse://", "clickhouses://", "kafka://", "scylla://", "cql://")

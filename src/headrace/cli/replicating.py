@@ -24,7 +24,7 @@ from headrace.cli.flags import (
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from headrace.pipes.endpoints import is_kafka, is_stdout
+from headrace.pipes.schemes import is_kafka, is_stdout
 
 
 def add(verbs: Verbs) -> None:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.flags import OK, Verbs, add_command, add_sink
-from headrace.pipes.endpoints import open_sink
 
 
 def add(verbs: Verbs) -> None:
@@ -32,6 +31,7 @@ def add(verbs: Verbs) -> None:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table, or in the format that the query names."""
+    from headrace.pipes.endpoints import open_sink
     from headrace.pipes.materialized.answers import answer
     from headrace.sinks.clickhouse.reader import names_format
 

@@ -9,7 +9,6 @@ from headrace.cli.controlling import add_running, resync_running
 from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import open_sink
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 
@@ -101,6 +100,7 @@ def ddl(arguments: argparse.Namespace) -> int:
 
 def retry(arguments: argparse.Namespace) -> int:
     """Write rows again that a target table refused; 1 if some still wait."""
+    from headrace.pipes.endpoints import open_sink
     from headrace.pipes.retrials import retry_rows
     from headrace.pipes.settings_file import Chosen, read_settings
     from headrace.sinks.clickhouse.dead_letters import waiting

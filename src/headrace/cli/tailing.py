@@ -10,7 +10,7 @@ from headrace.cli.ending import readers_may_leave, stop_on_signals
 from headrace.cli.flags import OK, Verbs, add_command, add_tables
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import KAFKA_PASSWORD
+from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.sources.mysql.selection import Selection
 
 

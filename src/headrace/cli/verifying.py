@@ -27,7 +27,7 @@ from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from headrace.pipes.endpoints import is_kafka, open_sink
+from headrace.pipes.schemes import is_kafka
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 
@@ -66,6 +66,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
+    from headrace.pipes.endpoints import open_sink
     from headrace.pipes.settings_file import read_settings
     from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
     from headrace.pipes.verifying.pipes import find_watermark, known_pipe, pipe_in_sink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError
 from headrace.pipes.building import PipeSpec, check_sections
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.settings import SnapshotMode
 from headrace.pipes.settings_file import KAFKA, REPLAY, SINK
 

@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.pipes.building import PipeSpec
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.sinks.clickhouse.creation import place_of_name
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sources.debezium.topics import Naming

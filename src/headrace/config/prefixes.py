@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.settings_file import KAFKA, SINK, TABLES, Chosen, Plain
 from headrace.sinks.kafka.choices import TOPIC_FORMATS
 

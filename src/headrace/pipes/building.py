@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import ensure_compiled
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_any_sink
+from headrace.pipes.endpoints import open_any_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
 from headrace.sinks.clickhouse.url import parse_target

@@ -14,21 +14,18 @@ from typing import Generic, TypeVar
 from headrace.embedded.claim import read_holder
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
-from headrace.kafka.address import SCHEME as KAFKA
 from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
 from headrace.pipes.settings_file import KAFKA as KAFKA_SETTINGS
 from headrace.pipes.settings_file import PRODUCER, SINK, Chosen
 from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.url import same_sink as same_clickhouse
-from headrace.sinks.producing import CLASS, is_producer, open_producer
+from headrace.sinks.producing import is_producer, open_producer
 
 S_co = TypeVar("S_co", bound=Sink, covariant=True)
-CLICKHOUSE = ("clickhouse://", "clickhouses://")
-STDOUT = "stdout:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +103,6 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, master: str) -> Ite
     yield NamedSink(KafkaSink.from_url(address, chosen.kafka), str(target))
 
 
-def is_kafka(address: str) -> bool:
-    """Whether an address is that of a Kafka cluster."""
-    return address.startswith(KAFKA)
-
-
-def is_stdout(address: str) -> bool:
-    """Whether an address is that of the standard output."""
-    return address == STDOUT or address.startswith(f"{STDOUT}?")
-
-
 def sink_name(address: str) -> str:
     """The name of a sink that is no server, without its settings."""
     return address.partition("?")[0]
@@ -136,17 +123,3 @@ def _is_other(path: Path, port: int) -> bool:
     """Whether a directory is no longer served at a port."""
     holder = read_holder(path)
     return holder is None or holder.port != port
-
-
-__all__ = [
-    "CLASS",
-    "KAFKA_PASSWORD",
-    "PASSWORD_VARIABLE",
-    "STDOUT",
-    "NamedSink",
-    "is_kafka",
-    "is_stdout",
-    "open_any_sink",
-    "open_sink",
-    "same_sink",
-]

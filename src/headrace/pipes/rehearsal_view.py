@@ -10,10 +10,11 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.projection import Projection
-from headrace.pipes.endpoints import is_kafka, open_sink
+from headrace.pipes.endpoints import open_sink
 from headrace.pipes.policy import Policy
 from headrace.pipes.rehearsal import Rehearsal, Rehearsed, describe, read_statements, strict_query
 from headrace.pipes.remembered import settings_of
+from headrace.pipes.schemes import is_kafka
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import Chosen
 from headrace.pipes.state import PipeState, StateDirectory

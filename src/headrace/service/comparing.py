@@ -12,7 +12,8 @@ from typing import Final
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.pipes.building import OFFLINE, PipeSpec
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_sink
+from headrace.pipes.endpoints import open_sink
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.verifying.pipes import KnownPipe, known_pipe
 from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.service.status import VerifyResult

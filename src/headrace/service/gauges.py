@@ -22,7 +22,8 @@ from pymysql.err import MySQLError
 from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.building import OFFLINE
-from headrace.pipes.endpoints import CLICKHOUSE, is_kafka, open_sink
+from headrace.pipes.endpoints import open_sink
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.state import StateDirectory
 from headrace.service.part import Part
 from headrace.service.status import PipeStage, SchemaChangeSeen

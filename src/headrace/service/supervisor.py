@@ -21,9 +21,9 @@ from headrace.config.resolved import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
-from headrace.pipes.endpoints import CLICKHOUSE
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.schemes import CLICKHOUSE
 from headrace.pipes.state import StateDirectory
 from headrace.pipes.verifying.view import result_lines
 from headrace.retry import Waits, own_waits

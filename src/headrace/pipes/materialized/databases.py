@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import quote
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.pipes.endpoints import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.pipes.endpoints import NamedSink, open_sink
 from headrace.pipes.materialized import keeper
 from headrace.pipes.materialized.background import PYTHON, Background
@@ -25,6 +24,7 @@ from headrace.pipes.materialized.statement import HIDDEN, CreateMirror, DropData
 from headrace.pipes.registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.connection import connect, parse_mysql_url

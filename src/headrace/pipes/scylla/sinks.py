@@ -11,8 +11,9 @@ from typing import Final
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.endpoints import CLICKHOUSE, STDOUT, is_kafka, is_stdout, open_sink, same_sink
+from headrace.pipes.endpoints import open_sink, same_sink
 from headrace.pipes.local_books import LocalBooks
+from headrace.pipes.schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
 from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
