@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from headrace import __version__
-from headrace.cli import configuring, controlling, demonstrating, replicating, running, scylla, sinks, tables, tailing, verifying
+from headrace.cli import configuring, controlling, demonstrating, helping, replicating, running, scylla, sinks, tables, tailing, verifying
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
+from headrace.cli.manual import INTRODUCTION, describe
 from headrace.cli.passwords import hide_passwords
 from headrace.errors import HeadraceError
 from headrace.service.log_forms import JsonLines, TextLines, masked
 
-_GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla)
+_GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla, helping)
 """In the order of the help."""
 
 
@@ -39,14 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(prog="headrace", description="Replicate operational data, continuously and exactly, into analytics.")
+    parser = argparse.ArgumentParser(prog="headrace", description=INTRODUCTION)
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
     parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")
-    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    # The commands are listed by what they are for, at the end.
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for group in _GROUPS:
         group.add(verbs)
-    return parser
+    return describe(parser)
 
 
 def _set_up_log(verbose: bool, formatter: logging.Formatter) -> None:
