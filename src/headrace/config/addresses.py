@@ -12,7 +12,7 @@ from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
 from headrace.pipes.building import OFFLINE
-from headrace.pipes.endpoints import is_stdout
+from headrace.pipes.schemes import is_stdout
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sinks.producing import is_producer
 from headrace.sources.mysql.connection import parse_mysql_url

@@ -18,8 +18,8 @@ from headrace.config.words import (
     StdoutWords,
     own_fields,
 )
-from headrace.pipes.endpoints import STDOUT
 from headrace.pipes.fields import Field, fields_of
+from headrace.pipes.schemes import STDOUT
 from headrace.pipes.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE

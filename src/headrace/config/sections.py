@@ -41,8 +41,8 @@ from headrace.config.words import (
 )
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
-from headrace.pipes.endpoints import STDOUT, is_stdout
 from headrace.pipes.fields import fields_of
+from headrace.pipes.schemes import STDOUT, is_stdout
 from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
 from headrace.sinks.clickhouse.choices import TableChoices
 from headrace.sinks.producing import CLASS as PRODUCER_SCHEME
