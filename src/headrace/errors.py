@@ -10,11 +10,13 @@ from __future__ import annotations
 class HeadraceError(Exception):
     """An error for a person: what happened, where, and what to do about it."""
 
-    def __init__(self, message: str, *, place: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, place: str = "", hint: str = "", event: str = "") -> None:
+        """`event`: of an error about one event alone, its place in the words that `headrace skip` takes."""
         super().__init__(message, place, hint)
         self.message = message
         self.place = place
         self.hint = hint
+        self.event = event
 
     def __str__(self) -> str:
         where = f" (at {self.place})" if self.place else ""
@@ -22,7 +24,7 @@ class HeadraceError(Exception):
         return f"{self.message}{where}{remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.place, self.hint)
+        return _rebuild, (type(self), self.message, self.place, self.hint, self.event)
 
 
 class DefiniteError(HeadraceError):
@@ -36,5 +38,5 @@ class TransientError(HeadraceError):
     """Whether trying again goes to another peer, which may be there: no reason to wait first."""
 
 
-def _rebuild(kind: type[HeadraceError], message: str, place: str, hint: str) -> HeadraceError:
-    return kind(message, place=place, hint=hint)
+def _rebuild(kind: type[HeadraceError], message: str, place: str, hint: str, event: str) -> HeadraceError:
+    return kind(message, place=place, hint=hint, event=event)

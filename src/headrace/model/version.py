@@ -31,3 +31,8 @@ def unpack_version(version: int) -> tuple[int, int, int]:
         version >> OFFSET_BITS & (1 << FILE_BITS) - 1,
         version & (1 << OFFSET_BITS) - 1,
     )
+
+
+def row_place(version: int) -> str:
+    """The one image with a version, in the words that `headrace skip` takes."""
+    return f"row {version}"

@@ -106,6 +106,7 @@ class Pipe(FollowingPipe):
             reached(directory, state),
             written(directory, state),
             reporter,
+            self._targets.skips(directory.path, settings.pipe_name),
         )
         copier = Copier(
             self._address,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.intents import Executor, resume
 from headrace.pipes.local_books import LocalBooks
@@ -15,11 +16,13 @@ from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
 from headrace.pipes.requests import pending_requests
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.skipping import note_halt
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import Waits, own_waits, retrying
 from headrace.sinks.base import Books, Sink
 from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.skipping import is_place
 from headrace.spark.hosting import OwnSpark, SparkHost
 from headrace.spark.session import java_pid
 
@@ -53,9 +56,23 @@ class RunnablePipe(ABC):
         with own_waits(self._waits):
             directory = StateDirectory(self._settings.state).acquire()
             try:
-                self._run(directory)
+                self._run_noting_halts(directory)
             finally:
                 directory.release()
+
+    def _run_noting_halts(self, directory: StateDirectory) -> None:
+        try:
+            self._run(directory)
+        except DefiniteError as error:
+            if error.event and not self._can_skip(error.event):
+                error.event = ""
+            note_halt(directory.path, error)
+            raise
+        note_halt(directory.path, None)
+
+    def _can_skip(self, event: str) -> bool:
+        """Whether this kind of pipe can leave out an event."""
+        return is_place(event)
 
     @abstractmethod
     def _run(self, directory: StateDirectory) -> None: ...

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
@@ -17,6 +18,7 @@ from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.showing import Showing, hidden_in, read_as, shaper_for, shown_now
+from headrace.pipes.skipping import Skips
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
@@ -27,6 +29,7 @@ from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.skipping import is_passed, statement_place
 from headrace.sources.mysql.source import MySQLReader
 from headrace.spark.stream import ChangeStream
 from headrace.spark.tasks import Report, Task
@@ -49,6 +52,7 @@ class Streaming:
     planned: BinlogPosition
     """How far an earlier run may have written."""
     reporter: Reporter
+    skips: Skips
 
     @property
     def written(self) -> BinlogPosition:
@@ -79,9 +83,22 @@ class Streaming:
 
     def _task(self) -> Task:
         """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
+        # A batch that is begun says that the one before it counts for good.
+        self.skips.pass_by(lambda place: is_passed(place, self.reached))
         defined = self.history.as_of(self.reached)
         task = self._task_for({name: self._defined(name, defined) for name in self.state.tables})
         return task if self.reached >= self.planned else replace(task, sink=self.targets.sink.again())
+
+    def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
+        """Follow a statement, unless it is to be left out."""
+        place = statement_place(position)
+        if place in self.skips.pending:
+            self.skips.left_out([{"place": place, "table": query.database, "content": query.statement}])
+            return
+        try:
+            self.follower.follow(query, position, left_out)
+        except DefiniteError as error:
+            raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
 
     def _defined(self, name: TableName, defined: Catalogue) -> TableSchema:
         table = self.state.tables[name]
@@ -118,12 +135,15 @@ class Streaming:
             self.written,
             frozenset(name for name, need in needs.items() if need.ordered),
             frozenset(name for name, need in needs.items() if need.exact),
+            self.skips.pending,
         )
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
         return Task(reader, self.targets.sink, retry, shaper_for(self.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
-        ends = [BinlogPosition.from_json(json.loads(report.detail)) for report in reports if report.kind == "done"]
+        done = [json.loads(report.detail) for report in reports if report.kind == "done"]
+        ends = [BinlogPosition.from_json(one) for one in done]
+        self.skips.left_out(found for one in done for found in one.get("skipped", ()))
         if ends:
             self.targets.settle(Written(str(max(ends)), max(ends).version))
         for report in reports:
@@ -131,7 +151,7 @@ class Streaming:
                 work = json.loads(report.detail)
                 query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
                 left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
-                self.follower.follow(query, position, left_out)
+                self._follow(query, position, left_out)
                 self.view.tables(targets_of(self.targets, self.written_tables))
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0

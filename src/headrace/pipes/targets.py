@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.local_books import LocalBooks
+from headrace.pipes.skipping import Found, Skips
 from headrace.retry import retrying
 from headrace.sinks.base import Books, Needs, Sink, Written
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.skipped import post_skipped
 from headrace.sinks.following import Step
 
 
@@ -57,6 +60,16 @@ class Targets:
     def settle(self, written: Written) -> None:
         """All of a batch, or of a part of a snapshot, was written, and is about to count."""
         retrying(lambda: self.sink.settle(written))
+
+    def skips(self, directory: Path, pipe: str) -> Skips:
+        """What a pipe leaves out by request; a sink that keeps what is not in its tables is told."""
+
+        def post(found: Found) -> None:
+            if isinstance(self.sink, ClickHouseSink):
+                tables = self.sink.own_tables()
+                retrying(lambda: post_skipped(tables, pipe, found))
+
+        return Skips(directory, post)
 
     def write_as(self, pipe: str, label: str) -> None:
         """From now on blocks are those of this pipe, which people call by its label."""

@@ -31,7 +31,13 @@ def carried() -> Iterator[None]:
 
 
 def encode(error: HeadraceError) -> str:
-    content = {"definite": isinstance(error, DefiniteError), "message": error.message, "place": error.place, "hint": error.hint}
+    content = {
+        "definite": isinstance(error, DefiniteError),
+        "message": error.message,
+        "place": error.place,
+        "hint": error.hint,
+        "event": error.event,
+    }
     return f"headrace-error[{base64.b64encode(json.dumps(content).encode()).decode()}]"
 
 
@@ -42,4 +48,4 @@ def decode(text: str) -> HeadraceError | None:
         return None
     content = json.loads(base64.b64decode(found.group(1)))
     kind = DefiniteError if content["definite"] else TransientError
-    return kind(content["message"], place=content["place"], hint=content["hint"])
+    return kind(content["message"], place=content["place"], hint=content["hint"], event=content["event"])

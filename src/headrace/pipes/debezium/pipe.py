@@ -22,7 +22,7 @@ from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.refusing import check_choice, see_to
+from headrace.pipes.debezium.refusing import check_choice, is_passed, is_record, see_to
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen
 from headrace.pipes.debezium.snapshots import newest_snapshots
 from headrace.pipes.policy import ChangeKind, Policy
@@ -32,6 +32,7 @@ from headrace.pipes.reporting import Reporter, written_in
 from headrace.pipes.running import ChangePipe
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.showing import Showing, shaper_for
+from headrace.pipes.skipping import Skips
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import pause, retrying, waits
@@ -126,6 +127,9 @@ class DebeziumPipe(ChangePipe):
         with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session:
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
+
+    def _can_skip(self, event: str) -> bool:
+        return is_record(event)
 
     def _standing(self, patience_s: float) -> Standing:
         return retrying(lambda: standing(self._address, self._topics.pattern), deadline_s=patience_s)
@@ -256,6 +260,10 @@ class Batches:
     done: int = 0
     """Batches of this run."""
     _left_out: set[str] = field(default_factory=set)
+    _skips: Skips = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._skips = Skips(self.directory.path)
 
     @property
     def sink(self) -> ClickHouseSink:
@@ -282,8 +290,11 @@ class Batches:
 
     def run(self, over: Run, number: int) -> None:
         """See to it that all of a batch is in the sink."""
+        # A batch that is begun says that the one before it counts for good.
+        self._skips.pass_by(lambda place: is_passed(place, self.reached))
         reports = self._read(over, self.notes.tails_for(number))
-        see_to(refused_in(reports), self.topics.choices, self.sink.own_tables(), self.address, self.settings.pipe_name)
+        own = self.sink.own_tables()
+        see_to(refused_in(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
         reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         self._note_topics(reached)
         self.notes.note_filled(filled_in(reports))

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,9 +21,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.skipping import Skips
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping import OwnTables, instant_text
 from headrace.sinks.clickhouse.dead_letters import ERRORS
+from headrace.sinks.clickhouse.skipped import SKIPPED
 from headrace.sinks.kafka.failures import failure
 from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed
 from headrace.sources.debezium.fetching import OffsetRange, fetch
@@ -33,6 +37,7 @@ log = logging.getLogger("headrace")
 UNREADABLE: Final = "unreadable"
 """The state of a record in `headrace.errors`: not a row that `headrace retry` could write."""
 HEADERS: Final = "headrace.error."
+_PLACE: Final = re.compile(r"(?P<topic>.+)\[(?P<partition>\d+)\]@(?P<offset>\d+)")
 _FLUSH_S: Final = 30.0
 _PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
 
@@ -47,8 +52,16 @@ def check_choice(choices: DebeziumChoices) -> None:
         )
 
 
-def see_to(refused: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str) -> None:
-    """Do with records that cannot be read what was chosen; when this returns, none of them is lost."""
+def see_to(
+    found: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
+) -> None:
+    """Do with records that cannot be read what was chosen; when this returns, none of them is lost. Those to be skipped are kept too."""
+    asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
+    refused = [one for one in found if one not in asked]
+    if skips is not None and asked:
+        for some in _pieces(asked, address):
+            retrying(functools.partial(_post, some, own, pipe, SKIPPED))
+        skips.left_out({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
     if not refused:
         return
     if choices.on_malformed is OnMalformed.HALT:
@@ -90,6 +103,17 @@ def place_of(one: Refused) -> str:
     return f"{one.topic}[{one.partition}]@{one.offset}"
 
 
+def is_record(place: str) -> bool:
+    """Whether a place is that of a record."""
+    return _PLACE.fullmatch(place) is not None
+
+
+def is_passed(place: str, reached: KafkaPosition) -> bool:
+    """Whether topics that were read up to a position have been read past a record."""
+    found = _PLACE.fullmatch(place)
+    return found is not None and reached.offsets.get(found["topic"], {}).get(int(found["partition"]), 0) > int(found["offset"])
+
+
 def _halted(refused: Sequence[Refused]) -> DefiniteError:
     first = refused[0]
     more = f" (and {len(refused) - 1} more of the batch)" if len(refused) > 1 else ""
@@ -98,16 +122,17 @@ def _halted(refused: Sequence[Refused]) -> DefiniteError:
         f"a record cannot be read: {first.reason}{more}",
         place=place_of(first),
         hint=f"{first.hint}; {choice}" if first.hint else choice[3:],
+        event=place_of(first),
     )
 
 
-def _post(refused: Sequence[Refused], own: OwnTables, pipe: str) -> None:
+def _post(refused: Sequence[Refused], own: OwnTables, pipe: str, state: str = UNREADABLE) -> None:
     now = instant_text(time.time_ns() // 1000)
     own.ensure(ERRORS)
-    own.insert(ERRORS, [_row(one, pipe, now) for one in refused])
+    own.insert(ERRORS, [_row(one, pipe, now, state) for one in refused])
 
 
-def _row(one: Refused, pipe: str, now: str) -> dict[str, Any]:
+def _row(one: Refused, pipe: str, now: str, state: str) -> dict[str, Any]:
     name = hashlib.sha256("\n".join((pipe, one.topic, str(one.partition), str(one.offset))).encode()).hexdigest()[:16]
     record = {
         "key": _shown(one.key),
@@ -119,7 +144,7 @@ def _row(one: Refused, pipe: str, now: str) -> dict[str, Any]:
         "pipe": pipe,
         "table": one.topic,
         "target": "",
-        "state": UNREADABLE,
+        "state": state,
         "key": one.key.decode(errors="replace") if one.key is not None else "",
         "column": "",
         "reason": one.reason,

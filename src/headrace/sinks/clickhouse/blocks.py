@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.layout import Layout, StoredColumn
 from headrace.sinks.clickhouse.limits import ServerLimits
 from headrace.sinks.clickhouse.marks import mark_field, mark_values
 from headrace.sinks.clickhouse.names import quote_name, quote_text
-from headrace.sinks.clickhouse.refusals import Refused, RefusedRow, place_text, row_text
+from headrace.sinks.clickhouse.refusals import Refused, RefusedRow, event_of, place_text, row_text
 from headrace.sinks.clickhouse.values import render_value
 
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
@@ -158,7 +158,7 @@ class BlockEncoder:
         if source.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
             hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
         place = f"table {self._schema.name}{row_text(block, row)}, column {source.name}, {place_text(block.version[row].as_py())}"
-        return RefusedRow(f"{source.name} = {value} {why}", place=place, hint=hint)
+        return RefusedRow(f"{source.name} = {value} {why}", place=place, hint=hint, event=event_of(block, row))
 
 
 def _misfits(column: StoredColumn, carrier: Carrier, array: Any) -> Iterator[tuple[Any, str]]:

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
-from headrace.model.version import unpack_version
+from headrace.model.change import ChangeBlock, Op
+from headrace.model.version import row_place, unpack_version
 from headrace.sinks.clickhouse.values import render_value
 
 MOST_REFUSED: Final = 1000
@@ -65,6 +65,11 @@ def place_text(version: int) -> str:
     """Where in the source's log an image is, for a person."""
     _, file, offset = unpack_version(version)
     return f"log file {file}, offset {offset}"
+
+
+def event_of(block: ChangeBlock, row: int) -> str:
+    """The row's place in the words that `headrace skip` takes; none for rows of a snapshot, which share one."""
+    return "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(block.version[row].as_py())
 
 
 def halves(block: ChangeBlock) -> tuple[ChangeBlock, ChangeBlock]:

@@ -40,6 +40,7 @@ from headrace.sinks.clickhouse.refusals import (
     MOST_REFUSED,
     Refused,
     RefusedRow,
+    event_of,
     halves,
     place_text,
     row_text,
@@ -188,7 +189,8 @@ class ClickHouseWriter:
         if refuse is None or self._refused_here > MOST_REFUSED:
             many = f"; it is one of more than {MOST_REFUSED} of its block" if refuse is not None else ""
             place = f"table {block.schema.name}{row_text(block, 0)}, {place_text(block.version[0].as_py())}"
-            raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint) from error
+            event = event_of(block, 0)
+            raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint, event=event) from error
         refuse(route.layout, block, Refused.of({0: ("", error.message)}))
 
     def _refuser(self, layout: Layout) -> OnRefused | None:

@@ -25,6 +25,7 @@ from headrace.sources.mysql.events import truncated
 from headrace.sources.mysql.expand import Expander, Insert, Piece, Skip, map_plain
 from headrace.sources.mysql.labels import Labels, Opened
 from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.skipping import Skipping, event_place
 from headrace.sources.mysql.tablemap import TableMap, parse_table_map, parse_table_name
 
 _WINDOW_EVENTS: Final = 262_144
@@ -95,6 +96,8 @@ class Catalog:
     options: ReadOptions = field(default_factory=ReadOptions)
     since: Mapping[TableName, BinlogPosition] = field(default_factory=dict)
     """Tables whose events before a position are left out."""
+    skipping: Skipping | None = None
+    """Single events and rows that are left out."""
 
 
 def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
@@ -153,11 +156,12 @@ class _Walk:
         late = events[:, scan.PLACE] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
         if not late.all():
             events = events[late]
+        events = self._without_skipped(events)
         tables: dict[TableName, tuple[int, dict[int, RowDecoder]]] = {}
         # Events sorted by table once, not searched once per table: a window may hold hundreds of tables.
         places = np.full(_MAX_MAPS, _UNWANTED, dtype=np.uint16)
         for m in np.unique(events[:, scan.MAP]).tolist():
-            decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder(m))
+            decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder_for(m, events))
             if decoder is not None:
                 places[m], decoders = tables.setdefault(decoder.schema.name, (len(tables), {}))
                 decoders[m] = decoder
@@ -167,7 +171,60 @@ class _Walk:
         for table, decoders in tables.values():
             chosen = events[order[bounds[table] : bounds[table + 1]]]
             for decoder, run in _runs(chosen, decoders):
-                yield from decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
+                yield from self._decoded(decoder, run)
+
+    def _decoded(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
+        try:
+            for block in self._blocks_of(decoder, run):
+                left = block if self._catalog.skipping is None else self._catalog.skipping.without_rows(block)
+                if left.rows:
+                    yield left
+        except DefiniteError as error:
+            raise self._at_one_event(decoder, run, error) from error
+
+    def _blocks_of(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
+        return decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
+
+    def _at_one_event(self, decoder: RowDecoder, run: npt.NDArray[np.int64], error: DefiniteError) -> DefiniteError:
+        """The same error of the one event that it is about: the first that cannot be decoded by itself."""
+        while len(run) > 1:
+            first, second = run[: len(run) // 2], run[len(run) // 2 :]
+            failed = self._failure(decoder, first)
+            run, error = (first, failed) if failed is not None else (second, error)
+        alone = self._failure(decoder, run)
+        return self._about(alone, run[0]) if alone is not None else error
+
+    def _failure(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> DefiniteError | None:
+        try:
+            for _ in self._blocks_of(decoder, np.ascontiguousarray(run)):
+                pass
+        except DefiniteError as error:
+            return error
+        return None
+
+    def _about(self, error: DefiniteError, event: npt.NDArray[np.int64]) -> DefiniteError:
+        place = event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch)
+        return DefiniteError(error.message, place=error.place, hint=error.hint, event=place)
+
+    def _decoder_for(self, m: int, events: npt.NDArray[np.int64]) -> RowDecoder | None:
+        try:
+            return self._decoder(m)
+        except DefiniteError as error:
+            raise self._about(error, events[events[:, scan.MAP] == m][0]) from error
+
+    def _without_skipped(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        skipping = self._catalog.skipping
+        offsets = skipping.offsets(self._segment.file) if skipping is not None else ()
+        if skipping is None or not offsets:
+            return events
+        skipped = np.isin(events[:, scan.PLACE], offsets)
+        for event in events[skipped]:
+            start, size = self._maps[event[scan.MAP]].tolist()
+            name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
+            if self._catalog.wanted(name):
+                content = self._piece.buf[event[scan.COUNT_AT] : event[scan.IMAGES_END]].tobytes()
+                skipping.left_out(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
+        return np.ascontiguousarray(events[~skipped])
 
     def _place(self, position: int) -> str:
         """Where in the log the bytes at a position of the piece lie."""

@@ -24,6 +24,7 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Mirror, Relay
 from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.skipping import Skipping
 from headrace.sources.mysql.snapshot import Chunk, read_chunk, read_chunk_at
 from headrace.sources.mysql.watermark import log_end
 
@@ -139,6 +140,8 @@ class MySQLReader:
     """Tables whose blocks must come in the order of the log, cut the same way each time."""
     exact: frozenset[TableName] = frozenset()
     """Tables whose snapshots must be those of one position."""
+    skips: frozenset[str] = frozenset()
+    """Single events and rows that are left out, by their places."""
 
     def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
         if work["kind"] == "chunk":
@@ -147,20 +150,22 @@ class MySQLReader:
         if work["kind"] == "consistent":
             return (yield from self._read_together(work))
         news = {TableName(*name) for name in work.get("news", ())}
+        skipping = Skipping(self.skips, self.epoch) if self.skips else None
         if self.ordered and "ordered" in work:
-            yield from self._read_ordered(work["ordered"], news)
-        yield from read_segment(Segment.from_work(work), self._catalog(lambda name: name not in self.ordered and name not in news))
-        return None
+            yield from self._read_ordered(work["ordered"], news, skipping)
+        catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
+        yield from read_segment(Segment.from_work(work), catalog)
+        return {**work["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
 
-    def _catalog(self, chosen: Callable[[TableName], bool]) -> Catalog:
-        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since)
+    def _catalog(self, chosen: Callable[[TableName], bool], skipping: Skipping | None) -> Catalog:
+        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipping)
 
-    def _read_ordered(self, work: Work, news: Set[TableName]) -> Iterator[ChangeBlock]:
+    def _read_ordered(self, work: Work, news: Set[TableName], skipping: Skipping | None) -> Iterator[ChangeBlock]:
         """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
         mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
         if mine:
             for segment in work["segments"]:
-                yield from read_segment(Segment.from_json(segment), self._catalog(mine.__contains__))
+                yield from read_segment(Segment.from_json(segment), self._catalog(mine.__contains__, skipping))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
         schema, exact = self.schemas[chunk.name], chunk.name in self.exact
