@@ -17,6 +17,7 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.skipping import Skips, note_halt, request_skip, skipped_events
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -156,6 +157,30 @@ def test_a_record_that_is_none_halts_or_is_kept_once(open_pipe: Open, sink: Clic
     found = sink.reader().query(f"SELECT table, position, row FROM headrace.errors FINAL WHERE pipe = '{pipe_name}'")[1]
     assert [row[:2] for row in found] == [[bad.topic, f"{bad.topic}[0]@100"]]
     assert json.loads(found[0][2])["headers"] == [["h", None]]
+
+
+def test_one_record_that_is_none_is_skipped(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
+    """Just the one that was asked for; also when its batch comes again."""
+    records = records_of("mysql-schema", "late")
+    bad, worse = (replace(records[-1], offset=offset, value=b"\xff no JSON") for offset in (100, 101))
+    state = tmp_path / f"state_{sink.target.database}"
+    with pytest.raises(DefiniteError, match="cannot be read") as halted:
+        open_pipe().run([*records, bad])
+    note_halt(state, halted.value)
+    request_skip(state, f"{bad.topic}[0]@100")
+    with pytest.raises(DefiniteError, match="cannot be read") as second:
+        open_pipe().run([*records, bad, worse])
+    assert second.value.event == f"{bad.topic}[0]@101"
+    open_pipe().run([*records, bad], commit=False)
+    pipe = open_pipe()
+    pipe.run([*records, bad])
+    assert_true(pipe, tables=("late",))
+    asked = f"SELECT position, state FROM headrace.errors FINAL WHERE pipe = 'state_{sink.target.database}'"
+    assert sink.reader().query(asked)[1] == [[f"{bad.topic}[0]@100", "skipped"]]
+    assert skipped_events(state) == 1
+    assert Skips(state).pending
+    pipe.run([replace(records[-1], offset=102)])
+    assert not Skips(state).pending
 
 
 def _retyped(record: KafkaRecord, column: str, kind: str) -> KafkaRecord:

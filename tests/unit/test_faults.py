@@ -11,6 +11,7 @@ ERRORS = [
     DefiniteError("table `é` was dropped]", place="binlog.000001:4", hint='say "[yes]"\nand run again'),
     TransientError("the sink is away"),
     DefiniteError("", place="", hint=""),
+    DefiniteError("poison", place="binlog.000001:4, table t", event="binlog.000001:4"),
 ]
 
 
@@ -20,6 +21,8 @@ def test_an_error_survives_as_text(error: HeadraceError) -> None:
     found = decode(text)
     assert type(found) is type(error)
     assert str(found) == str(error)
+    assert found is not None
+    assert found.event == error.event
 
 
 def test_the_first_error_counts() -> None:

@@ -17,6 +17,7 @@ from headrace.pipes.building import BuiltPipe, PipeSpec
 from headrace.pipes.progress import ProgressView, Written
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
+from headrace.pipes.skipping import Skips
 from headrace.pipes.state import StateDirectory
 from headrace.retry import waits
 from headrace.service import part as part_module
@@ -132,6 +133,22 @@ def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -
         assert stories["good"].runs == 1
         assert stories["good"].seen == ["good"], "what is logged and waited for has the pipe's name"
     assert stage(supervisor, "good") is PipeStage.STOPPED
+
+
+def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Path) -> None:
+    poison = DefiniteError("no such date", place="table shop.orders", event="binlog.000001:120")
+    stories = {"good": Story("run"), "bad": Story(poison, "run")}
+    with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",))), stories) as supervisor:
+        until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "good") is PipeStage.STREAMING)
+        error = supervisor.pipe("bad").error
+        assert error is not None
+        assert error.skippable == "binlog.000001:120"
+        for name, place, message in (("bad", "binlog.000001:4", "does not halt at"), ("good", "binlog.000001:120", "it runs")):
+            with pytest.raises(DefiniteError, match=message):
+                supervisor.skip(name, place)
+        assert "binlog.000001:120" in supervisor.skip("bad", "binlog.000001:120")
+        until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        assert Skips(tmp_path / "bad").pending == {"binlog.000001:120"}
 
 
 def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

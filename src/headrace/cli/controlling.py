@@ -45,7 +45,8 @@ def add(verbs: Verbs) -> None:
         _add_process(command, file=True)
 
     command = add_command(verbs, skip, "skip", "leave out the one event that a pipe halts at, record it, and go on")
-    command.add_argument("pipe", metavar="PIPE", help="the pipe that failed")
+    text = "the pipe that failed, of a running process; without one, --state is the directory of a pipe that does not run"
+    command.add_argument("pipe", nargs="?", default="", metavar="PIPE", help=text)
     command.add_argument("--place", default="", metavar="PLACE", help="the event, as the error names it (the one the pipe halts at)")
     command.add_argument("-y", "--yes", action="store_true", help="do not ask")
     _add_process(command, file=True)
@@ -189,6 +190,8 @@ def skip(arguments: argparse.Namespace) -> int:
     """Show the event that a pipe halts at, ask, and leave it out."""
     from headrace.cli.status_view import trouble
 
+    if not arguments.pipe:
+        return _skip_without_a_process(arguments)
     remote = reach(arguments)
     halted = _halted(remote, arguments.pipe)
     error = halted.error
@@ -203,6 +206,24 @@ def skip(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         _confirm(f"Leave out the one event at {place} for good? It is recorded, and nothing else is left out.")
     print(f"{halted.name}: {remote.skip(halted.name, place)}")
+    return OK
+
+
+def _skip_without_a_process(arguments: argparse.Namespace) -> int:
+    """The same for a pipe that nobody runs: its next run leaves the event out."""
+    from pathlib import Path
+
+    from headrace.pipes.skipping import halted_at, request_skip
+
+    if not arguments.state:
+        raise DefiniteError("no pipe is named", hint="name one of a running process, or give --state DIR of a pipe that has halted")
+    directory = Path(arguments.state)
+    halted = halted_at(directory)
+    if halted is not None:
+        print(f"{halted['message']} (at {halted['place']})")
+        if not arguments.yes:
+            _confirm(f"Leave out the one event at {halted['event']} for good? It is recorded, and nothing else is left out.")
+    print(request_skip(directory, arguments.place))
     return OK
 
 

@@ -16,7 +16,7 @@ from headrace.model.evolution import AddColumn, ChangePrimaryKey, DropColumn, Mo
 from headrace.model.schema import TableName
 from headrace.pipes.deciding import Decision
 from headrace.pipes.intents import Executor
-from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.progress import ProgressView
 from headrace.sources.mysql.events import Query
 from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
@@ -24,6 +24,9 @@ from headrace.sources.mysql.position import BinlogPosition
 
 log = logging.getLogger("headrace")
 
+_PASSING_OVER = SchemaPolicy(
+    tuple((kind, Policy.IGNORE if SchemaPolicy.knows(kind, Policy.IGNORE) else Policy.RESYNC) for kind in ChangeKind)
+)
 _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, RenameTable)
 
 
@@ -54,6 +57,14 @@ class Follower:
         if self.check is not None and "references" in query.statement.lower():
             # A foreign key may change rows of its table behind the log's back.
             self.check()
+
+    def pass_over(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
+        """Leave a statement out: targets stay as they are, and a table whose rows would be wrong without it is read again."""
+        try:
+            replace(self, policy=_PASSING_OVER).follow(query, position, left_out)
+        except DefiniteError as error:
+            # Nobody can say what it did: what follows in the log is read as if it had done nothing.
+            log.warning("a statement that is left out is not understood: %s", error.message)
 
     def _do(self, followed: Followed) -> None:
         query, position = followed.query, followed.position

@@ -93,6 +93,7 @@ class Streaming:
         """Follow a statement, unless it is to be left out."""
         place = statement_place(position)
         if place in self.skips.pending:
+            self.follower.pass_over(query, position, left_out)
             self.skips.left_out([{"place": place, "table": query.database, "content": query.statement}])
             return
         try:

@@ -26,6 +26,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.building import BuiltPipe, PipeSpec
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
+from headrace.pipes.skipping import skipped_events
 from headrace.pipes.state import replace_json
 from headrace.retry import Waits, own_waits
 from headrace.service.collecting import Collected
@@ -227,6 +228,7 @@ class Part:
 
     def sample(self) -> None:
         """Add a point to the history."""
+        self.skipped = skipped_events(self.spec.settings.state)
         status = self.status()
         self.history.add(Sample(time.time(), status.rate, status.lag_s, status.lag_bytes))
 
@@ -367,4 +369,5 @@ def _unforeseen(error: Exception) -> HeadraceError:
 
 
 def _trouble(error: HeadraceError) -> Trouble:
-    return Trouble(masked(error.message), masked(error.place), error.hint, isinstance(error, TransientError), time.time())
+    is_passing = isinstance(error, TransientError)
+    return Trouble(masked(error.message), masked(error.place), error.hint, is_passing, time.time(), error.event)

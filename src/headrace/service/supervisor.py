@@ -24,6 +24,7 @@ from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, show
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.schemes import CLICKHOUSE
+from headrace.pipes.skipping import request_skip
 from headrace.pipes.state import StateDirectory
 from headrace.pipes.verifying.view import result_lines
 from headrace.retry import Waits, own_waits
@@ -143,8 +144,14 @@ class Supervisor:
             log.info("%s: asked to read again: %s", part.name, ", ".join(tables))
 
     def skip(self, name: str, place: str) -> str:
-        self._named(name)
-        raise DefiniteError("nothing can be skipped here", place=place, hint="see to what the error says")
+        parts = self._named(name)
+        part = next((part for part in parts if part.error is not None and part.error.skippable), parts[0])
+        if part.is_running:
+            raise DefiniteError("the pipe does not halt at an event: it runs", place=f"pipe {part.name}", hint="see its status")
+        told = request_skip(part.spec.settings.state, place, "the control API")
+        log.warning("%s: %s", part.name, told)
+        part.resume()
+        return told
 
     def verify(self, name: str, tables: Sequence[str] = ()) -> None:
         parts = self._named(name)

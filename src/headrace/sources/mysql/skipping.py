@@ -10,11 +10,10 @@ import base64
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableName
@@ -100,18 +99,8 @@ class Skipping:
             place, said = row_place(int(versions[row])), json.dumps(block.images.slice(row, 1).to_pylist()[0], default=str)
             if int(versions[row]) in self._rows:
                 self.found[place] = {"table": str(block.schema.name), "content": said[:MOST_BYTES], "bytes": str(len(said))}
-        return _kept(block, np.flatnonzero(~gone))
+        return block.taken(~gone)
 
     def told(self) -> list[dict[str, str]]:
         """For the driver."""
         return [{"place": place, **what} for place, what in self.found.items()]
-
-
-def _kept(block: ChangeBlock, rows: Any) -> ChangeBlock:
-    places = pa.array(rows)
-
-    def pick(array: Any) -> Any:
-        return None if array is None else array.take(places)
-
-    columns = {name: pick(getattr(block, name)) for name in ("op", "version", "commit_ts", "transaction", "order", "query")}
-    return replace(block, images=block.images.take(places), **columns)
