@@ -39,6 +39,10 @@ from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb,
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.watermark import log_end, note_position
+from headrace.transforms.blocks import Shaper
+from headrace.transforms.choices import Transforms
+from headrace.transforms.salts import read_salts
+from headrace.transforms.shapes import Shape, shape_of
 
 _SPARK_ROWS: Final = 5_000_000
 _VISIBLE_WITHIN_S: Final = 30.0
@@ -70,10 +74,12 @@ class VerifyOptions:
     spark: SparkUse = SparkUse.AUTO
     master: str = "local[2]"
     slots: int = min(os.cpu_count() or 2, 4)
+    transforms: Transforms = field(default_factory=Transforms)
+    """What the pipe makes of rows."""
 
-    def shown(self, schema: TableSchema) -> TableSchema:
-        """A source's table as the sink gets to see it."""
-        return self.projection.project(schema.with_zero_dates(self.zero_dates))
+    def shape(self, schema: TableSchema) -> Shape:
+        """A source's table as the sink gets to see it, and how that comes about."""
+        return shape_of(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
 
 
 def verify_tables(
@@ -88,10 +94,12 @@ def verify_tables(
     """Compare the selected tables; each result as soon as it is sure."""
     chosen = options or VerifyOptions()
     with closing(connect(address)) as connection:
-        schemas = [chosen.shown(schema) for schema in capture_schemas(connection, address, selection)]
-    if not schemas:
+        shapes = [chosen.shape(schema) for schema in capture_schemas(connection, address, selection)]
+    if not shapes:
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
-    yield from _Verification(Sides(address, sink, chosen.zero_dates), chosen, watermark, view or LineView()).run(schemas)
+    transformed = any(not shape.is_plain for shape in shapes)
+    shaper = Shaper(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
+    yield from _Verification(Sides(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
 
 
 class _Verification:
@@ -103,16 +111,16 @@ class _Verification:
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
 
-    def run(self, schemas: Sequence[TableSchema]) -> Iterator[TableResult]:
+    def run(self, shapes: Sequence[Shape]) -> Iterator[TableResult]:
         self._await_pipe()
-        present: list[TableSchema] = []
-        for schema in schemas:
-            missing = self._unready(schema)
+        present: list[Shape] = []
+        for shape in shapes:
+            missing = self._unready(shape)
             if missing is None:
-                present.append(schema)
+                present.append(shape)
             else:
                 yield missing
-        tables = [describe(schema, self._sides.sink, self._sides.zero_dates) for schema in present]
+        tables = [describe(shape.schema, self._sides.sink, self._sides.zero_dates, None if shape.is_plain else shape) for shape in present]
         with closing(connect(self._sides.address)) as connection:
             regions = [
                 plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)
@@ -139,8 +147,9 @@ class _Verification:
         running = "" if standing.is_running else " and does not run now"
         return f"the pipe {self._watermark.pipe} stands at {standing.position}{running}, the source's log ends at {self._log_end()}"
 
-    def _unready(self, schema: TableSchema) -> TableResult | None:
+    def _unready(self, shape: Shape) -> TableResult | None:
         """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
+        schema = shape.schema
         behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
         if self._standing is not None and str(schema.name) in self._standing.incomplete:
             return TableResult(schema, Comparison(), is_behind=True, notes=("its rows are still being read; verify it when that is done",))
@@ -156,7 +165,7 @@ class _Verification:
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()))
         with Looker(self._sides) as looker:
-            rows = looker.source_digest(ComparedTable(schema), ("",)).rows
+            rows = looker.source_digest(ComparedTable(shape.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
 
     def _lookers(self, stack: ExitStack, tables: Sequence[ComparedTable], rows: int) -> Lookers:
@@ -225,7 +234,7 @@ class _Verification:
         nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
         differing = {r: found for r, found in findings.items() if any(one.comparison.total for one in found)}
         settler = self._settler(looker)
-        if table.schema.row_key:
+        if table.keyed:
             keys = distinct(pa.concat_tables([nothing, *(one.keys for found in differing.values() for one in found)]))
             return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
         parts = [settler.settle_whole(table, regions[r], _most_rows(first[r])) for r in differing]

@@ -70,7 +70,9 @@ def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
 
     address = parse_mysql_url(spec.source)
     with open_sink(spec.sink) as named:
-        options = VerifyOptions(projection=known.carried(Projection()), zero_dates=known.zero_dates, spark=SparkUse.NEVER, slots=2)
+        options = VerifyOptions(
+            projection=known.carried(Projection()), zero_dates=known.zero_dates, spark=SparkUse.NEVER, slots=2, transforms=known.transforms
+        )
         sink = replace(named.sink, choices=known.choices)
         watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
         yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=LineView())

@@ -49,7 +49,7 @@ class Evaluation:
         made = dict(zip([output.column.name for output in engaged], self._engaged(block, engaged), strict=True)) if engaged else {}
         arrays = [made[one.column.name] if one.column.name in made else self._plain(block, one) for one in self.shape.outputs]
         for output, array in zip(self.shape.outputs, arrays, strict=True):
-            if not output.column.nullable and array.null_count:
+            if output.expression and not output.column.nullable and array.null_count:
                 raise self._failed(block, output, int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))), "it is NULL", "")
         return pa.RecordBatch.from_arrays(arrays, schema=self.shape.schema.arrow_schema)
 

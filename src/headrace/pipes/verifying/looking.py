@@ -19,13 +19,13 @@ from headrace.model.digest import Digest
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.pipes.verify import Comparison, compare, different_keys
 from headrace.pipes.verifying.compared import ComparedTable
+from headrace.pipes.verifying.reading import beginning, read_rows, source_condition
 from headrace.pipes.verifying.regions import Region
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.digests import in_buckets, read_buckets, read_digest
-from headrace.sources.mysql.keyrows import key_condition
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.transforms.blocks import Shaper
 
 MOST_KEYS: Final = 100_000
 """How many rows of a region are looked at singly."""
@@ -56,6 +56,8 @@ class Sides:
     sink: ClickHouseSink
     zero_dates: ZeroDates = ZeroDates.HALT
     """What the pipe makes of dates that no calendar has."""
+    shaper: Shaper | None = None
+    """What the pipe makes of rows, if it transforms any."""
 
     @property
     def dates_read(self) -> ZeroDates:
@@ -83,9 +85,9 @@ class Looker(AbstractContextManager["Looker"]):
             self._connection = None
 
     def source_digest(self, table: ComparedTable, wheres: Sequence[str]) -> Digest:
-        total = Digest()
+        total, digested = Digest(), table.digested if table.source is None else table.source
         for where in wheres:
-            total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, table.digested, where))  # type: ignore[misc]
+            total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, digested, where))  # type: ignore[misc]
         return total
 
     def sink_digest(self, table: ComparedTable, condition: str) -> Digest:
@@ -112,7 +114,9 @@ class Looker(AbstractContextManager["Looker"]):
     def read(self, table: ComparedTable, region: Region, schema: TableSchema | None = None) -> Findings:
         """The rows that differ, found by reading the region on both sides; in some columns only, if a schema with fewer is given."""
         shown, extra = schema or table.shown, not table.keeps_deleted
-        source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres])
+        source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres]).unify_dictionaries()
+        if region.prefixes:
+            source = beginning(source, region.prefixed, region.prefixes)
         target = self._sink_rows(table, shown, region.condition)
         comparison = compare(shown, source, target, count_extra=extra)
         most = source.num_rows + target.num_rows if comparison.total else 0
@@ -120,8 +124,9 @@ class Looker(AbstractContextManager["Looker"]):
 
     def _source_rows(self, table: ComparedTable, shown: TableSchema, where: str) -> pa.Table:
         def scan(connection: Connection[Any]) -> pa.Table:
-            batches = list(scan_table(connection, self._sides.address, shown, where, zero_dates=self._sides.dates_read))
-            return self._reader.kept(table.schema, pa.Table.from_batches(batches, schema=shown.arrow_schema))
+            sides = self._sides
+            rows = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
+            return self._reader.kept(table.schema, rows)
 
         return self._ask(scan)
 
@@ -130,7 +135,7 @@ class Looker(AbstractContextManager["Looker"]):
 
     def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
         """The source's rows with these keys, and perhaps others that its collation takes for the same."""
-        return pa.concat_tables([self._source_rows(table, table.shown, key_condition(table.schema, part)) for part in _parts(keys)])
+        return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)) for part in _parts(keys)])
 
     def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
         """The sink's rows with these keys."""

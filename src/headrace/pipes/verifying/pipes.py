@@ -24,6 +24,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
+from headrace.transforms.choices import Transforms
 
 _KAFKA: Final = "kafka://"
 
@@ -39,6 +40,7 @@ class KnownPipe:
     choices: SinkChoices = field(default_factory=SinkChoices)
     name: str = ""
     """As the sink knows it; empty: not known."""
+    transforms: Transforms = field(default_factory=Transforms)
 
     def carried(self, given: Projection) -> Projection:
         """The columns that are compared: those that were asked for, or else those of the pipe; never what the pipe was told to ignore."""
@@ -67,18 +69,27 @@ def pipe_in_sink(own: OwnTables, address: object, name: str) -> KnownPipe:
     if entry.is_here and (state := directory.load()) is not None:
         return replace(_told_by(directory, state), name=entry.name)
     zero_dates = ZeroDates(entry.options.get("zero_dates", ZeroDates.HALT))
-    return KnownPipe(None, entry.tables if entry.selection else None, entry.projection, zero_dates, entry.chosen.sink, entry.name)
+    return KnownPipe(
+        None,
+        entry.tables if entry.selection else None,
+        entry.projection,
+        zero_dates,
+        entry.chosen.sink,
+        entry.name,
+        entry.chosen.transforms,
+    )
 
 
 def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
     columns = state.options.get("columns", {})
-    chosen = Selection.from_json(state.selection)
+    chosen, settings = Selection.from_json(state.selection), settings_of(state, str(directory.path / "pipe.json"))
     return KnownPipe(
         directory,
         replace(chosen, exclude=(*chosen.exclude, *(glob.escape(str(name)) for name in sorted(state.ignored)))),
         state.projection(Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ())))),
         ZeroDates(state.options.get("zero_dates", ZeroDates.HALT)),
-        settings_of(state, str(directory.path / "pipe.json")).sink,
+        settings.sink,
+        transforms=settings.transforms,
     )
 
 

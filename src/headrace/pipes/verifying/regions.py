@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 
 from headrace.model.schema import Kind, TableSchema
 from headrace.pipes.verifying.compared import ComparedTable
+from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.chunking import Cuts, compare_key, plan_cuts
 from headrace.sources.mysql.connection import MySQLAddress
@@ -28,6 +29,9 @@ _ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int",
 """Kinds that both sides order alike, and whose values are spelled exactly on both."""
 _SINK_ROWS: Final = 20_000_000
 """Rows that the sink sums up in one query: seconds, and far from any limit of time."""
+_HASHED_ROWS: Final = 2_000_000
+"""Rows of a table with a hashed key that are read at once."""
+_TWO_DIGITS: Final = tuple(f"{number:02x}" for number in range(256))
 _LEAST_SAMPLE_CHUNK: Final = 2_000
 _SAMPLE_CHUNKS: Final = 8
 
@@ -41,6 +45,9 @@ class Region:
     estimate: int
     parts: tuple[str, ...] = ()
     """Conditions for the sink that cut the region into disjoint parts, if it is too large for one query."""
+    prefixed: str = ""
+    prefixes: tuple[str, ...] = ()
+    """If there are any: only rows whose value of that column, in the sink, begins with one of them."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -51,7 +58,7 @@ class Region:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Region:
-        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"], tuple(raw["parts"]))
+        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"], tuple(raw["parts"]), raw["prefixed"], tuple(raw["prefixes"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,15 @@ def plan_regions(
     share = 1.0 if sample is None else sample.of(rows)
     if share < 1.0:
         chunk_rows = min(max(int(rows * share / _SAMPLE_CHUNKS), _LEAST_SAMPLE_CHUNK), chunk_rows)
-    cuts = plan_cuts(connection, address, table.schema, rows, chunk_rows)
+    if not table.keeps_key:
+        return _by_prefix(sink, table, rows)
+    cuts = plan_cuts(connection, address, table.source or table.schema, rows, chunk_rows)
     ranges = _ranges(sink, table.schema, cuts)
     if sample is not None and share < 1.0:
-        return _sampled_ranges(ranges, sample.seed, share) if len(ranges) > 1 else [_sampled_rows(sink, table, rows, sample.seed, share)]
+        if len(ranges) > 1:
+            return _sampled_ranges(ranges, sample.seed, share)
+        if table.keyed or table.source is None:
+            return [_sampled_rows(sink, table, rows, sample.seed, share)]
     if len(ranges) == 1 and (table.read or not table.by_digest):
         return _buckets(sink, table, rows, chunk_rows)
     return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(found.where for found in cuts.ranges))]
@@ -128,7 +140,7 @@ def _sampled_ranges(regions: list[Region], seed: int, share: float) -> list[Regi
 
 
 def _sampled_rows(sink: ClickHouseSink, table: ComparedTable, rows: int, seed: int, share: float) -> Region:
-    where = sampled(table.digested, seed, share)
+    where = sampled(table.source or table.digested, seed, share)
     names = [column.name for column in table.digested.columns]
     return Region((where,), sink.digests().sampled(table.schema, seed, share, names), max(int(rows * share), 1))
 
@@ -141,5 +153,21 @@ def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: 
         return [Region(("",), "1", max(rows, 1))]
     digests = sink.digests()
     return [
-        Region((in_buckets(table.digested, count, [i]),), digests.in_buckets(table.schema, count, [i]), rows // count) for i in range(count)
+        Region((in_buckets(table.source or table.digested, count, [i]),), digests.in_buckets(table.schema, count, [i]), rows // count)
+        for i in range(count)
     ]
+
+
+def _by_prefix(sink: ClickHouseSink, table: ComparedTable, rows: int) -> list[Region]:
+    """Parts of a table whose key is hashed, by the first digits of the hash: each costs a reading of the source, but memory holds it."""
+    count = min(max(1, -(-rows // _HASHED_ROWS)), len(_TWO_DIGITS))
+    hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")
+    if count == 1 or not hashed:
+        return [Region(("",), "1", max(rows, 1))]
+    name = quote_name(sink.layout(table.schema).stored(hashed).name)
+    found = []
+    for part in range(count):
+        prefixes = _TWO_DIGITS[part::count]
+        listed = ", ".join(f"'{prefix}'" for prefix in prefixes)
+        found.append(Region(("",), f"substring({name}, 1, 2) IN ({listed})", rows // count, (), hashed, prefixes))
+    return found

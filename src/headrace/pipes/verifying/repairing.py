@@ -18,6 +18,7 @@ from headrace.model.change import ChangeBlock, Op
 from headrace.pipes.verifying.compared import ComparedTable
 from headrace.pipes.verifying.keys import chosen, key_list
 from headrace.pipes.verifying.looking import Sides
+from headrace.pipes.verifying.reading import read_rows, source_condition
 from headrace.pipes.verifying.watermark import Watermark
 from headrace.retry import retrying
 from headrace.sinks.base import Writer
@@ -25,9 +26,7 @@ from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.refusals import Refused, key_text
 from headrace.sources.mysql.connection import connect, query
-from headrace.sources.mysql.keyrows import key_condition
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.tablescan import scan_table
 from headrace.sources.mysql.watermark import note_position
 
 _KEYS_AT_ONCE: Final = 500
@@ -40,6 +39,8 @@ def refusal(table: ComparedTable, sides: Sides, watermark: Watermark[BinlogPosit
         return "no pipe from the source's own log is known, whose versions they would get; name it with --state or --pipe"
     if not layout.has_key:
         return f"its rows have no key to be told apart by; headrace resync {name} reads the table again"
+    if not table.keyed:
+        return f"its key is hashed, and no hash tells the source's row; headrace resync {name} reads the table again"
     if layout.family is not Family.REPLACING:
         return f"its engine ({layout.family}) keeps more than the last image of a row; headrace resync {name} reads the table again"
     return ""
@@ -90,10 +91,10 @@ class Repairer:
         def read() -> tuple[pa.Table, BinlogPosition]:
             with closing(connect(address)) as connection:
                 position = note_position(connection, address, reached.epoch).behind(reached)
-                where, dates = key_condition(self._schema, keys), self._sides.dates_read
-                batches = list(scan_table(connection, address, self._schema, where, zero_dates=dates))
+                where, sides = source_condition(self._table, keys), self._sides
+                rows = read_rows(connection, address, self._table, self._schema, where, sides.dates_read, sides.shaper)
                 query(connection, address, "COMMIT")
-                return pa.Table.from_batches(batches, schema=self._schema.arrow_schema), position
+                return rows, position
 
         return retrying(read)
 
