@@ -10,6 +10,7 @@ import json
 import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.kafka.address import KafkaAddress
 from headrace.model.projection import Projection
@@ -44,16 +45,19 @@ class LocalTopicPipe:
         schema_records: Sequence[bytes] | None = None,
         exclude: tuple[str, ...] = (),
         exclude_columns: tuple[str, ...] = (),
+        settings: dict[str, Any] | None = None,
     ) -> None:
-        settings = PipeSettings(
+        """`settings`: what else was chosen, in the words of a settings file."""
+        chosen = PipeSettings(
             Selection(("*.*",), exclude),
             state,
             schema_changes=policy or SchemaPolicy(),
             patience_s=5.0,
             projection=Projection(exclude=exclude_columns),
+            choices=settings or {},
         )
         topics = TopicSettings("unused", choices=choices or DebeziumChoices())
-        self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", settings, LogView())
+        self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", chosen, LogView())
         self._directory = StateDirectory(state)
         self._schema_records = schema_records
         self.sink, self.rounds = sink, 0
