@@ -170,6 +170,8 @@ def test_sources_of_one_pipe_are_parts_with_names_and_targets_of_their_own(tmp_p
     assert [part.chosen.sink.of(TableName("shop", "orders")).database for part in pipe.parts] == ["east", "west"]
     (pipe,) = loaded(tmp_path, several(more="merge = true")).pipes
     assert (pipe.merged, pipe.prefix) == (True, "{source}_")
+    other = '[pipes.all]\nsource = "east"\nsink = "ch"\ninclude = ["orders"]'
+    assert "shop and all may both write to the table shop.orders" in refused(tmp_path, several(more=f"merge = true\n{other}"))
     assert "put {source} into it" in refused(tmp_path, several(more='merge = true\nprefix = "x_"'))
 
 

@@ -245,13 +245,18 @@ def test_altinitys_connector_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert part.sink == "clickhouse://root:it%27s@clickhouse:8123/"
     settings = part.settings
     assert (settings.selection.include, settings.selection.exclude) == (("sbtest.*", "shop.*"), ("shop.tmp_*",))
-    assert (settings.limits.flush_seconds, settings.limits.flush_rows, settings.start_at) == (1.0, 10_000, "")
+    assert settings.start_at == ""
     assert settings.schema_changes.of(ChangeKind.DROP_TABLE) is settings.schema_changes.of(ChangeKind.TRUNCATE_TABLE) is Policy.IGNORE
     chosen = part.chosen.sink.of(TableName("shop", "orders"))
     assert (chosen.database, chosen.zone, chosen.delete_column, chosen.deletes) == ("ch_shop", "America/Chicago", "is_deleted", "ignore")
     assert converted(path, monkeypatch) == configuration
     text = (tmp_path / "headrace.toml").read_text()
-    for key in ("offset.storage.jdbc.table.ddl (line 21)", "thread.pool.size (line 43)", "ignore.ddl.regex (line 38)"):
+    for key in (
+        "offset.storage.jdbc.table.ddl (line 21)",
+        "buffer.max.records (line 41)",
+        "thread.pool.size (line 43)",
+        "ignore.ddl.regex (line 38)",
+    ):
         assert key in text
     assert "it's" not in text
 
@@ -297,7 +302,7 @@ def test_altinitys_connector_behind_kafka(tmp_path: Path, monkeypatch: pytest.Mo
     (part,) = pipe.parts
     assert (part.source, part.sink) == ("kafka://k1:9092,k2:9092", "clickhouses://root:s3@clickhouse:8443/test")
     assert part.topics.globs == ("SERVER5432.test.users", "SERVER5432.sbtest.sbtest1")
-    assert (part.topics.max_offsets, part.chosen.debezium.format, part.chosen.debezium.registry) == (20_000, "avro", "http://registry:8081")
+    assert (part.chosen.debezium.format, part.chosen.debezium.registry) == ("avro", "http://registry:8081")
     assert part.chosen.sink.of(TableName("test", "users")).target == "people"
     assert part.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
     assert converted(path, monkeypatch) == configuration

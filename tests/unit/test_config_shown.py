@@ -10,6 +10,7 @@ import fastjsonschema
 import pytest
 
 from headrace import cli
+from headrace.config import load
 from headrace.config.catalogue import sections
 from headrace.config.page import configuration_page
 from headrace.config.schema import schema, schema_text
@@ -133,3 +134,16 @@ def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "line 3, sources.a.a" in text
     assert cli.main(["config", "check", str(tmp_path / "nothing.toml")]) == cli.FAILED
     assert "there is no such file" in capsys.readouterr().err
+
+
+def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "pipes.md").read_text()
+    examples = [part.partition("```")[0] for part in text.split("```toml\n")[1:]]
+    assert len(examples) >= 5
+    monkeypatch.setenv("SHOP_PASSWORD", "x")
+    (tmp_path / "scylla-password").write_text("y\n")
+    (tmp_path / "clickhouse").write_text("z")
+    for example in examples:
+        assert not judge(example), example
+        (tmp_path / "headrace.toml").write_text(example.replace("/run/secrets/", ""))
+        assert load(tmp_path / "headrace.toml").pipes

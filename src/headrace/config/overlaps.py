@@ -20,6 +20,7 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.pipes.building import PipeSpec
 from headrace.pipes.schemes import CLICKHOUSE, is_kafka
+from headrace.pipes.settings_file import SINK, Chosen
 from headrace.sinks.clickhouse.creation import place_of_name
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sources.debezium.topics import Naming
@@ -41,10 +42,11 @@ class _Target:
 
 def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
     """Raise `DefiniteError` if two parts of pipes that are run may write to the same table or topic."""
-    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in pipe.parts]
+    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.parts, *_merged(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
-        shared = _shared(first, second)
-        if not shared or (one is other and one.merged and is_kafka(first.sink)):
+        # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
+        shared = "" if one is other and one.merged else _shared(first, second)
+        if not shared:
             continue
         what = "topic" if is_kafka(first.sink) else "table"
         within = one is other
@@ -55,6 +57,15 @@ def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
             if within
             else "leave those out of one (exclude), give one a prefix or another sink, or make it one pipe whose sources are merged",
         )
+
+
+def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
+    """The tables over those of a pipe's sources, as if there were a part that wrote them."""
+    if pipe.merged and pipe.parts and not is_kafka(pipe.parts[0].sink):
+        part = pipe.parts[0]
+        tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
+        settings = replace(part.settings, name=pipe.name)
+        yield replace(part, settings=settings, chosen=Chosen({**part.chosen.plain, SINK: tables}))
 
 
 def _shared(first: PipeSpec, second: PipeSpec) -> str:

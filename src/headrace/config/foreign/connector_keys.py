@@ -11,6 +11,7 @@ _BY_ITSELF: Final = "what is away is waited for and tried again by itself (patie
 _MEMORY: Final = "memory is bounded by itself"
 _METRICS: Final = "figures are at /metrics of [headrace] listen"
 _THREADS: Final = 'how many tasks run at once is said by [headrace] master = "local[N]"'
+_BATCHES: Final = "a batch is what came meanwhile, and cut before it is too large (flush_bytes, flush_rows or max_offsets of a source)"
 _SNAPSHOT: Final = "snapshots take no locks, and read in chunks"
 _TYPES: Final = "values are stored exactly, in the types of docs/types.md"
 _TIMES: Final = "times are stored as the source has them, in UTC"
@@ -120,7 +121,7 @@ _FAMILIES: Final = (
     (r"(signal|incremental\.snapshot|notification)\..*", "headrace resync reads tables again"),
     (r"(topic\.creation|producer|consumer)\..*", _CONNECT),
     (r"(key|value)\.converter\..*", _CONNECT),
-    (r"buffer\.(flush\.timeout\.ms|count\.records)", _MEMORY),
+    (r"(buffer|batch)\.(flush\.time(out)?\.ms|count\.records|max\.records)", _BATCHES),
     (r"quarkus\..*", "there is no Quarkus here"),
 )
 

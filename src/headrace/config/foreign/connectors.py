@@ -94,9 +94,6 @@ class _Connector:
         for key, ours in (("column.include.list", "columns"), ("column.exclude.list", "exclude_columns")):
             self._globs(here, key, ours)
         self._start(here)
-        self._number(here, "buffer.flush.time.ms", "flush_seconds", lambda value: value / 1000)
-        self._number(here, "buffer.max.records", "flush_rows", int)
-        self._number(here, "batch.max.records", "flush_rows", int)
 
     def _tables(self, here: tuple[str, str]) -> None:
         databases = self._list("database.include.list", "database.whitelist")
@@ -136,9 +133,6 @@ class _Connector:
         if pattern is not None:
             expressions = [one.strip() for one in pattern.value.split(",") if one.strip()]
             self._to.set((*here, "topic_pattern"), "|".join(expressions), pattern.line)
-        self._number(here, "buffer.max.records", "max_offsets", int)
-        self._number(here, "batch.max.records", "max_offsets", int)
-        self._unneeded("buffer.flush.time.ms", "a batch is what is there when the one before is done")
         self._converter(here)
         self._flattened()
 
