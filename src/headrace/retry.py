@@ -29,6 +29,8 @@ T = TypeVar("T")
 DEADLINE_S = 600.0
 WAITING = "waiting: "
 """How the log lines begin that tell of a wait."""
+GOING_ON = "going on: "
+"""How those begin that tell of its end."""
 _MOST_WAIT_S, _SLICE_S = 10.0, 0.1
 # A try may take as long as a connection's timeout; a wait that nothing was heard of for longer is over.
 _HEARD_S = _MOST_WAIT_S + 15.0

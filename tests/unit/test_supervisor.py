@@ -249,6 +249,16 @@ def test_pipes_that_are_done_end_the_process_and_failures_show_in_how(tmp_path: 
         assert supervisor.wait()
 
 
+def test_a_pipe_that_is_asked_to_go_on_while_it_still_ends_goes_on(tmp_path: Path) -> None:
+    stories = {"p": Story("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+        for runs in range(1, 6):
+            until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+            supervisor.pause("p")
+            supervisor.resume("p")
+            until(lambda runs=runs: stories["p"].runs > runs)  # type: ignore[misc]
+
+
 def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:

@@ -15,11 +15,12 @@ import functools
 import glob
 import json
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,10 @@ Pause = Callable[[], AbstractContextManager[object]]
 
 _PATIENCE_S = 30.0
 _ATTEMPTS = 8
+
+
+_MOMENTS = threading.Lock()
+"""Readers of one moment hold Spark's slots until all of them are there: of two such snapshots at once, each might wait for the other."""
 
 
 class Interrupted(Exception):
@@ -322,11 +327,21 @@ class Copier:
             for reader, share in enumerate(shares)
         ]
         tables = sorted({chunk.name for chunk in pending})
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
+        with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
             run_works(session, self.task(), works, readers, on_done, self._stop_if_waiting)
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
+
+    @contextmanager
+    def _only_moment(self) -> Iterator[None]:
+        while not _MOMENTS.acquire(timeout=0.2):
+            if self.stopping():
+                raise Interrupted
+        try:
+            yield
+        finally:
+            _MOMENTS.release()
 
     def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> Moment:
         with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:

@@ -94,7 +94,8 @@ class Part:
         self._errors: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)
         self._error_count = self._retries = self._in_a_row = 0
         self._next_try = 0.0
-        self._done = False
+        self._done = self._was_asked = False
+        """Whether there is nothing left to do; whether the run under way was asked to end."""
         self._why_ended: HeadraceError | None = None
         self._thread: threading.Thread | None = None
         self.dead_letters = self.skipped = self.relay_bytes = 0
@@ -168,6 +169,8 @@ class Part:
     def is_over(self) -> bool:
         """Whether nothing more happens unless somebody asks for it."""
         with self._changed:
+            if self.spec.settings.once and self._stage in (PipeStage.PAUSED, PipeStage.STOPPED):
+                return True
             return self._done or self._stage in (PipeStage.FAILED, PipeStage.DISABLED)
 
     @property
@@ -288,7 +291,7 @@ class Part:
         with self._changed:
             if self._wish is not Wish.RUN:
                 return False
-            self._pipe, self._is_sink_lost, self._why_ended = ready.pipe, ready.is_lost, None
+            self._pipe, self._is_sink_lost, self._why_ended, self._was_asked = ready.pipe, ready.is_lost, None, False
             return True
 
     def _conclude(self, error: HeadraceError | None, lasted_s: float) -> None:
@@ -299,11 +302,11 @@ class Part:
                 self._in_a_row = 0
             if error is None:
                 # What ends by itself has nothing left to do, unless it was asked to end.
-                self._done = self._wish is Wish.RUN
+                self._done = not self._was_asked
                 self._error = None
                 if self._done:
                     self._enter(PipeStage.STOPPED)
-            elif isinstance(error, TransientError) and self._wish is not Wish.RUN:
+            elif isinstance(error, TransientError) and self._was_asked:
                 # Whoever ends while something is away ends by that.
                 log.debug("ended while: %s", error)
             else:
@@ -334,6 +337,7 @@ class Part:
             if wish is Wish.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
                 self._enter(PipeStage.STARTING)
             pipe = self._pipe
+            self._was_asked |= wish is not Wish.RUN
             if wish is not Wish.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
                 self._enter(PipeStage.STOPPING)
             self._changed.notify_all()

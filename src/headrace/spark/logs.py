@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote, unquote
 
-from headrace.retry import WAITING, in_context, own_waits, waits, waits_of
+from headrace.retry import GOING_ON, WAITING, in_context, own_waits, waits, waits_of
 
 _MARK: Final = "headrace-log "
 
@@ -66,6 +66,8 @@ def _forward(reading: int, show_all: bool) -> None:
                 with own_waits(waits_of(unquote(pipe.removesuffix("/")))):
                     if message.startswith(WAITING):
                         waits().note(message.removeprefix(WAITING))
+                    elif message.startswith(GOING_ON):
+                        waits().over()
                     log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
             elif show_all:
                 sys.stderr.write(line)

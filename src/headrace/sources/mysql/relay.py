@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import GOING_ON, WAITING
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.applied import AppliedGroups
 from headrace.sources.mysql.connection import MySQLAddress
@@ -201,7 +202,7 @@ class Relay(Mirror):
         super().__init__(limit_bytes)
         self._address, self._directory, self._identity = address, directory, identity
         self._warn, self._give_up_s = warn, give_up_s
-        self._connected = False
+        self._connected = self._failing = False
         self._stream: ReplicationStream | None = None
         self._missing: list[Prepared] = []
         """XA transactions that were prepared before the start, whose bytes are not here yet."""
@@ -247,7 +248,8 @@ class Relay(Mirror):
                 elif time.monotonic() - failing_since > self._give_up_s:
                     self._fail(error)
                     return
-                self._warn(f"{error.message}; trying again in {pause_s:.1f} s")
+                self._failing = True
+                self._warn(f"{WAITING}{error.message}; trying again in {pause_s:.1f} s")
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
@@ -271,6 +273,9 @@ class Relay(Mirror):
                 self._connected = True
                 if self._stopping:
                     return
+                if self._failing:
+                    self._failing = False
+                    self._warn(f"{GOING_ON}the source answers again")
                 if isinstance(piece, NewFormat):
                     checksum = piece.checksum
                     if appender is not None:
