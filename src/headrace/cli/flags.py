@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD
@@ -123,8 +124,27 @@ def add_comparison(command: argparse.ArgumentParser) -> None:
     command.add_argument("--wait", type=float, default=60.0, metavar="S", help="how long to wait for the pipe to catch up (%(default)s)")
     command.add_argument("--chunk-rows", type=int, default=250_000, metavar="N", help="rows per region (%(default)s)")
     command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare as Spark tasks (if rows are many)")
-    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
+    add_spark(command)
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_spark(command: argparse.ArgumentParser) -> None:
+    """Where tasks run."""
+    command.add_argument(
+        "--master", default="local[2]", help="Spark master: local[N], spark://host:port, yarn or k8s://… (%(default)s); see docs/scaling.md"
+    )
+    command.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's, such as spark.executor.memory=2g; may be repeated"
+    )
+
+
+def spark_settings(pairs: list[str]) -> dict[str, str]:
+    """What `--conf` gives."""
+    wrong = next((pair for pair in pairs if not pair.partition("=")[0].startswith("spark.") or "=" not in pair), None)
+    if wrong is not None:
+        # Not the value: it may be a secret.
+        raise DefiniteError(f"--conf {wrong.partition('=')[0]!r} is no setting of Spark's", hint="write --conf spark.NAME=VALUE")
+    return dict((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
 
 
 def add_choices(command: argparse.ArgumentParser) -> None:

@@ -16,10 +16,12 @@ from headrace.cli.flags import (
     add_command,
     add_sink,
     add_source,
+    add_spark,
     add_tables,
     add_topics,
     chosen_by_flags,
     size,
+    spark_settings,
 )
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
@@ -59,6 +61,9 @@ def add(verbs: Verbs) -> None:
     command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
     command.add_argument("--relay-bytes", type=size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
+    command.add_argument(
+        "--relay", default="", metavar="DIR", help="where the log is mirrored; on a cluster, a directory that all machines share (the state)"
+    )
     command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
     command.add_argument(
         "--patience",
@@ -67,13 +72,13 @@ def add(verbs: Verbs) -> None:
         metavar="S",
         help="how long a sink that is away or busy is waited for; 0: for ever (%(default)s)",
     )
-    command.add_argument("--master", default="local[2]", help="Spark master (%(default)s)")
+    add_spark(command)
     command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 
 OF_TOPICS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
-OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "chunk_rows")
+OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
 """Flags that only one kind of source heeds."""
 
 
@@ -102,10 +107,12 @@ def replicate(arguments: argparse.Namespace) -> int:
         snapshot=SnapshotMode.NONE if arguments.start_at else SnapshotMode(arguments.snapshot),
         limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
+        relay=arguments.relay,
         chunk_rows=arguments.chunk_rows,
         zero_dates=ZeroDates(arguments.zero_dates),
         patience_s=arguments.patience or math.inf,
         master=arguments.master,
+        spark=spark_settings(arguments.conf),
         spark_log=arguments.spark_log,
         schema_changes=chosen.schema_changes,
         choices=chosen.plain,

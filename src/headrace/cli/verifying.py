@@ -22,6 +22,7 @@ from headrace.cli.flags import (
     add_sink,
     add_source,
     add_tables,
+    spark_settings,
 )
 from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError
@@ -83,6 +84,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
             repair=arguments.repair,
             spark=SparkUse(arguments.spark),
             master=arguments.master,
+            spark_settings=spark_settings(arguments.conf),
         )
         chosen = (
             known.selection

@@ -100,7 +100,9 @@ class RunnablePipe(ABC):
     ) -> Iterator[Any]:
         """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
         preload = (*modules, type(self._written_by).__module__)
-        lent = self.spark.session(self._settings.master, directory.path, spark_log=self._settings.spark_log, preload=preload, more=more)
+        settings = self._settings
+        asked = {**settings.spark, **(more or {})}
+        lent = self.spark.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
         try:
             with lent as session:
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -47,11 +48,16 @@ class PipeSettings:
     schema_changes: SchemaPolicy = field(default_factory=SchemaPolicy)
     limits: Limits = field(default_factory=Limits)
     relay_bytes: int = 1 << 30
+    relay: str = ""
+    """Where a server's log is mirrored; empty: in the state directory. On a cluster, a directory that all machines share: tasks read the
+    log there, and need not fetch it from the source once more."""
     chunk_rows: int = CHUNK_ROWS
     zero_dates: ZeroDates = ZeroDates.HALT
     patience_s: float = DEADLINE_S
     """How long a sink that is away or busy is waited for."""
     master: str = "local[2]"
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of Spark's, and of how it is used on a cluster (`spark.headrace.*`, see docs/scaling.md)."""
     spark_log: bool = False
     name: str = ""
     """What the pipe is called in the sink's own tables; empty: as its state directory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -73,6 +73,7 @@ class VerifyOptions:
     """Whether rows that differ are looked at again after a while when no pipe is watched."""
     spark: SparkUse = SparkUse.AUTO
     master: str = "local[2]"
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
     slots: int = min(os.cpu_count() or 2, 4)
     transforms: Transforms = field(default_factory=Transforms)
     """What the pipe makes of rows."""
@@ -176,7 +177,7 @@ class _Verification:
 
         self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-verify-")))
-        session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD)
+        session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
         stack.callback(session.stop)
         return SparkLookers(session, self._sides, tables, options.slots)
 
