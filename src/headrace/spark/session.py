@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,18 +13,28 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.spark.archive import java_options
-from headrace.spark.daemon import PRELOAD_VARIABLE
+from headrace.spark.cluster import OWN, OwnSettings, chosen_master, cluster_settings, executors_python, is_local
+from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
+from headrace.spark.executors import await_executors, check_executors, slots_of
 from headrace.spark.forking import python_script
 from headrace.spark.logs import forwarded_errors
+from headrace.spark.shipping import pack
+
+log = logging.getLogger("headrace")
 
 _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.tasks")
+
+_FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""For libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork."""
+_SECRET = re.compile(r"secret|password|passphrase|token|access[.]?key|credential", re.IGNORECASE)
 
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.err.ref = err
@@ -46,48 +57,96 @@ def start_session(
 ) -> SparkSession:
     """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for.
 
-    `more` are further settings of Spark's, such as `connector.kafka_settings`.
+    `more` are further settings of Spark's, such as `connector.kafka_settings`. On a cluster, executors are there and fit when it returns.
     """
     scratch = state_dir / "spark"
     scratch.mkdir(parents=True, exist_ok=True)
-    settings = scratch / "log4j2.properties"
-    settings.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
-    os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ[PRELOAD_VARIABLE] = ",".join([*_WORKER_MODULES, *preload]) if preload else ""
-    # Libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork.
-    os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
-    # Workers and the source's process import our package from where we did.
-    package_root = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
-    os.environ["PYSPARK_PYTHON"] = _python(master, scratch)
-    builder = SparkSession.builder.appName("headrace").master(master)
-    for name, value in {**_configuration(scratch, settings, memory), **(more or {})}.items():
-        builder = builder.config(name, value)
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
+    asked = dict(more or {})
+    own = OwnSettings.parse(asked)
+    chosen = chosen_master(master)
+    settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
+    is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    runs_already = SparkContext._gateway is not None
     try:
         with forwarded_errors(show_all=spark_log), _own_interrupts():
-            session = builder.getOrCreate()
+            session = _started(chosen, settings)
     except RuntimeError as error:
         remedy = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
-        if more and "spark.jars.packages" in more:
-            wanted = more["spark.jars.packages"]
+        if "spark.jars.packages" in asked:
+            wanted = asked["spark.jars.packages"]
             remedy = f"see with --spark-log why {wanted} cannot be had; or give a folder of jars: --kafka-jars DIR. Without Java, {remedy}"
         raise DefiniteError(f"Spark cannot start: {error}", hint=remedy) from error
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
-    if runs_already and more and "spark.jars" in more:
-        _add_jars(session, more["spark.jars"].split(","))
+    if runs_already and "spark.jars" in asked:
+        _add_jars(session, asked["spark.jars"].split(","))
+    if is_new and not is_local(chosen):
+        _take_executors(session, own)
     return session
 
 
-def _python(master: str, scratch: Path) -> str:
-    """What Spark starts as Python: ours, with pyspark imported from where it is installed.
+def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process and of executors, and the settings, that come of where tasks run; over these what was asked for."""
+    workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
+    # Workers here and the source's process import our package from where we did.
+    _prepend_path(str(Path(__file__).resolve().parents[2]))
+    os.environ.update(workers)
+    others = {name: value for name, value in asked.items() if not name.startswith(OWN)}
+    if is_local(master):
+        os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = _python(scratch)
+        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **others}
+    # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
+    _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
+    os.environ["PYSPARK_PYTHON"] = executors_python(master, asked, scratch)
+    # For this machine only: executors have their own.
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
+    shipment = pack(own.ship, scratch / "shipped")
+    sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
+    found = {f"spark.executorEnv.{name}": value for name, value in sent.items() if value}
+    archives = ",".join(filter(None, [*shipment.archives, asked.get("spark.archives", "")]))
+    return {**cluster_settings(master, asked), **found, **others, **({"spark.archives": archives} if archives else {})}
+
+
+def _prepend_path(*folders: str) -> None:
+    """Where Python processes of Spark's on this machine import from, first of all."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*folders, *before])))
+
+
+def _started(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
+    options = {"spark.app.name": "headrace", "spark.master": master, **settings}
+    first = SparkConf(loadDefaults=False)
+    for name, value in options.items():
+        if not _SECRET.search(name):
+            first.set(name, value)
+    SparkContext._ensure_initialized(conf=first)
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _take_executors(session: SparkSession, own: OwnSettings) -> None:
+    """Wait for a cluster's executors, and see that they can do what we ask of them."""
+    try:
+        await_executors(session, own.executors_within_s)
+        found = check_executors(session)
+    except HeadraceError:
+        session.stop()
+        raise
+    hosts = ", ".join(sorted({one.host for one in found}))
+    log.info("Spark runs %d tasks at once on %d executors: %s", slots_of(session), len(found), hosts)
+
+
+def _python(scratch: Path) -> str:
+    """What Spark starts as Python here: ours, with pyspark imported from where it is installed.
 
     Spark puts a zip file first in the path, whose modules are compiled at every start: a second of CPU for the source's process, which has
     ten seconds to start, however busy the machine is.
     """
-    if not master.startswith("local"):
-        return sys.executable
     script = scratch / "python"
     script.write_text(python_script(scratch, os.environ["PYTHONPATH"]))
     script.chmod(0o700)
@@ -136,10 +195,7 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": java.strip(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").resolve().as_uri(),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "headrace.spark.daemon",
         # Measured: 46 ms of waiting per batch over TCP, 5 over Unix sockets.
