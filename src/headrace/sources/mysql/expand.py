@@ -67,6 +67,8 @@ class Insert:
     end: int
     growth: int
     checksum: bool
+    proof: str = ""
+    """As a segment's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import costs a second each time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,17 @@ class Limits:
     parallelism: int = 2
 
 
+class Reach(StrEnum):
+    """Where tasks find the mirror of the log."""
+
+    HERE = "here"
+    """They run on this machine."""
+    SOUGHT = "sought"
+    """They may run elsewhere: if they do not find it they fetch their part from the source (see `fetching`)."""
+    HIDDEN = "hidden"
+    """They always fetch it."""
+
+
 @dataclass(frozen=True, slots=True)
 class MySQLSource:
     """A server's log from a position on, mirrored under `relay_dir`."""
@@ -40,6 +52,7 @@ class MySQLSource:
     mariadb: bool
     identity: str = ""
     """Who the server must be, if known: another one that answers in its place is refused."""
+    reach: Reach = Reach.HERE
 
     def planner(self) -> MySQLPlanner:
         from headrace.sources.mysql.source import MySQLPlanner

@@ -305,7 +305,7 @@ class Relay(Mirror):
                     if isinstance(piece, NewFile):
                         current = piece.name
                     elif isinstance(piece, np.ndarray) and current == one.file:
-                        _write_all(file.fileno(), piece[: one.end - at], at)
+                        write_all(file.fileno(), piece[: one.end - at], at)
                         at = min(at + len(piece), one.end)
                     if at == one.end or current != one.file or self._stopping:
                         break
@@ -372,7 +372,7 @@ class Appender:
             self.fault = self._error(status, data)
         done = int(state[scan.POS])
         if self._file is not None:
-            _write_all(self._file.fileno(), data[:done], self._offset)
+            write_all(self._file.fileno(), data[:done], self._offset)
         self._offset += done
         self._rest = data[done:].copy()
         # A group that the scan let through may have failed on a closer look: then nothing after the last good one counts.
@@ -419,7 +419,8 @@ class Appender:
         return truncated("binary log", place)
 
 
-def _write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
+def write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
+    """Put bytes at their place in a file."""
     view = data.data
     while view:
         written = os.pwrite(descriptor, view, offset)

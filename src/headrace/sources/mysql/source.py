@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing
@@ -18,7 +19,8 @@ from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import Rendezvous, open_reader
 from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import Limits, MySQLSource
+from headrace.sources.mysql.fetching import at_hand, proven
+from headrace.sources.mysql.origin import Limits, MySQLSource, Reach
 from headrace.sources.mysql.planner import Planner, lost_log
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.reader import Catalog, Segment, read_segment
@@ -60,8 +62,10 @@ class LogPlanner:
             return [{"kind": "mark", "until": end}]
         while not self._planner.await_end(stop, _LOOK_S):
             self._check_log_end(stop)
-        segments = [segment for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
-        ordered = [segment.to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)]
+        segments = [self._given(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
+        ordered = [
+            self._given(segment).to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
+        ]
         statements = self._planner.statements(begin, stop)
         # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
         news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
@@ -83,6 +87,10 @@ class LogPlanner:
     def stop(self) -> None:
         self._relay.stop()
 
+    def _given(self, segment: Segment) -> Segment:
+        """A segment as tasks get it."""
+        return segment
+
     def _check_log_end(self, end: BinlogPosition) -> None:
         """What was planned was in the log once: if the log ends before it now, that part is lost, and waiting is in vain."""
         found = self._log_end()
@@ -103,10 +111,14 @@ class MySQLPlanner(LogPlanner):
     """Plans over a server's log, mirrored by a relay."""
 
     def __init__(self, source: MySQLSource) -> None:
-        # A directory of our own: a predecessor that is still dying cannot touch it.
-        directory = source.relay_dir / f"{os.getpid()}"
+        # A directory of our own: a predecessor that is still dying cannot touch it, and no other machine has one of this name.
+        directory = source.relay_dir / f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._reach, self._identity = source.reach, source.identity
         relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity)
         super().__init__(relay, source.start, source.limits, partial(_server_log_end, source.address), mariadb=source.mariadb)
+
+    def _given(self, segment: Segment) -> Segment:
+        return segment if self._reach is Reach.HERE else proven(segment, self._identity, hidden=self._reach is Reach.HIDDEN)
 
 
 def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
@@ -154,7 +166,8 @@ class MySQLReader:
         if self.ordered and "ordered" in work:
             yield from self._read_ordered(work["ordered"], news, skipping)
         catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
-        yield from read_segment(Segment.from_work(work), catalog)
+        with at_hand(Segment.from_work(work), self.address) as segment:
+            yield from read_segment(segment, catalog)
         return {**work["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
 
     def _catalog(self, chosen: Callable[[TableName], bool], skipping: Skipping | None) -> Catalog:
@@ -165,7 +178,8 @@ class MySQLReader:
         mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
         if mine:
             for segment in work["segments"]:
-                yield from read_segment(Segment.from_json(segment), self._catalog(mine.__contains__, skipping))
+                with at_hand(Segment.from_json(segment), self.address) as found:
+                    yield from read_segment(found, self._catalog(mine.__contains__, skipping))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
         schema, exact = self.schemas[chunk.name], chunk.name in self.exact

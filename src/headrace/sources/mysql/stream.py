@@ -74,6 +74,10 @@ Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | None
 """Bytes of the current file (a view, valid until the next piece), news about the file, or None: the server is idle."""
 
 
+class AnotherServer(DefiniteError):
+    """Not the server whose log was read so far."""
+
+
 class ReplicationStream:
     """One connection that follows the log from a position on."""
 
@@ -137,7 +141,7 @@ class ReplicationStream:
             cursor.execute(f"SELECT @@global.{'server_id' if is_mariadb(self._connection) else 'server_uuid'}")
             found = str(cursor.fetchone()[0])
         if found != identity:
-            raise DefiniteError(
+            raise AnotherServer(
                 f"another server answers at the source's address: {found} instead of {identity}",
                 place=str(self._address),
                 hint="start Headrace again with the same state: it goes on there by GTID, if that server has what is needed",
