@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
+from headrace.sources.base import Work
 from headrace.sources.mysql import fetching
 from headrace.sources.mysql import planner as planner_module
 from headrace.sources.mysql import relay as relay_module
 from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.fetching import at_hand, proven
-from headrace.sources.mysql.planner import Limits
-from headrace.sources.mysql.reader import Segment, read_segment
+from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.origin import Limits, MySQLSource, Reach
+from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.source import MySQLReader
 from testkit.accounts import Account
-from testkit.binlogs import Image, Logbook, images_of, open_logbook
-from testkit.planned import PlannedLog, replayed
+from testkit.binlogs import Image, Logbook, Place, images_of, open_logbook
+from testkit.planned import replayed
 
 
 @pytest.fixture
@@ -34,24 +38,36 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
     return MySQLAddress("127.0.0.1", book.server.port, replica_account.user, replica_account.password)
 
 
-def identity_of(book: Logbook) -> str:
-    return str(book.fetch(f"SELECT @@global.{'server_id' if book.server.flavour == 'mariadb' else 'server_uuid'}")[0][0])
+@contextmanager
+def planned(book: Logbook, address: MySQLAddress, start: Place, reach: Reach, directory: Path) -> Iterator[list[Work]]:
+    """What tasks are told of the log from a place to now, by way of JSON; the mirror is there inside of the block."""
+    mariadb = book.server.flavour == "mariadb"
+    identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
+    limits = Limits(flush_seconds=0, parallelism=8)
+    position, end = BinlogPosition(start.file, start.offset), book.place()
+    planner = MySQLSource(address, position, directory / reach, 1 << 30, limits, mariadb, identity, reach).planner()
+    try:
+        at, works = planner.initial(), []
+        while BinlogPosition.from_json(at) < BinlogPosition(end.file, end.offset):
+            before, at = at, planner.plan(at)
+            works += planner.works(before, at)
+        yield [work for work in json.loads(json.dumps(works)) if work["kind"] == "rows"]
+    finally:
+        planner.stop()
 
 
-def given(segments: list[Segment], identity: str, *, hidden: bool = True) -> list[Segment]:
-    """What tasks are told, by way of JSON."""
-    return [Segment.from_json(proven(one, identity, hidden=hidden).to_json()) for one in segments]
+def images(book: Logbook, works: Sequence[Work], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
+    """What tasks read."""
+    catalog = book.catalog("t")
+    names = frozenset(catalog.schemas) if ordered else frozenset()
+    selection = Selection((f"{book.database}.t",))
+    reader = MySQLReader(
+        address, catalog.schemas, catalog.keys, selection, ReadOptions(), 0, {}, frozenset(), ordered=names, exact=frozenset()
+    )
+    return images_of([block for work in works for block in reader.read(work)])
 
 
-def images(book: Logbook, segments: list[Segment], address: MySQLAddress | None) -> list[Image]:
-    catalog, blocks = book.catalog("t"), []
-    for segment in segments:
-        with at_hand(segment, address) as found:
-            blocks += read_segment(found, catalog)
-    return images_of(blocks)
-
-
-def work(book: Logbook) -> None:
+def change(book: Logbook) -> None:
     """Large and small transactions, compressed ones, an XA transaction that is committed in a later file."""
     with open_logbook(book.server, book.database) as other:
         other.run("XA START 'x'", "INSERT INTO t VALUES (-1, REPEAT('x', 900))", "XA END 'x'", "XA PREPARE 'x'")
@@ -61,7 +77,7 @@ def work(book: Logbook) -> None:
         else:
             book.run("SET GLOBAL log_bin_compress = ON", "SET GLOBAL log_bin_compress_min_len = 10")
         try:
-            book.run("UPDATE t SET v = REPEAT('b', 1500) WHERE id BETWEEN 0 AND 50 AND id % 3 = 0", "DELETE FROM t WHERE id BETWEEN 0 AND 50 AND id % 7 = 3")
+            book.run("UPDATE t SET v = REPEAT('b', 1500) WHERE id BETWEEN 0 AND 50", "DELETE FROM t WHERE id BETWEEN 30 AND 33")
         finally:
             if book.server.flavour == "mariadb":
                 book.run("SET GLOBAL log_bin_compress = OFF")
@@ -69,56 +85,59 @@ def work(book: Logbook) -> None:
         book.run("UPDATE t SET id = id + 1000 WHERE id BETWEEN 0 AND 4")
 
 
-def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut inside of transactions, over files, compressed, with an XA transaction put in: the same images with the same versions."""
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 1 << 12)
-    start, identity = book.place(), identity_of(book)
-    work(book)
-    segments = PlannedLog(book, start, Limits(parallelism=8)).segments()
-    assert len(segments) > 4
-    assert any(one.opened for one in segments)
-    assert any(one.inserts for one in segments)
-    mapped = images(book, segments, None)
+    start = book.place()
+    change(book)
+    with planned(book, address, start, Reach.HERE, tmp_path) as works:
+        assert len(works) > 4
+        assert any("opened" in work for work in works)
+        assert any("inserts" in work for work in works)
+        mapped = images(book, works, None)
     assert replayed(sorted(mapped, key=lambda image: image.version)) == book.select(book.schema("t"))
-    fetched = given(segments, identity)
-    assert all(not one.path for one in fetched)
-    assert all("/" not in insert.path for one in fetched for insert in one.inserts)
-    assert images(book, fetched, address) == mapped
-    # Where the files are found, nobody is asked: there is no address.
-    assert images(book, given(segments, identity, hidden=False), None) == mapped
+    with planned(book, address, start, Reach.SOUGHT, tmp_path) as works:
+        # Where the files are found nobody is asked: there is no address.
+        assert images(book, works, None) == mapped
+    # The same when the mirror is gone from where it was; and when nobody says where it is.
+    assert images(book, works, address) == mapped
+    with planned(book, address, start, Reach.HIDDEN, tmp_path) as works:
+        assert str(tmp_path) not in json.dumps(works)
+        assert images(book, works, address) == mapped
+        assert images(book, works, address, ordered=True) == mapped
 
 
-def test_a_mirror_that_lags_behind_is_not_believed(book: Logbook, address: MySQLAddress, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mirror_that_lags_behind_is_not_believed(
+    book: Logbook, address: MySQLAddress, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A shared directory may show a file that is short, or has holes where bytes will be."""
-    start, identity = book.place(), identity_of(book)
-    book.run(*(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)))
-    [segment] = given(PlannedLog(book, start).segments(), identity, hidden=False)
-    mapped, whole = images(book, [segment], None), Path(segment.path).read_bytes()
-    holes = bytearray(whole)
-    holes[segment.start + 100 : segment.start + 200] = bytes(100)
-    for content in (whole[: segment.end - 1], bytes(holes)):
-        stale = tmp_path / segment.file
-        stale.write_bytes(content)
-        caplog.clear()
-        assert images(book, [replace(segment, path=str(stale))], address) == mapped
-        assert "is behind" in caplog.text
-    assert images(book, [replace(segment, path=str(tmp_path / "nowhere"))], address) == mapped
+    start = book.place()
+    book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)), "COMMIT")
+    with planned(book, address, start, Reach.SOUGHT, tmp_path) as [work]:
+        mapped, path = images(book, [work], None), Path(work["path"])
+        whole = path.read_bytes()
+        holes = whole[: work["start"] + 100] + bytes(100) + whole[work["start"] + 200 :]
+        for content in (whole[: work["end"] - 1], holes):
+            path.write_bytes(content)
+            caplog.clear()
+            assert images(book, [work], address) == mapped
+            assert "is behind" in caplog.text
 
 
-def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server, other bytes, bytes that are not there any more: never rows."""
     monkeypatch.setattr(fetching, "_PATIENCE_S", 0.1)
-    start, identity = book.place(), identity_of(book)
+    start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")
-    planned = PlannedLog(book, start).segments()
-    [segment] = given(planned, identity)
+    with planned(book, address, start, Reach.HIDDEN, tmp_path) as [work]:
+        pass
     with pytest.raises(TransientError, match="another server answers"):
-        images(book, given(planned, "somebody"), address)
+        images(book, [{**work, "server": "somebody"}], address)
     with pytest.raises(TransientError, match="is not what it was when the batch was planned"):
-        images(book, [replace(segment, proof="0" * 8)], address)
+        images(book, [{**work, "proof": "00000000"}], address)
     with pytest.raises(TransientError, match="did not send its log up to"):
-        images(book, [replace(segment, end=segment.end + (1 << 20))], address)
+        images(book, [{**work, "end": work["end"] + (1 << 20)}], address)
     with pytest.raises(DefiniteError, match="log"):
-        images(book, [replace(segment, file="binlog.999999")], address)
-    assert len(images(book, [segment], address)) == 1
+        images(book, [{**work, "file": "binlog.999999"}], address)
+    assert len(images(book, [work], address)) == 1

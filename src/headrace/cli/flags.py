@@ -134,7 +134,11 @@ def add_spark(command: argparse.ArgumentParser) -> None:
         "--master", default="local[2]", help="Spark master: local[N], spark://host:port, yarn or k8s://… (%(default)s); see docs/scaling.md"
     )
     command.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's, such as spark.executor.memory=2g; may be repeated"
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of Spark's, such as spark.executor.memory=2g; may be repeated",
     )
 
 
@@ -144,7 +148,7 @@ def spark_settings(pairs: list[str]) -> dict[str, str]:
     if wrong is not None:
         # Not the value: it may be a secret.
         raise DefiniteError(f"--conf {wrong.partition('=')[0]!r} is no setting of Spark's", hint="write --conf spark.NAME=VALUE")
-    return dict((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def add_choices(command: argparse.ArgumentParser) -> None:

@@ -62,7 +62,10 @@ def add(verbs: Verbs) -> None:
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
     command.add_argument("--relay-bytes", type=size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
     command.add_argument(
-        "--relay", default="", metavar="DIR", help="where the log is mirrored; on a cluster, a directory that all machines share (the state)"
+        "--relay",
+        default="",
+        metavar="DIR",
+        help="where the log is mirrored; on a cluster, a directory that all machines share (the state)",
     )
     command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
     command.add_argument(

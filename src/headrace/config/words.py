@@ -98,6 +98,8 @@ class RelayWords:
 
     relay_bytes: Size = _RELAY_BYTES
     """The most log that is kept on local disk."""
+    relay: str = ""
+    """Where the log is mirrored, instead of in the state directory. On a cluster, one that all machines share saves tasks the fetching."""
 
 
 @dataclass(frozen=True, slots=True)

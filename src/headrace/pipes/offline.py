@@ -36,6 +36,7 @@ from headrace.sources.mysql.offline import OfflineLog, find_schemas, open_direct
 from headrace.sources.mysql.origin import BinlogDirectory
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablemap import parse_table_map
+from headrace.spark.executors import slots_of
 
 
 class OfflinePipe(FollowingPipe):
@@ -74,8 +75,9 @@ class OfflinePipe(FollowingPipe):
             self._view.note(f"nothing new since {streaming.reached}")
             return
         start = BinlogPosition.from_json(state.start)
-        source = BinlogDirectory(log.path, start, replace(self._settings.limits, parallelism=self._settings.slots), log.mariadb)
         with self._spark(directory) as session:
+            limits = replace(self._settings.limits, parallelism=slots_of(session))
+            source = BinlogDirectory(log.path, start, limits, log.mariadb)
             streaming.run(session, source, ended, lambda _: None)
 
     def _new_state(self, log: OfflineLog) -> PipeState:

@@ -8,8 +8,10 @@ done but not yet noted is done again, and the sink's merge makes the second time
 from __future__ import annotations
 
 import functools
+import shutil
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.pipes.cleaning import Cleaner
@@ -31,9 +33,11 @@ from headrace.pipes.targets import targets_of
 from headrace.retry import retrying
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.connection import MySQLAddress, connect
-from headrace.sources.mysql.origin import MySQLSource
+from headrace.sources.mysql.origin import MySQLSource, Reach
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_server, check_tables
+from headrace.spark.cluster import OwnSettings
+from headrace.spark.executors import runs_here, slots_of
 from headrace.spark.stream import ChangeStream
 
 _START_PATIENCE_S = 30.0
@@ -137,7 +141,7 @@ class Pipe(FollowingPipe):
         rows = parts.copier.log.rows
         try:
             with parts.streaming.reporter.beating():
-                parts.copier.run(session, self._settings.slots)
+                parts.copier.run(session, slots_of(session))
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
         parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)
@@ -155,17 +159,32 @@ class Pipe(FollowingPipe):
         source = MySQLSource(
             self._address,
             BinlogPosition.from_json(opened.state.start),
-            parts.streaming.directory.relay,
+            self._relay(parts.streaming.directory, opened.state),
             self._settings.relay_bytes,
-            replace(self._settings.limits, parallelism=self._settings.slots),
+            replace(self._settings.limits, parallelism=slots_of(session)),
             server.mariadb,
             server.identity,
+            self._reach(session),
         )
         try:
             parts.streaming.run(session, source, ended, meanwhile)
         finally:
             self._stop.set()
             parts.resyncs.wait()
+
+    def _relay(self, directory: StateDirectory, state: PipeState) -> Path:
+        """Where the log is mirrored. What a run that was killed left there is gone."""
+        if not self._settings.relay:
+            return directory.relay
+        relay = Path(self._settings.relay).resolve() / f"headrace-{state.id}"
+        shutil.rmtree(relay, ignore_errors=True)
+        return relay
+
+    def _reach(self, session: Any) -> Reach:
+        """Where tasks find that mirror."""
+        if runs_here(session):
+            return Reach.HERE
+        return Reach.HIDDEN if OwnSettings.parse(self._settings.spark).fetch else Reach.SOUGHT
 
 
 class _Parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -79,11 +78,3 @@ class PipeSettings:
         columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
         salts = read_salts(self.transforms).fingerprints()
         return {"zero_dates": self.zero_dates.value, "columns": columns, "settings": self.choices, **({SALTS: salts} if salts else {})}
-
-    @property
-    def slots(self) -> int:
-        """How many tasks run at once; on a cluster, a guess that Spark corrects."""
-        inside = self.master.partition("[")[2].rstrip("]").split(",")[0]
-        if inside == "*":
-            return os.cpu_count() or 2
-        return int(inside) if inside.isdigit() else 8

@@ -173,13 +173,14 @@ class _Verification:
         options = self._options
         if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
             return ThreadLookers(self._sides, tables, options.slots)
+        from headrace.spark.executors import slots_of
         from headrace.spark.session import start_session
 
         self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-verify-")))
         session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
         stack.callback(session.stop)
-        return SparkLookers(session, self._sides, tables, options.slots)
+        return SparkLookers(session, self._sides, tables, slots_of(session))
 
     def _first_pass(self, lookers: Lookers, tables: Sequence[ComparedTable], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
         """Both digests of every region, or what reading it found."""

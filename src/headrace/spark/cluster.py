@@ -110,7 +110,7 @@ def route_to(master: str) -> str:
         host, port = parts.hostname or "", parts.port or 7077
     except ValueError:
         return ""
-    if not host or master in ("yarn",):
+    if not host or master == "yarn":
         return ""
     # Nothing is sent: a datagram socket that is connected knows its own address.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -67,7 +67,7 @@ def adopt_kernels(package: Path) -> None:
 
     for shipped in package.rglob(_SHIPPED_KERNELS):
         # Any file beside the kernels' sources will do: only its folder counts.
-        name = _CacheLocator.get_suitable_cache_subpath(str(shipped.parents[2] / "kernels.py"))
+        name = _CacheLocator.get_suitable_cache_subpath(str(shipped.parents[2] / "kernels.py"))  # type: ignore[no-untyped-call]
         try:
             shipped.rename(shipped.with_name(name))
         except OSError as error:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -30,7 +30,18 @@ from headrace.spark.cluster import is_local
 
 log = logging.getLogger("headrace")
 
-NEEDED: Final = ("numpy", "numba", "llvmlite", "pyarrow", "pandas", "clickhouse_connect", "pymysql", "confluent_kafka", "orjson", "cassandra")
+NEEDED: Final = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "pyarrow",
+    "pandas",
+    "clickhouse_connect",
+    "pymysql",
+    "confluent_kafka",
+    "orjson",
+    "cassandra",
+)
 _SETTLED_S: Final = 1.0
 _STILL_COMING_S: Final = 20.0
 _TELL_EVERY_S: Final = 15.0
@@ -98,7 +109,9 @@ def check_executors(session: SparkSession) -> list[Executor]:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "found string").collect()
     except (PySparkException, Py4JError) as error:
         fault = executor_fault(str(error), str(session.sparkContext.master))
-        raise fault or TransientError(f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)) from error
+        raise fault or TransientError(
+            f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)
+        ) from error
     found = {Executor(**{**raw, "missing": tuple(raw["missing"])}) for raw in (json.loads(row[0]) for row in rows)}
     for one in found:
         if one.missing:
@@ -149,12 +162,14 @@ def executor_fault(text: str, master: str) -> DefiniteError | None:
         return DefiniteError(f"there is no {program[1]} on the executor's machine", place=place, hint=hint)
     if versions:
         hint = f"executors need Python {platform.python_version_tuple()[0]}.{platform.python_version_tuple()[1]}, as here: "
-        return DefiniteError(f"the executors' Python has another version: {versions.group()}", place=place, hint=f"{hint}--conf spark.pyspark.python=PATH")
+        return DefiniteError(
+            f"the executors' Python has another version: {versions.group()}", place=place, hint=f"{hint}--conf spark.pyspark.python=PATH"
+        )
     if module:
         return DefiniteError(f"the executors' Python has no module {module[1]}", place=place, hint=SHIP_HINT)
     return None
 
 
-def fetches_log(session: SparkSession) -> bool:
-    """Whether tasks may run where the mirror of the log is not."""
-    return not is_local(str(session.sparkContext.master))
+def runs_here(session: SparkSession) -> bool:
+    """Whether all tasks run on this machine, in Spark's own Java process."""
+    return is_local(str(session.sparkContext.master))

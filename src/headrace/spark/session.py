@@ -195,7 +195,7 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": java.strip(),
-        "spark.sql.warehouse.dir": (scratch / "warehouse").resolve().as_uri(),
+        "spark.sql.warehouse.dir": f"file://{(scratch / 'warehouse').resolve()}",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "headrace.spark.daemon",
         # Measured: 46 ms of waiting per batch over TCP, 5 over Unix sockets.

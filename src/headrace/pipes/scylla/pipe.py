@@ -47,6 +47,7 @@ from headrace.sources.scylla.reader import KnownLog, LogReader
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.spark.checkpoint import committed_offset, offset_of
+from headrace.spark.executors import slots_of
 from headrace.spark.stream import AddressStream, Over, WorkersLate
 from headrace.spark.tasks import Report, Task
 
@@ -251,13 +252,14 @@ class ScyllaPipe(RunnablePipe):
         if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
-                    batches.copier.run(spark, self._settings.slots, lambda: batches.definitions.follow(again=True))
+                    batches.copier.run(spark, slots_of(spark), lambda: batches.definitions.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
     def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         batches.definitions.outdated = False
-        source = ScyllaSource(self._address, batches.notes.starts, self._choices, self._settings.slots, directory.path / "pace.json")
+        slots = slots_of(spark)
+        source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
         stream = AddressStream(spark, source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
@@ -266,7 +268,7 @@ class ScyllaPipe(RunnablePipe):
                     if self._copies_first(batches):
                         break
                     # One task at least is left to the log.
-                    batches.copier.poll(spark, max(self._settings.slots - 1, 1))
+                    batches.copier.poll(spark, max(slots - 1, 1))
                     self._view.waiting(waits().current())
         finally:
             stream.stop()

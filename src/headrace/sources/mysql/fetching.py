@@ -1,9 +1,10 @@
 """A piece of log for a task that may run on another machine than the one that mirrors the log.
 
-The planner proves each piece: it notes the CRC-32 of its bytes and the server that wrote them. A task takes the mirror's file if it finds it
-(its path is that of no other mirror) and its bytes are the proven ones; else it asks the server itself for exactly these bytes. Invariant:
-what is decoded is what was planned, byte for byte, or the task fails with a passing error. So versions and blocks are the same wherever, and
-however often, a piece is read; a failover, a log that was begun anew or a shared directory that lags behind cannot change them.
+The planner proves each piece: it notes the CRC-32 of its bytes and the server that wrote them. A task takes the mirror's file if it finds
+it (its path is that of no other mirror) and its bytes are the proven ones; else it asks the server itself for exactly these bytes.
+Invariant: what is decoded is what was planned, byte for byte, or the task fails with a passing error. So versions and blocks are the same
+wherever, and however often, a piece is read; a failover, a log that was begun anew or a shared directory that lags behind cannot change
+them.
 
 What is fetched lies in a file without a name, at the offsets it has in the log: nothing is left behind whatever ends the task.
 """
@@ -65,9 +66,7 @@ def at_hand(segment: Segment, address: MySQLAddress | None) -> Iterator[Segment]
             return files.enter_context(_fetched(address, segment.server, file, start, end, proof))
 
         path = place(segment.path, segment.file, segment.start, segment.end, segment.proof)
-        inserts = tuple(
-            replace(one, path=place(one.path, Path(one.path).name, one.start, one.end, one.proof)) for one in segment.inserts
-        )
+        inserts = tuple(replace(one, path=place(one.path, Path(one.path).name, one.start, one.end, one.proof)) for one in segment.inserts)
         yield replace(segment, path=path, inserts=inserts)
 
 
