@@ -36,8 +36,7 @@ from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.origin import MySQLSource, Reach
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_server, check_tables
-from headrace.spark.cluster import OwnSettings
-from headrace.spark.executors import runs_here, slots_of
+from headrace.spark.executors import fetches, runs_here, slots_of
 from headrace.spark.stream import ChangeStream
 
 _START_PATIENCE_S = 30.0
@@ -184,7 +183,7 @@ class Pipe(FollowingPipe):
         """Where tasks find that mirror."""
         if runs_here(session):
             return Reach.HERE
-        return Reach.HIDDEN if OwnSettings.parse(self._settings.spark).fetch else Reach.SOUGHT
+        return Reach.HIDDEN if fetches(session) else Reach.SOUGHT
 
 
 class _Parts:

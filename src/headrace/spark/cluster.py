@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 
 from headrace.errors import DefiniteError
 
 OWN: Final = "spark.headrace."
 """How our own settings among Spark's begin."""
-FETCH_LOG: Final = f"{OWN}fetch"
+_FETCH: Final = f"{OWN}fetch"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set in the environment by spark-submit, which has started the JVM."""
 _ATTEMPTS: Final = 4
@@ -67,7 +67,7 @@ class OwnSettings:
         if ship not in list(Ship):
             raise DefiniteError(f"{OWN}ship cannot be {ship!r}", hint=f"choose one of {', '.join(Ship)}")
         if fetch not in ("auto", "always"):
-            raise DefiniteError(f"{FETCH_LOG} cannot be {fetch!r}", hint="choose auto or always")
+            raise DefiniteError(f"{_FETCH} cannot be {fetch!r}", hint="choose auto or always")
         if not within.removesuffix("s").isdigit():
             raise DefiniteError(f"{OWN}executors.within cannot be {within!r}", hint="give a number of seconds")
         return cls(Ship(ship), fetch == "always", float(within.removesuffix("s")))
@@ -78,12 +78,17 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def chosen_master(master: str) -> str:
+def submitted() -> dict[str, str]:
+    """What spark-submit was told, if we were started by it."""
+    if SUBMITTED not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+
+
+def chosen_master(master: str, given: Mapping[str, str]) -> str:
     """The master that counts: under spark-submit its own, unless another was asked for."""
-    if master == _DEFAULT_MASTER and SUBMITTED in os.environ:
-        java = _java()
-        return str(java.java.lang.System.getProperty("spark.master") or master)
-    return master
+    return given.get("spark.master", master) if master == _DEFAULT_MASTER else master
 
 
 def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -145,10 +150,3 @@ def _shadow(name: str, scratch: Path) -> None:
     link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     link.chmod(0o700)
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
-
-
-def _java() -> Any:
-    SparkContext._ensure_initialized()
-    java = SparkContext._jvm
-    assert java is not None
-    return java

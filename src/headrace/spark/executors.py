@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import WAITING, pause, waits
-from headrace.spark.cluster import is_local
+from headrace.spark.cluster import OwnSettings, is_local
 
 log = logging.getLogger("headrace")
 
@@ -173,3 +173,8 @@ def executor_fault(text: str, master: str) -> DefiniteError | None:
 def runs_here(session: SparkSession) -> bool:
     """Whether all tasks run on this machine, in Spark's own Java process."""
     return is_local(str(session.sparkContext.master))
+
+
+def fetches(session: SparkSession) -> bool:
+    """Whether tasks shall not look for a mirror of the log."""
+    return OwnSettings.parse(dict(session.sparkContext.getConf().getAll())).fetch

@@ -61,13 +61,24 @@ def forwarded_errors(show_all: bool) -> Iterator[None]:
 def _forward(reading: int, show_all: bool) -> None:
     with os.fdopen(reading, "r", errors="replace") as lines:
         for line in lines:
-            if line.startswith(_MARK):
-                level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
-                with own_waits(waits_of(unquote(pipe.removesuffix("/")))):
-                    if message.startswith(WAITING):
-                        waits().note(message.removeprefix(WAITING))
-                    elif message.startswith(GOING_ON):
-                        waits().over()
-                    log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
-            elif show_all:
+            if not take_line(line) and show_all:
                 sys.stderr.write(line)
+
+
+def take_line(line: str) -> bool:
+    """Put a line that a process of Spark's wrote into our log, if it is marked."""
+    if not line.startswith(_MARK):
+        return False
+    level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
+    with own_waits(waits_of(unquote(pipe.removesuffix("/")))):
+        if message.startswith(WAITING):
+            waits().note(message.removeprefix(WAITING))
+        elif message.startswith(GOING_ON):
+            waits().over()
+        log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
+    return True
+
+
+def marked_line(record: logging.LogRecord) -> str:
+    """A record as it is written in a process of Spark's."""
+    return next((handler.format(record) for handler in log.handlers if isinstance(handler, _Marked)), "")

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.spark.archive import java_options
-from headrace.spark.cluster import OWN, OwnSettings, chosen_master, cluster_settings, executors_python, is_local
+from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, submitted
 from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.executors import await_executors, check_executors, slots_of
 from headrace.spark.forking import python_script
@@ -63,9 +63,9 @@ def start_session(
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
-    asked = dict(more or {})
+    asked = {**submitted(), **(more or {})}
     own = OwnSettings.parse(asked)
-    chosen = chosen_master(master)
+    chosen = chosen_master(master, asked)
     settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
     is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -92,11 +92,10 @@ def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str]
     # Workers here and the source's process import our package from where we did.
     _prepend_path(str(Path(__file__).resolve().parents[2]))
     os.environ.update(workers)
-    others = {name: value for name, value in asked.items() if not name.startswith(OWN)}
     if is_local(master):
         os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = _python(scratch)
-        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **others}
+        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **asked}
     # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
     _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
     os.environ["PYSPARK_PYTHON"] = executors_python(master, asked, scratch)
@@ -106,7 +105,7 @@ def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str]
     sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
     found = {f"spark.executorEnv.{name}": value for name, value in sent.items() if value}
     archives = ",".join(filter(None, [*shipment.archives, asked.get("spark.archives", "")]))
-    return {**cluster_settings(master, asked), **found, **others, **({"spark.archives": archives} if archives else {})}
+    return {**cluster_settings(master, asked), **found, **asked, **({"spark.archives": archives} if archives else {})}
 
 
 def _prepend_path(*folders: str) -> None:
@@ -117,7 +116,7 @@ def _prepend_path(*folders: str) -> None:
 
 def _started(master: str, settings: Mapping[str, str]) -> SparkSession:
     """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
-    options = {"spark.app.name": "headrace", "spark.master": master, **settings}
+    options = {"spark.app.name": "headrace", **settings, "spark.master": master}
     first = SparkConf(loadDefaults=False)
     for name, value in options.items():
         if not _SECRET.search(name):

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import in_context, waits
 from headrace.sources.base import Source, Work
+from headrace.spark.afar import placed, reports_of
 from headrace.spark.checkpoint import is_committed
 from headrace.spark.faults import decode
 from headrace.spark.logs import mark_log
@@ -101,7 +102,8 @@ class BatchStream:
         try:
             self._query: StreamingQuery = (
                 frame.writeStream.foreachBatch(in_context(self._batch))
-                .option("checkpointLocation", str(checkpoint))
+                # On a cluster, a path alone may mean a file system that all share.
+                .option("checkpointLocation", f"file://{checkpoint.resolve()}")
                 .trigger(processingTime="0 seconds")
                 .start()
             )
@@ -275,10 +277,11 @@ def enter_pool(context: SparkContext) -> None:
 def run_task(frame: DataFrame, task: Job) -> list[Report]:
     """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
-        rows = frame.mapInArrow(_OfPipe(task, waits().pipe), REPORT_SCHEMA).collect()
+        job = placed(frame.sparkSession, _OfPipe(task, waits().pipe))
+        rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
     except (PySparkException, *GONE_ERRORS) as error:
         raise spark_failure(error) from error
-    return [Report(*row) for row in rows]
+    return reports_of(rows)
 
 
 def is_java_gone(error: BaseException) -> bool:

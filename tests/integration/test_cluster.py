@@ -1,0 +1,186 @@
+"""A pipe on a real standalone cluster: tasks in both workers, executors and a worker killed under them, nothing lost and nothing twice.
+
+Executors run what was sent to them, by an interpreter that has no Headrace; in the first run they find the mirror of the log, in the second
+they fetch their part from the source. Spark's own event log is the witness for where tasks ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from testkit.accounts import Account, create_replica_account
+from testkit.pipeline import Pipeline, Run
+from testkit.spark_cluster import SparkCluster, bare_python, command_lines
+from testkit.witness import assert_equal, log_end, sink_client
+from testkit.workload import KEYS, TABLES, Workload
+
+PATIENCE_S = 240.0
+BIG = "big"
+
+
+def events(directory: Path) -> Iterator[dict[str, object]]:
+    """What Spark has noted so far."""
+    for file in directory.rglob("*"):
+        if file.is_file() and not file.name.startswith("."):
+            for line in file.read_text().splitlines():
+                if line.endswith("}"):
+                    yield json.loads(line)
+
+
+def tasks_of(directory: Path) -> Counter[tuple[str, str]]:
+    """How many tasks ended, by executor and how they ended."""
+    found: Counter[tuple[str, str]] = Counter()
+    for event in events(directory):
+        if event["Event"] == "SparkListenerTaskEnd":
+            info, reason = event["Task Info"], event["Task End Reason"]
+            assert isinstance(info, dict)
+            assert isinstance(reason, dict)
+            found[info["Executor ID"], reason["Reason"]] += 1
+    return found
+
+
+def prepare(server: PrivateServer, database: str) -> None:
+    """A table of many chunks, with a JSON column and a table without a key beside it."""
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {BIG} (id INT PRIMARY KEY, v VARCHAR(200), n BIGINT)")
+        cursor.execute(f"INSERT INTO {BIG} VALUES (1, REPEAT('x', 150), 0)")
+        for _ in range(14):
+            cursor.execute(f"INSERT INTO {BIG} SELECT id + (SELECT MAX(id) FROM {BIG}), v, id FROM {BIG}")
+        cursor.execute(f"ANALYZE TABLE {BIG}")
+
+
+def change_all(server: PrivateServer, database: str, times: int) -> None:
+    """Batches large enough to be met under way."""
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        for _ in range(times):
+            cursor.execute(f"UPDATE {BIG} SET n = n + 1")
+
+
+def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, worker: int) -> bool:
+    """Kill an executor while a batch is under way; whether that came about."""
+    run.until(lambda: pipeline.batch_is_open() and cluster.parts[worker].executors, PATIENCE_S, poll_s=0.005)
+    before = pipeline.last_planned_batch()
+    assert cluster.kill_executor(worker)
+    still_open = pipeline.last_committed_batch() < before
+    run.until(lambda: pipeline.last_committed_batch() >= before, PATIENCE_S)
+    return still_open
+
+
+def caught_up(pipeline: Pipeline, end: tuple[int, int]) -> bool:
+    position = pipeline.committed_position()
+    return position is not None and position >= end
+
+
+@pytest.mark.timeout(900)
+def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, tmp_path: Path) -> None:
+    server, database = mysql_server, "clustered"
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+    account = create_replica_account(server, "clustered")
+    workload = Workload(server, database, 7, pause_s=0.05)
+    workload.prepare()
+    prepare(server, database)
+    python = bare_python(tmp_path / "python")
+    log = tmp_path / "events"
+    log.mkdir()
+    cluster = SparkCluster(tmp_path / "spark")
+    with cluster.running(), EmbeddedServer(tmp_path / "sink") as sink:
+        pipeline = piped(cluster, account, database, sink.url, tmp_path, python, log)
+        with workload:
+            with pipeline.running("--chunk-rows", "1500") as run:
+                run.until(lambda: pipeline.chunks_done() >= 2, PATIENCE_S)
+                check_secrets(cluster, account)
+                assert cluster.kill_executor(0)
+                run.until(lambda: pipeline.last_committed_batch() >= 0, PATIENCE_S)
+                assert pipeline.chunks_done() == pipeline.chunks_planned() > 10
+                struck = 0
+                for worker in (0, 1, 0):
+                    change_all(server, database, 3)
+                    struck += strike(run, pipeline, cluster, worker)
+                assert struck >= 1
+                assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
+            with pipeline.running("--conf", "spark.headrace.fetch=always") as run:
+                change_all(server, database, 2)
+                strike(run, pipeline, cluster, 1)
+                # A machine is gone, with all that ran there; later it is back.
+                worker, pids = cluster.parts[0], cluster.parts[0].executors
+                worker.kill()
+                for pid in pids:
+                    end(pid)
+                change_all(server, database, 2)
+                run.until(lambda: caught_up(pipeline, log_end(server)), PATIENCE_S)
+                worker.start()
+                cluster.await_workers(2)
+                change_all(server, database, 2)
+                run.until(lambda: worker.executors, PATIENCE_S)
+                assert workload.stop() is None
+                run.until(lambda: caught_up(pipeline, log_end(server)), PATIENCE_S)
+                assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
+                assert "fetched" not in run.output
+        verified = pipeline.verify("--spark", "always", *cluster_options(cluster, python, log))
+        assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
+        with sink_client(sink.url) as client:
+            assert assert_equal(client, server, database, (*TABLES, BIG), {**KEYS, BIG: "id"}) > 16_000
+    check_tasks(log, account)
+
+
+def cluster_options(cluster: SparkCluster, python: Path, log: Path) -> tuple[str, ...]:
+    settings = {
+        **cluster.settings,
+        "spark.pyspark.python": str(python),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{log}",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    return ("--master", cluster.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair))))
+
+
+def piped(
+    cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, python: Path, log: Path
+) -> Pipeline:
+    target = sink.replace("http://", "clickhouse://")
+    options = (*cluster_options(cluster, python, log), "--flush-bytes", "4M")
+    return Pipeline(account.url(database), target, directory / "state", options)
+
+
+def check_secrets(cluster: SparkCluster, account: Account) -> None:
+    """The source's password is in no executor's environment or command line, and neither secret is on a command line of Spark's."""
+    java = [(pid, line) for pid, line in command_lines() if b"org.apache.spark" in line]
+    assert len(java) >= 5
+    assert not [line for _, line in java if account.password.encode() in line or cluster.secret.encode() in line]
+    for pid in (pid for worker in cluster.parts for pid in worker.executors):
+        assert account.password.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def check_tasks(log: Path, account: Account) -> None:
+    ended = tasks_of(log)
+    executors = {executor for (executor, _), _ in ended.items()}
+    assert len(executors) >= 5, ended
+    assert any(reason == "ExecutorLostFailure" for _, reason in ended), ended
+    # No task failed by itself: none of ours, no speculation.
+    assert {reason for _, reason in ended} <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
+    assert account.password not in "".join(file.read_text() for file in log.rglob("*") if file.is_file())
+    print(dict(ended))
+
+
+def end(pid: int) -> None:
+    """Kill what a machine that is gone would not run any more, and see that its Python goes too."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
