@@ -76,9 +76,10 @@ def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, worker: int) -> 
     return still_open
 
 
-def caught_up(pipeline: Pipeline, end: tuple[int, int]) -> bool:
-    position = pipeline.committed_position()
-    return position is not None and position >= end
+def follow(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
+    """Wait until all that the log holds now is in the sink."""
+    end = log_end(server)
+    run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, PATIENCE_S)
 
 
 @pytest.mark.timeout(900)
@@ -118,13 +119,13 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
                 for pid in pids:
                     end(pid)
                 change_all(server, database, 2)
-                run.until(lambda: caught_up(pipeline, log_end(server)), PATIENCE_S)
+                follow(run, pipeline, server)
                 worker.start()
                 cluster.await_workers(2)
                 change_all(server, database, 2)
                 run.until(lambda: worker.executors, PATIENCE_S)
                 assert workload.stop() is None
-                run.until(lambda: caught_up(pipeline, log_end(server)), PATIENCE_S)
+                follow(run, pipeline, server)
                 assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
                 assert "fetched" not in run.output
         verified = pipeline.verify("--spark", "always", *cluster_options(cluster, python, log))
@@ -146,9 +147,7 @@ def cluster_options(cluster: SparkCluster, python: Path, log: Path) -> tuple[str
     return ("--master", cluster.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair))))
 
 
-def piped(
-    cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, python: Path, log: Path
-) -> Pipeline:
+def piped(cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, python: Path, log: Path) -> Pipeline:
     target = sink.replace("http://", "clickhouse://")
     options = (*cluster_options(cluster, python, log), "--flush-bytes", "4M")
     return Pipeline(account.url(database), target, directory / "state", options)

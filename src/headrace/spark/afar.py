@@ -94,14 +94,25 @@ class _Sender(logging.Handler):
             self._socket.sendall(f"{marked_line(record)}\n".encode())
         except OSError:
             self._failed = True
+            self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        super().close()
 
 
 def _send_log(line: LogLine) -> None:
     """Have this process, an executor's worker, send its log; once for a line."""
     mark_log()
-    if not any(isinstance(handler, _Sender) and handler.line == line for handler in log.handlers):
-        log.handlers[:] = [handler for handler in log.handlers if not isinstance(handler, _Sender)]
-        log.addHandler(_Sender(line))
+    senders = [handler for handler in log.handlers if isinstance(handler, _Sender)]
+    if any(handler.line == line for handler in senders):
+        return
+    for handler in senders:
+        log.removeHandler(handler)
+        handler.close()
+    log.addHandler(_Sender(line))
 
 
 @functools.cache

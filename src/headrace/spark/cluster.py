@@ -10,6 +10,7 @@ its tasks run elsewhere, so no task writes on behind our back for long; what it 
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
@@ -142,11 +143,12 @@ def executors_python(master: str, given: Mapping[str, str], scratch: Path) -> st
 
 
 def _shadow(name: str, scratch: Path) -> None:
-    """On this machine a bare name means our own interpreter."""
+    """On this machine a bare name means our own interpreter, with pyspark imported from where it is installed (see `session._python`)."""
     folder = scratch / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / name
     link.unlink(missing_ok=True)
-    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    path, program = (shlex.quote(word) for word in (os.environ.get("PYTHONPATH", ""), sys.executable))
+    link.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {program} "$@"\n')
     link.chmod(0o700)
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])

@@ -86,10 +86,14 @@ class Task:
             return [Report("statement", "", 0, 0, 0, json.dumps(work))]
         if work["kind"] == "mark":
             return [_done(work)]
-        if work.get("once") and _is_restarted():
-            # What the first attempt wrote counts; the driver takes it away before it tries again.
-            raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
-        writer = self.sink.writer()
+        sink = self.sink
+        if _is_restarted():
+            if work.get("once"):
+                # What the first attempt wrote counts; the driver takes it away before it tries again.
+                raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
+            # Blocks of the first attempt may be there.
+            sink = getattr(sink, "again", lambda: sink)()
+        writer = sink.writer()
         try:
             return self._copy(work, writer)
         finally:

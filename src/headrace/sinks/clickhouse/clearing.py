@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.client import connect, patient
+from headrace.sinks.clickhouse.doubts import check_none_under_way
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
 from headrace.sinks.clickhouse.layouts import LayoutScope
@@ -25,6 +26,9 @@ def holds_rows(scope: LayoutScope, layout: Layout) -> bool:
 
 def clear_table(scope: LayoutScope, layout: Layout, since: int) -> None:
     """Take away what an earlier attempt at a snapshot may have left; its rows have versions from `since` on. Repeatable."""
+    if layout.family in (Family.COLLAPSING, Family.VERSIONED, Family.HISTORY):
+        # The attempt's task may be gone and its last INSERT not.
+        check_none_under_way(scope, layout)
     match layout.family:
         case Family.COLLAPSING | Family.VERSIONED:
             _run(scope, layout, f"TRUNCATE TABLE {_holder(scope, layout)}")

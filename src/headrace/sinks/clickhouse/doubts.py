@@ -79,10 +79,7 @@ class Doubts:
         return self._layout.family is Family.HISTORY or span[0] <= self._highest <= span[1]
 
     def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> Left:
-        inserting = f"SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {quote_text(f'INSERT INTO {self._like}%')}"
-        if len(self._column(inserting)):
-            place = f"table {self._layout.database}.{self._layout.table}"
-            raise TransientError("an earlier INSERT of the same rows is still under way", place=place)
+        check_none_under_way(self._scope, self._layout)
         found = self._column(f"SELECT toUInt64({self._name}) FROM {self._layout.qualified} WHERE {self._within(span)}")
         return Left(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), is_rest=True)
 
@@ -106,10 +103,6 @@ class Doubts:
         return f"{self._name} BETWEEN {span[0]} AND {span[1]}"
 
     @property
-    def _like(self) -> str:
-        return self._layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-    @property
     def _name(self) -> str:
         assert self._version is not None
         return quote_name(self._version.name)
@@ -121,6 +114,16 @@ class Doubts:
                 .read_all()
                 .column(0)
             )
+
+
+def check_none_under_way(scope: LayoutScope, layout: Layout) -> None:
+    """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
+    like = layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    inserting = f"SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {quote_text(f'INSERT INTO {like}%')}"
+    with translated(scope.target, f"looking for INSERTs into {layout.database}.{layout.table}"):
+        found = connect(scope.target).client.query(inserting).result_rows
+    if found:
+        raise TransientError("an earlier INSERT of the same rows is still under way", place=f"table {layout.database}.{layout.table}")
 
 
 def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:

@@ -1,0 +1,171 @@
+"""What Spark is told on a cluster, what executors are sent, and what comes back from them; without a cluster."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from headrace.cli.flags import spark_settings
+from headrace.errors import DefiniteError, TransientError
+from headrace.spark import afar
+from headrace.spark.afar import Afar, reports_of
+from headrace.spark.cluster import OwnSettings, Ship, chosen_master, cluster_settings, executors_python, is_local, route_to
+from headrace.spark.executors import executor_fault
+from headrace.spark.faults import carried
+from headrace.spark.shipping import SHIPPED_KERNELS, _needed, pack
+from headrace.spark.tasks import Report, report_batch
+
+
+def test_where_tasks_run() -> None:
+    assert [is_local(master) for master in ("local", "local[2]", "local[*]", "local[2,4]")] == [True] * 4
+    assert [is_local(master) for master in ("spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,512]")] == [False] * 4
+    assert chosen_master("local[2]", {"spark.master": "spark://h:7077"}) == "spark://h:7077"
+    assert chosen_master("yarn", {"spark.master": "spark://h:7077"}) == "yarn"
+
+
+def test_the_driver_is_where_the_master_sees_it() -> None:
+    assert route_to("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
+    assert route_to("k8s://https://127.0.0.1:6443") == "127.0.0.1"
+    assert route_to("yarn") == ""
+    with pytest.raises(DefiniteError, match="host cannot be found"):
+        route_to("spark://no-such-host.invalid:7077")
+    given = {"spark.driver.host": "10.1.2.3"}
+    assert cluster_settings("spark://127.0.0.1:7077", given)["spark.driver.host"] == "10.1.2.3"
+    assert cluster_settings("yarn", {}).get("spark.driver.host") is None
+    # An executor that is cut off is gone (40 s) before its tasks run elsewhere (120 s), and none runs twice at once.
+    told = cluster_settings("spark://127.0.0.1:7077", {})
+    assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120
+    assert (told["spark.speculation"], told["spark.task.maxFailures"]) == ("false", "4")
+
+
+def test_our_own_settings_are_checked() -> None:
+    assert OwnSettings.parse({"spark.executor.memory": "2g"}) == OwnSettings(Ship.PACKAGE, False, 300.0)
+    given = {"spark.headrace.ship": "env", "spark.headrace.fetch": "always", "spark.headrace.executors.within": "20s"}
+    assert OwnSettings.parse(given) == OwnSettings(Ship.ENV, True, 20.0)
+    for name, value in (("shp", "env"), ("ship", "all"), ("fetch", "never"), ("executors.within", "soon")):
+        with pytest.raises(DefiniteError, match=f"spark.headrace.{name}"):
+            OwnSettings.parse({f"spark.headrace.{name}": value})
+
+
+def test_settings_by_flag() -> None:
+    assert spark_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
+    for wrong in ("executor.memory=2g", "spark.executor.memory"):
+        with pytest.raises(DefiniteError, match="no setting of Spark's"):
+            spark_settings([wrong])
+    with pytest.raises(DefiniteError) as caught:
+        spark_settings(["password=hidden"])
+    assert "hidden" not in str(caught.value)
+
+
+def test_the_executors_python_is_on_this_machine_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert executors_python("yarn", {}, tmp_path) == sys.executable
+    with pytest.raises(DefiniteError, match="is not on this machine") as caught:
+        executors_python("yarn", {"spark.pyspark.python": "/opt/nowhere/python"}, tmp_path)
+    assert "bare name" in caught.value.hint
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert executors_python("yarn", {"spark.pyspark.python": "python-of-theirs"}, tmp_path) == "python-of-theirs"
+    found = subprocess.run(["python-of-theirs", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == sys.prefix
+
+
+def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
+    assert pack(Ship.NONE, tmp_path).archives == ()
+    first, second = pack(Ship.PACKAGE, tmp_path / "a"), pack(Ship.PACKAGE, tmp_path / "b")
+    assert first.folders == second.folders
+    [path] = (tmp_path / "a").iterdir()
+    assert first.archives == (f"{path}#{first.python_path}",)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "there")
+    assert "headrace/spark/tasks.py" in names
+    assert any(f"/{SHIPPED_KERNELS}/" in name and name.endswith(".nbc") for name in names), "compiled kernels"
+    # Another interpreter runs the bytecode as it is, and looks at nothing of ours.
+    code = "import headrace.errors as e; print(e.__file__, e.__cached__)"
+    ran = subprocess.run(
+        [sys.executable, "-S", "-B", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path / "there", env={}
+    )
+    assert all(word.startswith(str(tmp_path / "there")) for word in ran.stdout.split())
+
+
+def test_what_tasks_need_is_found() -> None:
+    needed = _needed("headrace")
+    assert {"numba", "numpy", "pyarrow", "pandas", "clickhouse-connect", "pymysql", "authlib", "scylla-driver"} <= needed
+    assert not {"chdb", "pyspark", "pytest", "ruff"} & needed
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            '(TID 3) (10.0.0.7 executor 1): java.io.IOException: Cannot run program "/opt/python": error=2',
+            "no /opt/python",
+            "spark.pyspark.python",
+        ),
+        (
+            "(TID 3) (10.0.0.7 executor 1): [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
+            "another version",
+            "Python 3.",
+        ),
+        ("(TID 3) (10.0.0.7 executor 1): ModuleNotFoundError: No module named 'numba'", "no module numba", "ship=env"),
+    ],
+)
+def test_what_is_wrong_with_an_executor_is_said(text: str, message: str, hint: str) -> None:
+    fault = executor_fault(text, "spark://h:7077")
+    assert fault is not None
+    assert message in fault.message
+    assert fault.place == "executor on 10.0.0.7"
+    assert hint in fault.hint
+
+
+class Job:
+    """Ends as it is told."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        del batches
+        with carried():
+            logging.getLogger("headrace").warning("a task says something")
+            if self.error is not None:
+                raise self.error
+        yield report_batch([Report("done", "", 0, 0, 0, "")])
+
+
+def rows_of(*jobs: Afar) -> list[Row]:
+    return [Row(*line.values()) for job in jobs for batch in job([]) for line in batch.to_pylist()]
+
+
+def test_errors_come_back_as_reports_and_log_lines_while_it_runs(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(afar, "take_line", heard.append)
+    line = afar._listening("127.0.0.1")
+    well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
+    assert [report.kind for report in reports_of(rows_of(Afar(well, line)))] == ["done"]
+    with pytest.raises(TransientError, match="away"):
+        reports_of(rows_of(Afar(well, line), Afar(passing, line)))
+    with pytest.raises(DefiniteError, match="wrong") as caught:
+        reports_of(rows_of(Afar(passing, line), Afar(lasting, line), Afar(well, line)))
+    assert (caught.value.place, caught.value.hint) == ("here", "that")
+    deadline = time.monotonic() + 10
+    while len(heard) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert heard == ["headrace-log WARNING / a task says something\n"] * 6
+    # Who does not know the key is not heard.
+    rows_of(Afar(well, afar.LogLine(line.host, line.port, "guessed")))
+    time.sleep(0.2)
+    assert len(heard) == 6
+    # A driver that cannot be reached is no reason to fail.
+    assert len(rows_of(Afar(well, afar.LogLine("127.0.0.1", 1, "")))) == 1
+    for handler in logging.getLogger("headrace").handlers:
+        handler.close()
