@@ -146,7 +146,7 @@ def rows_of(*jobs: Afar) -> list[Row]:
     return [Row(*line.values()) for job in jobs for batch in job([]) for line in batch.to_pylist()]
 
 
-def test_errors_come_back_as_reports_and_log_lines_while_it_runs(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr(afar, "take_line", heard.append)
     line = afar._listening("127.0.0.1")

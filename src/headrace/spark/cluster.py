@@ -10,7 +10,6 @@ its tasks run elsewhere, so no task writes on behind our back for long; what it 
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 from pyspark import SparkConf, SparkContext
 
 from headrace.errors import DefiniteError
+from headrace.spark.forking import python_script
 
 OWN: Final = "spark.headrace."
 """How our own settings among Spark's begin."""
@@ -148,7 +148,6 @@ def _shadow(name: str, scratch: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / name
     link.unlink(missing_ok=True)
-    path, program = (shlex.quote(word) for word in (os.environ.get("PYTHONPATH", ""), sys.executable))
-    link.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {program} "$@"\n')
+    link.write_text(python_script(scratch, os.environ.get("PYTHONPATH", "")))
     link.chmod(0o700)
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
