@@ -41,6 +41,7 @@ NEEDED: Final = (
     "confluent_kafka",
     "orjson",
     "cassandra",
+    "duckdb",
 )
 _SETTLED_S: Final = 1.0
 _STILL_COMING_S: Final = 20.0
