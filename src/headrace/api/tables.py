@@ -129,7 +129,7 @@ class KnownTables:
         followed.check()
         for name in sorted(followed.recapture):
             self._recapture(name, position)
-        return [Statement(name, news, statement.statement, position) for name, news in sorted(_news(followed).items())]
+        return [Statement(name, news, statement.statement, position) for name, news in sorted(news_of(followed).items())]
 
     def _recapture(self, name: TableName, position: BinlogPosition) -> None:
         found = self._rules.capture_now(name)
@@ -139,7 +139,7 @@ class KnownTables:
             log.warning("table %s, which came at %s, is gone already; its changes are left out", name, position)
 
 
-def _news(followed: Followed) -> dict[TableName, News]:
+def news_of(followed: Followed) -> dict[TableName, News]:
     """Each wanted table's gravest news."""
     found = {name: News.DEFINED for change in followed.changes for name in tables_of(change)}
     found |= dict.fromkeys(followed.recapture, News.DEFINED)

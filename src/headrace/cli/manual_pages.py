@@ -201,6 +201,9 @@ PAGES: Final[Mapping[str, Page]] = {
     "tail": Page(
         "What is there is printed, decoded, until interrupted; nothing is written anywhere, and no offset is committed.",
         (
+            ("headrace tail mysql://reader@db1/shop", "what happens to a database's tables from now on, in colours"),
+            ("headrace tail mysql://reader@db1/shop --tables orders --json", "one table, for a program"),
+            ("headrace tail binlog:/backup/logs --once --tables 'shop.*'", "what log files say, without a server"),
             ("headrace tail kafka://k1:9092/shop.orders --from-beginning --limit 10", "the first messages of a topic"),
             ("headrace tail kafka://k1:9092/shop.orders --json", "what comes from now on, for a program"),
             ("headrace tail scylla://s1/app --tables users", "a table's CDC log"),

@@ -89,7 +89,8 @@ def statement_line(entry: LedgerEntry, *, colour: bool) -> str:
     sign = paint("! SCHEMA", _STATEMENT, on=colour)
     table = paint(tame_name(entry.source_table), _BOLD, on=colour)
     text = tame_name(" ".join(entry.statement.split()))
-    return f"{sign} {table} {entry.kind} ({entry.outcome}): {text}{paint(f' @{entry.position}', _DIM, on=colour)}\n"
+    outcome = f" ({entry.outcome})" if entry.outcome else ""
+    return f"{sign} {table} {entry.kind}{outcome}: {text}{paint(f' @{entry.position}', _DIM, on=colour)}\n"
 
 
 def paint(text: str, colour: str, *, on: bool) -> str:

@@ -79,3 +79,11 @@ def committed(block: ChangeBlock, at: Any, between: str) -> Any:
     """When changes were committed, in UTC, to the microsecond; `between` the day and the time."""
     spelled = spell_instants(block.commit_ts.take(at), 6)
     return spelled if between == " " else pc.replace_substring(spelled, " ", between)
+
+
+def as_bytes(lines: Any) -> memoryview:
+    """Lines one after the other."""
+    if not len(lines):
+        return memoryview(b"")
+    offsets = np.frombuffer(lines.buffers()[1], dtype=np.int32, count=len(lines) + 1 + lines.offset)
+    return memoryview(lines.buffers()[2])[offsets[lines.offset] : offsets[-1]]
