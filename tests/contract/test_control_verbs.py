@@ -75,19 +75,19 @@ def test_status(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_steering(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "shop: paused" in said(capsys, "pause", "shop", "orders")
+    assert "shop: pauses" in said(capsys, "pause", "shop", "orders")
     assert {pipe.stage for pipe in control.status().pipes if pipe.group in ("shop", "orders")} == {PipeStage.PAUSED}
     assert "shop: goes on" in said(capsys, "resume", "shop", "--file", "headrace.toml")
-    assert "shop: stopped" in said(capsys, "stop", "shop", "--state", "kept/here")
+    assert "shop: stops" in said(capsys, "stop", "shop", "--state", "kept/here")
     # One that cannot leaves the others to their orders; all that went wrong is told.
     text = said(capsys, "pause", "old", "crm", "events", code=2)
-    assert "crm: paused" in text
+    assert "crm: pauses" in text
     assert "old is disabled" in text
     assert "events is failed" in text
     assert "there is no pipe 'nobody'" in said(capsys, "pause", "nobody", "crm", code=2)
     assert "say which" in said(capsys, "pause", code=2)
     assert "do not go together" in said(capsys, "pause", "--all", "crm", code=2)
-    assert "orders: stopped" in said(capsys, "stop", "--all")
+    assert "orders: stops" in said(capsys, "stop", "--all")
     assert ("stop", "old") not in control.asked
     assert ("resync", "shop", ("shop.orders", "shop.x")) not in control.asked
     assert "status --tables" in said(capsys, "resync", "--pipe", "shop", "shop.orders", "shop.x")
@@ -135,7 +135,7 @@ def test_finding_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch.setenv("HEADRACE_TOKEN", "wrong")
     assert "not the process's token" in said(capsys, "pause", "shop", "--url", contact.url, code=2)
     monkeypatch.setenv("HEADRACE_TOKEN", contact.token)
-    assert "shop: paused" in said(capsys, "pause", "shop", "--url", f"{contact.url}/")
+    assert "shop: pauses" in said(capsys, "pause", "shop", "--url", f"{contact.url}/")
     # By its file, wherever one stands; relative names are seen from the file.
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

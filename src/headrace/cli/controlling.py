@@ -151,7 +151,7 @@ def _check_known(known: Sequence[str], asked: Sequence[str]) -> None:
 
 def pause(arguments: argparse.Namespace) -> int:
     """Pause pipes."""
-    return _each(arguments, lambda control, name: control.pause(name), "paused; `headrace resume` lets it go on")
+    return _each(arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on")
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -161,7 +161,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 def stop(arguments: argparse.Namespace) -> int:
     """Stop pipes."""
-    return _each(arguments, lambda control, name: control.stop(name), "stopped, until `headrace resume` or the next start")
+    return _each(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
 
 
 def _each(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
