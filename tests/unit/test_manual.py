@@ -88,6 +88,23 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         assert command.parser.format_help()
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stauts", "'stauts' is not known here; did you mean status?"),
+        ("config chek", "'chek' is not known here; did you mean check?"),
+        ("completion tcsh", "'tcsh' is not known here (choose from bash, zsh, fish)"),
+        ("status --wacth", "unrecognized arguments: --wacth; did you mean --watch?"),
+        ("xyzzy", "'xyzzy' is not known here ("),
+    ],
+)
+def test_what_was_meant_is_told(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(line.split())
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_man_page(known: Sequence[Command], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "--man"]) == 0
     page = capsys.readouterr().out

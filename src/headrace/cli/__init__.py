@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from headrace import __version__
 from headrace.cli import configuring, controlling, demonstrating, helping, replicating, running, scylla, sinks, tables, tailing, verifying
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
-from headrace.cli.manual import INTRODUCTION, describe
+from headrace.cli.manual import INTRODUCTION, Parser, describe
 from headrace.cli.passwords import hide_passwords
 from headrace.errors import HeadraceError
 from headrace.service.log_forms import JsonLines, TextLines, masked
@@ -24,13 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         hide_passwords()
     arguments = build_parser().parse_args(argv)
-    as_json = arguments.log_format == "json"
-    _set_up_log(arguments.verbose, JsonLines() if as_json else TextLines("%(asctime)s %(levelname)s %(message)s"))
+    text = TextLines("%(asctime)s %(levelname)s %(message)s")
+    _set_up_log(arguments.verbose, JsonLines() if arguments.log_format == "json" else text)
     try:
         return int(arguments.run(arguments))
     except HeadraceError as error:
-        if as_json:
-            logging.getLogger("headrace").error("%s", error)
+        # The file may have chosen what the command line did not.
+        log = logging.getLogger("headrace")
+        if any(isinstance(handler.formatter, JsonLines) for handler in log.handlers):
+            log.error("%s", error)
         else:
             print(f"headrace: {masked(str(error))}", file=sys.stderr)
         return FAILED
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(prog="headrace", description=INTRODUCTION)
+    parser = Parser(prog="headrace", description=INTRODUCTION)
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
     parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")

@@ -6,10 +6,12 @@ Invariant: every command has a page here, and every example parses; a test holds
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NoReturn
 
 from headrace.cli.manual_pages import CODES, GROUPS, PAGES, VARIABLES, Page
 
@@ -35,6 +37,26 @@ class Manual(argparse.RawDescriptionHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Paragraphs are filled; lines that begin with spaces stay as they are."""
         return "\n".join(indent + line for block in text.split("\n") for line in _filled(block, width - len(indent)))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was meant, if that can be told."""
+
+    def error(self, message: str) -> NoReturn:
+        chosen = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        unknown = re.fullmatch(r"unrecognized arguments: (--[\w-]+).*", message)
+        if chosen is not None:
+            meant = _nearest(chosen[1], re.findall("'(.*?)'", chosen[2]))
+            message = message.replace(chosen[0], f"{chosen[1]!r} is not known here{meant}")
+        elif unknown is not None:
+            spellings = {spelling for _, command, _ in commands(self) for spelling in command._option_string_actions}
+            message = f"{message}{_nearest(unknown[1], sorted(spellings))}"
+        super().error(message)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}?" if found else f" (choose from {', '.join(known)})" if len(known) < 30 else ""
 
 
 def _filled(line: str, width: int) -> list[str]:

@@ -206,6 +206,7 @@ PAGES: Final[Mapping[str, Page]] = {
             ("headrace tail binlog:/backup/logs --once --tables 'shop.*'", "what log files say, without a server"),
             ("headrace tail kafka://k1:9092/shop.orders --from-beginning --limit 10", "the first messages of a topic"),
             ("headrace tail kafka://k1:9092/shop.orders --json", "what comes from now on, for a program"),
+            ("headrace tail mysql://repl@db1/shop --tables 'order*'", "a server's changes, as they are committed"),
             ("headrace tail scylla://s1/app --tables users", "a table's CDC log"),
         ),
         variables=("HEADRACE_SOURCE_PASSWORD", "HEADRACE_KAFKA_PASSWORD", "HEADRACE_REGISTRY_PASSWORD"),

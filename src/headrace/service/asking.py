@@ -7,6 +7,8 @@ servers), and ends what takes too long; nothing is left to a look at the text.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
@@ -37,10 +39,22 @@ def ask(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
     with open_sink(sink) as named:
         target = named.sink.target
         connection = connect(target)
-        with translated(target, "running a query"):
+        with _only_reading(), translated(target, "running a query"):
             raw = connection.client.raw_query(
                 sql, settings=connection.known(_SETTINGS), transport_settings={"X-ClickHouse-Format": _FORMAT}
             )
     rows = [json.loads(line) for line in raw.decode(errors="replace").split("\n") if line]
     # The server ends after the block that is too much, and that may be a large one.
     return (rows[0], rows[1 : MOST_ROWS + 1]) if rows else ([], [])
+
+
+@contextmanager
+def _only_reading() -> Iterator[None]:
+    """What ClickHouse says of a query that would write is meant for accounts; here it is the place."""
+    try:
+        yield
+    except DefiniteError as error:
+        if "(READONLY)" not in error.message:
+            raise
+        hint = "write with a client of your own, such as `headrace sql`"
+        raise DefiniteError("only queries that read are allowed here", place=error.place, hint=hint) from error
