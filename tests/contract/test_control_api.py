@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -325,6 +326,18 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
     _until(lambda: _streams(served) == 200)
     for listener in listeners:
         listener.close()
+
+
+def test_a_status_that_is_long_in_coming_holds_up_no_probe(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, go_on = served.control.status, threading.Event()
+    monkeypatch.setattr(served.control, "status", lambda: go_on.wait(60) and known())
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as listener:
+        listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+        assert b" 200 " in listener.recv(100)
+        assert served.ask("GET", "/health").status == 200
+        assert _streams(served) == 200
+        go_on.set()
+        assert served.ask("GET", "/api/status").status == 200
 
 
 def _streams(served: Served) -> int:

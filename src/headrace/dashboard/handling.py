@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             return Answer(HTTPStatus.OK, metrics.render(control.status()).encode(), metrics.CONTENT_TYPE)
         if path == "/health":
-            return health.health(control.status())
+            return health.health()
         if path == "/ready":
             return health.ready(control.status())
         asset = self.site.assets().get(path)

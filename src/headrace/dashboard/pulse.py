@@ -24,14 +24,16 @@ class Pulse:
     """Makes events for as long as somebody listens; safe for threads. A slow listener misses some, and holds up nobody."""
 
     def __init__(self, control: Control) -> None:
-        self._control, self._lock = control, threading.Lock()
+        self._control = control
+        # Two: whoever comes or leaves does not wait for a status that is long in coming.
+        self._counting, self._making = threading.Lock(), threading.Lock()
         self._ended = threading.Event()
         self._listeners = 0
         self._event, self._made = b"", -PERIOD_S
 
     @contextmanager
     def listening(self) -> Iterator[Iterator[bytes]]:
-        with self._lock:
+        with self._counting:
             if self._listeners >= MOST_LISTENERS:
                 remedy = "close pages that nobody looks at"
                 raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", remedy=remedy, headers={"Retry-After": "10"})
@@ -39,7 +41,7 @@ class Pulse:
         try:
             yield self._events()
         finally:
-            with self._lock:
+            with self._counting:
                 self._listeners -= 1
 
     def end(self) -> None:
@@ -54,7 +56,7 @@ class Pulse:
         yield END
 
     def _current(self) -> bytes:
-        with self._lock:
+        with self._making:
             # Half a period old is new enough: listeners beat together without a thread that beats for nobody.
             if time.monotonic() - self._made >= PERIOD_S / 2:
                 self._event = b"event: status\ndata: " + orjson.dumps(self._control.status()) + b"\n\n"
