@@ -16,11 +16,12 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.endpoints import open_any_sink, open_sink, same_sink
-from headrace.pipes.settings_file import Chosen, parse_settings
+from headrace.pipes.settings_file import Chosen, parse_set, parse_settings
 from headrace.sinks.base import Written
 from headrace.sinks.producer import Producer
 from headrace.sinks.producing import is_producer, open_producer, parse_producer
 
+PAGE = Path(__file__).parents[2] / "docs" / "producers.md"
 MODULE = """
 import headrace
 from headrace.errors import TransientError
@@ -167,6 +168,22 @@ def test_settings_of_a_producer_are_free_but_for_secrets() -> None:
     assert failure.value.place == "f, line 2, producer.api_token"
     with pytest.raises(DefiniteError, match="cannot be"):
         parse_settings("[producer]\nwhen = 2026-11-15\n", "f")
+
+
+def test_a_setting_by_flag() -> None:
+    assert parse_set("producer.times=3").producer == {"times": 3}
+    assert parse_set("producer.path=lake").producer == {"path": "lake"}
+
+
+def test_the_document_s_class(folder: Path) -> None:
+    [code] = [one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "class Counter" in one]
+    (folder / "own_sinks.py").write_text(code)
+    with open_producer("class:own_sinks:Counter?path=counts.txt", {}) as (sink, _):
+        sink.prepare([TABLE])
+        writer = sink.writer()
+        writer.write(BLOCK)
+        writer.close()
+    assert (folder / "counts.txt").read_text() == "shop.orders 1\n"
 
 
 def test_settings_of_other_sinks_are_refused(folder: Path) -> None:

@@ -114,6 +114,8 @@ def test_what_a_line_says() -> None:
     assert list(made[0]) == [
         "op", "database", "table", "key", "before", "after", "position", "transaction", "committed", "version",
     ]  # fmt: skip
+    page = (Path(__file__).parents[2] / "docs" / "producers.md").read_text()
+    assert list(json.loads(page.partition("```json\n")[2].partition("\n```")[0])) == list(made[0])
     assert (made[0]["database"], made[0]["table"], made[0]["position"]) == ("shop", "orders", f"binlog.000003:{EVENT}")
     assert (made[0]["transaction"], made[0]["committed"]) == ("0-1-77", "2023-11-14T22:13:20.123456Z")
     assert [one["version"] - pack_version(1, 3, EVENT) for one in made] == [1, 3, 4, 5]

@@ -16,7 +16,7 @@ from headrace.kernels.compile import ensure_compiled
 from headrace.pipes.endpoints import open_any_sink
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
-from headrace.pipes.schemes import CLICKHOUSE, is_kafka
+from headrace.pipes.schemes import CLICKHOUSE, is_kafka, is_stdout
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
 from headrace.sinks.clickhouse.url import parse_target
@@ -25,6 +25,7 @@ from headrace.sources.mysql.offline import parse_directory
 from headrace.sources.mysql.selection import Selection
 
 OFFLINE = "binlog:"
+LOCALHOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         from headrace.pipes.scylla.sinks import open_log_target
 
         check_chosen(spec.settings, spec.chosen)
-        with open_log_target(spec.sink, spec.chosen, spec.settings.state, spec.settings.master) as target:
+        with open_log_target(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as target:
             yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
         return
-    with open_any_sink(spec.sink, spec.chosen, spec.settings.state, spec.settings.master) as named:
+    with open_any_sink(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as named:
         parts = (named.sink, named.name, spec.settings, view)
         pipe: RunnablePipe
         if is_kafka(spec.source):
@@ -150,6 +151,15 @@ def shown_sink(sink: str) -> str:
     if is_cql(sink):
         return str(parse_cql_url(sink))
     return str(parse_target(sink)) if sink.startswith(CLICKHOUSE) else sink
+
+
+def _host(spec: PipeSpec) -> str:
+    """Where tasks find this process, for sinks to which they hand something over."""
+    if not is_stdout(spec.sink):
+        return LOCALHOST
+    from headrace.spark.cluster import driver_host
+
+    return driver_host(spec.settings.master, spec.settings.spark)
 
 
 def database_of(source: str) -> str:

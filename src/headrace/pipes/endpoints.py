@@ -70,10 +70,10 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
 
 
 @contextmanager
-def open_any_sink(address: str, chosen: Chosen, state: Path, master: str) -> Iterator[NamedSink[Sink]]:
+def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[NamedSink[Sink]]:
     """Any sink, with what was chosen for its kind; what was chosen for another kind is refused.
 
-    `state` is the pipe's directory, `master` says where its tasks run.
+    `state` is the pipe's directory, `host` is where its tasks find this process.
     """
     if is_stdout(address):
         chosen.check_sections((KAFKA_SETTINGS, SINK, PRODUCER), "the sink is the standard output, which has none")
@@ -81,7 +81,7 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, master: str) -> Ite
         from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
 
         choices = parse_stdout(address, terminal=sys.stdout.isatty())
-        with handover(state, master) as lines:
+        with handover(state, host) as lines:
             yield NamedSink(StdoutSink(lines, choices), STDOUT)
         return
     if is_producer(address):

@@ -92,6 +92,14 @@ def chosen_master(master: str, given: Mapping[str, str]) -> str:
     return given.get("spark.master", master) if master == _DEFAULT_MASTER else master
 
 
+def driver_host(master: str, asked: Mapping[str, str]) -> str:
+    """Where tasks find the driver: on this machine, or at the address that a cluster is told."""
+    chosen = {**submitted(), **asked}
+    told = chosen_master(master, chosen)
+    found = "127.0.0.1" if is_local(told) else cluster_settings(told, chosen).get("spark.driver.host", "")
+    return found or socket.gethostbyname(socket.gethostname())
+
+
 def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """What Spark is told on a cluster, besides and instead of what it is told everywhere."""
     host = given.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or route_to(master)

@@ -38,10 +38,10 @@ class LogTarget:
 
 
 @contextmanager
-def open_log_target(address: str, chosen: Chosen, state: Path, master: str) -> Iterator[LogTarget]:
+def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[LogTarget]:
     """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused.
 
-    `state` is the pipe's directory, where progress is told that a sink has no place for; `master` says where its tasks run.
+    `state` is the pipe's directory, where progress is told that a sink has no place for; `host` is where its tasks find this process.
     """
     chosen.check_sections((PRODUCER,), "the log of ScyllaDB goes to no producer of one's own: they take changes of rows")
     if address.startswith(CQL):
@@ -62,7 +62,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path, master: str) -> I
         from headrace.sinks.stdout.sink import StdoutLogSink, handover, parse_stdout
 
         parse_stdout(address, terminal=False)
-        with handover(state, master) as lines:
+        with handover(state, host) as lines:
             yield LogTarget(StdoutLogSink(lines), STDOUT, LocalBooks(state))
         return
     if not address.startswith((*CLICKHOUSE, "chdb:")):

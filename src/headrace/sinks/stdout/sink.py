@@ -25,7 +25,7 @@ from headrace.sinks.following import LedgerEntry
 from headrace.sinks.stdout.lines import LineEncoder, Lines
 from headrace.sinks.stdout.output import STDOUT, may_colour
 from headrace.sinks.stdout.pieces import LineChoices
-from headrace.sinks.stdout.spool import Receiver, Sender, driver_host, print_batch, print_line
+from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
 
 _PLACE: Final = "stdout:"
 _FORMATS: Final = ("auto", "json", "text")
@@ -56,9 +56,9 @@ class Handover:
 
 
 @contextmanager
-def handover(directory: Path, master: str) -> Iterator[Handover]:
+def handover(directory: Path, host: str) -> Iterator[Handover]:
     """A driver's receiver of lines, for the time of a pipe."""
-    receiver = Receiver(STDOUT, directory, driver_host(master))
+    receiver = Receiver(STDOUT, directory, host)
     try:
         yield Handover(receiver.address, receiver.token)
     finally:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hmac
 import logging
 import mmap
-import os
 import secrets
 import socket
 import struct
@@ -229,11 +228,3 @@ def _exactly(stream: Any, size: int) -> bytes:
     if len(found) != size:
         raise EOFError("the connection ended")
     return found
-
-
-def driver_host(master: str) -> str:
-    """Where tasks find the driver: on this machine, or, for a cluster's, at the address by which Spark's own find it."""
-    if master.startswith("local"):
-        return "127.0.0.1"
-    given = os.environ.get("SPARK_LOCAL_IP", "")
-    return given or socket.gethostbyname(socket.gethostname())
