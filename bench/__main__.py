@@ -19,6 +19,7 @@ from bench.machine import describe_machine
 from bench.race import run_contender
 from bench.report import TEXT_WIDTH, Race, Report
 from bench.topics import measure_topics
+from bench.transforming import measure_transforms
 from bench.verifying import measure_verify
 from bench.workload import CROWD, SHAPES, SMALLEST, Workload
 from headrace.errors import HeadraceError
@@ -28,10 +29,10 @@ LATENCY, LATENCY_SECONDS = "latency", 30.0
 SHAPE_READERS = ("floor", "mysql-replication", "headrace-decode")
 CROWD_READERS = ("floor", "debezium", "headrace-decode", "headrace")
 RACERS = (*LOG_READERS, *TABLE_COPIERS)
-FINAL, VERIFY, KAFKA, SCYLLA, IDLE = "final", "verify", "kafka", "scylla", "idle"
+FINAL, VERIFY, KAFKA, SCYLLA, IDLE, TRANSFORMS = "final", "verify", "kafka", "scylla", "idle", "transforms"
 ROWS_PER_CHANGE = 10
 """Questions about the sink alone are asked of ten million rows where the log has a million changes."""
-EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, FINAL, VERIFY, IDLE)
+EVERYONE = (*RACERS, LATENCY, *SHAPES, CROWD, KAFKA, SCYLLA, TRANSFORMS, FINAL, VERIFY, IDLE)
 LAST_RUN = Path(__file__).with_name("last.json")
 
 
@@ -73,11 +74,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
     crowd = race(Workload(options.changes, shape=CROWD), CROWD_READERS, options.server, console) if CROWD in chosen else None
     topics = measure_topics(options.server, options.changes, console) if KAFKA in chosen else None
     cells = measure_cells(options.changes, console) if SCYLLA in chosen else None
+    transformed = measure_transforms(options.server, options.changes, console) if TRANSFORMS in chosen else None
     final = measure_final(options.changes * ROWS_PER_CHANGE, console) if FINAL in chosen else None
     rows = options.changes * ROWS_PER_CHANGE
     verified = measure_verify(options.server, rows, default_cache(), console) if VERIFY in chosen else None
     idle = measure_idle(console) if IDLE in chosen else None
-    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle)
+    report = Report(machine, reference, live, shapes, crowd, topics, cells, final, verified, idle, transformed)
     report.print_to(console)
     report.save(options.output)
     console.print(f"saved: {options.output} and {options.output.with_suffix('.txt').name}")

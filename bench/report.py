@@ -21,6 +21,7 @@ from bench.machine import Machine
 from bench.race import Result
 from bench.target import Target
 from bench.topics import Topics
+from bench.transforming import TransformCost
 from bench.verdicts import Verdict, judge
 from bench.verifying import VerifyCost
 
@@ -71,6 +72,7 @@ class Report:
     final: FinalCost | None = None
     verified: VerifyCost | None = None
     idle: Idle | None = None
+    transformed: TransformCost | None = None
 
     def print_to(self, console: Console) -> None:
         machine = self.machine
@@ -106,6 +108,7 @@ class Report:
             "scylla": asdict(self.cells) if self.cells is not None else None,
             "final": asdict(self.final) if self.final is not None else None,
             "verify": asdict(self.verified) if self.verified is not None else None,
+            "transforms": asdict(self.transformed) if self.transformed is not None else None,
             "idle": asdict(self.idle) if self.idle is not None else None,
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
         }
@@ -123,6 +126,8 @@ class Report:
         if self.cells is not None:
             yield self.cells.table()
             yield self.cells.view_table()
+        if self.transformed is not None:
+            yield self.transformed.table()
         if self.final is not None:
             yield self.final.table()
         if self.verified is not None:

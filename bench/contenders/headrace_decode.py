@@ -41,11 +41,12 @@ class HeadraceDecode:
         catalog = Catalog(schemas, keys, lambda name: name.database == target.database)
         compile_kernels()
         watch = Stopwatch()
-        changes = sum(block.changes for segment in _segments(target) for block in read_segment(segment, catalog))
+        changes = sum(block.changes for segment in segments(target) for block in read_segment(segment, catalog))
         return Window(changes, *watch.read(), changes)
 
 
-def _segments(target: Target) -> Iterator[Segment]:
+def segments(target: Target) -> Iterator[Segment]:
+    """The workload's files, each as one piece."""
     for file in target.files:
         start = target.start_position if file.name == target.start_file else 4
         yield Segment(str(Path(target.binlog_directory) / file.name), file.name, start, file.size, epoch=0, checksum=True)

@@ -5,6 +5,7 @@ The pipe is whole (driver, reader, shapes, sink) but for Spark; the last test ha
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -27,9 +28,13 @@ from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
 from headrace.sources.mysql.selection import Selection
+from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import Crash, DrivenPipe, crash_at
+from testkit.pipeline import Pipeline
+from testkit.victim import Victim
 from testkit.witness import sink_client
+from testkit.workload import Workload
 
 
 @pytest.fixture(scope="module")
@@ -361,3 +366,51 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), mobile_no VARCHAR(20))", "INSERT INTO t VALUES (7, 'gy', '1234')")
     with pytest.raises(DefiniteError, match="mask names mobile"):
         pipe.catch_up()
+
+
+SPARK_SETTINGS = """
+[transforms."DB.accounts"]
+filter = "floor(balance) % 2 = 0"
+computed = { whole = "CAST(floor(balance) AS BIGINT)" }
+hash = { owner = "sha256" }
+hash_salt = "env:HEADRACE_TEST_SALT"
+rename = { changed = "touched" }
+
+[transforms."DB.parts"]
+filter = "line % 3 <> 0 AND account <> 'a7'"
+"""
+
+
+@pytest.mark.timeout(900)
+def test_killed_with_spark(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
+    if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
+        pytest.skip("on MySQL only with HEADRACE_SOAK=1; the tests above are on both, without Spark")
+    (tmp_path / "pipe.toml").write_text(SPARK_SETTINGS.replace("DB", database))
+    sink_dir = tmp_path / "sink"
+    options = ("--chunk-rows", "60", "--settings", str(tmp_path / "pipe.toml"))
+    environment = {"HEADRACE_TEST_SALT": "pepper"}
+    pipeline = Pipeline(replica_account.url(database), f"chdb:{sink_dir}", tmp_path / "state", options, environment)
+    workload, chooser = Workload(server, database, 11, pause_s=0.05), random.Random(3)
+    workload.prepare()
+    with workload:
+        landed = Victim(pipeline, sink_dir, server, database).strike("written", chooser)
+    done = pipeline.once()
+    assert done.code == 0, (landed, done.output)
+    verified = pipeline.verify()
+    assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id, SHA2(CONCAT('pepper', owner), 256), CAST(balance AS CHAR), FLOOR(balance), CAST(changed AS CHAR) FROM accounts"
+            " WHERE FLOOR(balance) % 2 = 0 ORDER BY id"
+        )
+        accounts = [tuple(map(plain, row)) for row in cursor.fetchall()]
+        cursor.execute("SELECT account, line FROM parts WHERE line % 3 <> 0 AND account <> 'a7' ORDER BY account, line")
+        parts = list(cursor.fetchall())
+    with pipeline.sink_served(sink_dir) as served, sink_client(served) as client:
+        columns = "id, owner, toString(balance), toString(whole), toString(touched)"
+        found = client.query(f"SELECT {columns} FROM {database}.accounts FINAL ORDER BY id").result_rows
+        assert [tuple(map(plain, row)) for row in found] == accounts
+        assert client.query(f"SELECT account, line FROM {database}.parts FINAL ORDER BY account, line").result_rows == parts
+    assert len(accounts) > 100
+    assert "pepper" not in (tmp_path / "state" / "pipe.json").read_text()
+    print(f"the kill landed: {landed}; {len(accounts)} accounts pass")

@@ -313,6 +313,11 @@ def test_a_row_at_which_an_expression_fails() -> None:
         shaper(chosen(computed={"n": "CAST(email AS INT)"}))(people(rows))
     assert "shop.people, transforms: computed.n, row id=77," in caught.value.place
     assert "TRY_CAST" in caught.value.hint
+    assert caught.value.event == ""
+    with pytest.raises(DefiniteError) as caught:
+        shaper(chosen(computed={"n": "CAST(email AS INT)"}))(people(rows, [Op.INSERT] * len(rows)))
+    # The words that `headrace skip` takes.
+    assert caught.value.event == "row 1100"
     with pytest.raises(DefiniteError, match="oops") as caught:
         shaper(chosen(filter="CAST(email AS INT) > 1"))(people(rows))
     assert "row id=77" in caught.value.place

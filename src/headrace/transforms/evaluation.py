@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
+from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import Kind
 from headrace.model.spellings import spelling
-from headrace.model.version import unpack_version
+from headrace.model.version import row_place, unpack_version
 from headrace.transforms import engine
 from headrace.transforms.choices import Hash, Mask
 from headrace.transforms.columns import from_engine, to_engine
@@ -123,11 +123,14 @@ class Evaluation:
         if not shown.issuperset(inputs):
             # The engine quotes values, and these are not to be seen.
             said = "it fails at a value that is not shown here"
-        _, file, offset = unpack_version(int(block.version[row].as_py()))
+        version = int(block.version[row].as_py())
+        _, file, offset = unpack_version(version)
         where = f"log file {file}, offset {offset}"
         key = _key_text(block, row) if shown.issuperset(shape.source.row_key) else ""
         place = f"{place_of(shape.source.name, name)}, row {key}, {where}" if key else f"{place_of(shape.source.name, name)}, {where}"
-        return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY)
+        # Rows of a snapshot share their place.
+        event = "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(version)
+        return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY, event=event)
 
 
 def _failure(text: str, columns: pa.Table) -> str:
