@@ -7,7 +7,7 @@ never inside is nothing. Nothing here depends on anything but the block: a repla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,17 +53,25 @@ class Shaper:
         shape = self.shape(block.schema)
         if shape.is_plain:
             return block, None
-        evaluation = Evaluation(shape, self.salts)
-        rows: Rows | None = None
+        evaluation, op = Evaluation(shape, self.salts), np.asarray(block.op)
+        kept = np.ones(block.rows, dtype=bool)
         if shape.filter:
-            kept, op = filtered(np.asarray(block.op), evaluation.passing(block), whole=self.whole)
+            kept, op = filtered(op, evaluation.passing(block), whole=self.whole)
+        moving = self.moving.get(block.schema.name, ())
+        sources = {output.column.name: output.source for output in shape.outputs if output.is_plain}
+        # Where the source's own values tell what moves a row, no image is copied in vain.
+        early = all(name in sources for name in moving)
+        if moving and early:
+            kept &= _moving_images(block, kept, op, [sources[name] for name in moving])
+        rows: Rows | None = None
+        if not kept.all():
             rows = np.flatnonzero(kept)
-            if not kept.all():
-                block, op = block.taken(rows), op[rows]
-            block = replace(block, op=pa.array(op, pa.uint8()))
-        made = replace(block, schema=shape.schema, images=evaluation.images(block))
-        needed = self._needed(made)
-        if needed is None:
+            block, op = block.taken(rows), op[rows]
+        made = replace(block, schema=shape.schema, op=pa.array(op, pa.uint8()), images=evaluation.images(block))
+        if not moving or early:
+            return made, rows
+        needed = _moving_images(made, np.ones(made.rows, dtype=bool), op, moving)
+        if needed.all():
             return made, rows
         return made.taken(needed), np.flatnonzero(needed) if rows is None else rows[needed]
 
@@ -84,20 +92,17 @@ class Shaper:
             batches.append(evaluation.images(block))
         return pa.Table.from_batches(batches, schema=shape.schema.arrow_schema)
 
-    def _needed(self, block: ChangeBlock) -> Mask | None:
-        """Which images are needed: not the before image of an update that leaves the row where it is. None: all are."""
-        moving = self.moving.get(block.schema.name, ())
-        before = np.flatnonzero(np.asarray(block.op) == Op.BEFORE)
-        if not moving or not len(before):
-            return None
+
+def _moving_images(block: ChangeBlock, kept: Mask, op: npt.NDArray[np.uint8], moving: Sequence[str]) -> Mask:
+    """Which images are needed: not the before image of an update that leaves the row where it is."""
+    needed = np.ones(block.rows, dtype=bool)
+    before = np.flatnonzero(kept & (op == Op.BEFORE))
+    if len(before):
         moved = np.zeros(len(before), dtype=bool)
         for name in moving:
             moved |= _differ(block.images.column(name), before)
-        if moved.all():
-            return None
-        needed = np.ones(block.rows, dtype=bool)
         needed[before[~moved]] = False
-        return needed
+    return needed
 
 
 def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[Mask, npt.NDArray[np.uint8]]:
