@@ -9,14 +9,16 @@ from typing import Any, Final, NamedTuple
 
 from headrace.pipes.fields import NAMES, PAIRS, Field, allowed, fields_of, plain
 from headrace.pipes.policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
-from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA
+from headrace.pipes.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
 from headrace.sinks.clickhouse.choices import CHANGEABLE, SinkChoices, TableChoices
 from headrace.sinks.kafka.choices import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.choices import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.choices import FIXED as SCYLLA_FIXED
+from headrace.transforms.choices import TransformChoices
 
 TABLES_PAGE: Final = "clickhouse"
-PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla"}
+_OF_TRANSFORMS: Final = f'{TRANSFORMS}."GLOB"'
+PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla", _OF_TRANSFORMS: "transforms"}
 """The pages of sections that are not about target tables."""
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"
@@ -37,6 +39,7 @@ class Row(NamedTuple):
 def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
     yield from _table_rows()
+    yield from (row(_OF_TRANSFORMS, one, False) for one in fields_of(TransformChoices).values())
     for section, choices in PLAIN_SECTIONS.items():
         later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
         yield from (row(section, one, one.name in later) for one in fields_of(choices).values())
