@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from headrace.model.change import ChangeBlock
-from headrace.pipes import copying, streaming
+from headrace.pipes import copying, offline, streaming
+from headrace.pipes import pipe as pipe_module
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.scylla import copying as log_copying
 from headrace.pipes.scylla import pipe as log_pipe
@@ -107,19 +108,29 @@ def run_works(
             on_done(work, future.result())
 
 
+class NoSession:
+    """What stands for a session: how many tasks run at once, here."""
+
+    def __init__(self, master: str) -> None:
+        inside = master.partition("[")[2].rstrip("]")
+        self.slots = int(inside) if inside.isdigit() else 2
+
+
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on pipes run in this process."""
 
     @contextmanager
     def no_session(pipe: RunnablePipe, *_: object) -> Iterator[Any]:
-        del pipe
-        yield None
+        yield NoSession(pipe._settings.master)
 
     monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
     monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
     monkeypatch.setattr(copying, "run_works", run_works)
     monkeypatch.setattr(log_copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
+    for module in (pipe_module, offline):
+        monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
+    monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)
 
 
 class Cutter:
