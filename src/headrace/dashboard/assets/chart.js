@@ -21,6 +21,14 @@ export function step(max, kind) {
   return base * power * [1, 2, 2.5, 5, 10].find((value) => value * power >= size * 0.999999);
 }
 
+/** A value of the axis: round, hence short. */
+function onAxis(value, unit) {
+  if (!value) return "0";
+  if (unit.kind !== "seconds" || value < 60) return unit.show(value).replace(/\.0+(?= |$)/, "");
+  const [size, word] = value >= 7200 || value % 3600 === 0 ? [3600, "h"] : value >= 120 || value % 60 === 0 ? [60, "min"] : [1, "s"];
+  return `${Number((value / size).toFixed(1))} ${word}`;
+}
+
 /** Points of a stretch: at most one per `width` of time, null where there is a gap. */
 export function points(samples, value, from, to, width, reduce) {
   const out = [];
@@ -205,7 +213,7 @@ export class Chart {
     const wanted = [];
     for (let value = 0; value <= top * 1.000001; value += each) {
       const y = this.y(value).toFixed(1);
-      wanted.push({ x1: LEFT, x2: width - RIGHT, y1: y, y2: y, tx: LEFT - 8, ty: Number(y) + 4, anchor: "end", text: value ? unit.show(value) : "0" });
+      wanted.push({ x1: LEFT, x2: width - RIGHT, y1: y, y2: y, tx: LEFT - 8, ty: Number(y) + 4, anchor: "end", text: onAxis(value, unit) });
     }
     const every = span <= 300 ? 60 : 600;
     const zone = new Date(now * 1000).getTimezoneOffset() * 60;

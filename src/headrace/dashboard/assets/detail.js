@@ -98,7 +98,7 @@ export class Detail {
     this.#head(pipe, now);
     this.#tiles(pipe);
     this.halt.update(pipe, now);
-    this.snapshot.update(pipe);
+    this.snapshot.update(pipe, now);
     this.tables.update(pipe, now);
     this.schemaChanges.update(pipe, now);
     this.errors.update(pipe, now);
@@ -128,7 +128,7 @@ export class Detail {
     const figures = {
       "fig-changes": show.short(pipe.changes),
       "fig-bytes": show.bytes(pipe.bytes),
-      "fig-batches": show.count(pipe.batches),
+      "fig-batches": show.short(pipe.batches),
       "fig-relay": show.bytes(pipe.relay_bytes),
       "fig-errors": show.count(pipe.errors),
       "fig-retries": show.count(pipe.retries),

@@ -22,7 +22,7 @@ let now = 0;
 let line = "connecting";
 let connection = 0;
 let stages = new Map();
-let cpu = null;
+let cpu = [];
 
 /** The pipe that the address names; of a process with one pipe, that one. */
 function selected() {
@@ -78,16 +78,17 @@ function drawTitle() {
 }
 
 function drawProcess() {
-  setText(by("file"), status.file);
+  setText(by("file"), status.file.split("/").pop());
+  setProp(by("file"), "title", status.file);
   setText(by("version"), status.version);
   setText(by("pid"), String(status.pid));
   setText(by("uptime"), show.coarse(now - status.started));
   setText(by("memory"), show.bytes(status.memory_bytes));
-  if (cpu === null || cpu.pid !== status.pid) cpu = { pid: status.pid, at: now, used: status.cpu_s };
-  else if (now - cpu.at >= 2.5) {
-    setText(by("cpu"), `${Math.max(0, Math.round((100 * (status.cpu_s - cpu.used)) / (now - cpu.at)))} %`);
-    cpu = { pid: status.pid, at: now, used: status.cpu_s };
-  }
+  // The process counts now and then only: over ten seconds it is right.
+  if (cpu[0]?.pid !== status.pid) cpu = [];
+  cpu.push({ pid: status.pid, at: now, used: status.cpu_s });
+  while (cpu.length > 2 && now - cpu[1].at >= 10) cpu.shift();
+  if (now - cpu[0].at >= 3) setText(by("cpu"), `${Math.max(0, Math.round((100 * (status.cpu_s - cpu[0].used)) / (now - cpu[0].at)))} %`);
 }
 
 function drawLine() {

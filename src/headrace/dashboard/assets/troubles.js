@@ -59,7 +59,7 @@ export class Snapshot {
     this.list = new Keyed(by("snapshot-list"), copyLine, updateCopy);
   }
 
-  update(pipe) {
+  update(pipe, now) {
     const copies = pipe.tables.filter((table) => table.copied !== null);
     const open = copies.filter((table) => !table.complete);
     const shown = open.length > 0 || (pipe.stage === "snapshot" && copies.length > 0);
@@ -69,28 +69,37 @@ export class Snapshot {
     const total = copies.reduce((sum, table) => sum + (table.complete ? table.copied : Math.max(table.estimate ?? 0, table.copied)), 0);
     const part = show.percent(copied, total, open.length === 0);
     const left = pipe.eta_s === null ? "" : `, about ${show.duration(pipe.eta_s)} left`;
-    setText(this.says, `${part}: ${show.count(copied)} of about ${show.count(total)} rows, ${copies.length - open.length} of ${show.plural(copies.length, "table")} done${left}`);
+    const pace = this.#pace(pipe.name, copied, now);
+    setText(this.says, `${part}: ${show.count(copied)} of about ${show.count(total)} rows, ${copies.length - open.length} of ${show.plural(copies.length, "table")} done${left}${pace}`);
     setProp(this.bar, "value", total ? copied / total : 0);
     // Those that move first: who looks wants to see what is being done.
     const order = [...open.filter((table) => table.copied > 0), ...open.filter((table) => !table.copied)];
     this.list.set(order.slice(0, COPIES_SHOWN), (table) => table.name);
     setText(this.more, order.length > COPIES_SHOWN ? `and ${show.plural(order.length - COPIES_SHOWN, "table")} more` : "");
   }
+
+  /** Rows per second over the last ten seconds or so. */
+  #pace(name, copied, now) {
+    if (this.marks?.[0]?.name !== name) this.marks = [];
+    this.marks.push({ name, copied, now });
+    while (this.marks.length > 2 && now - this.marks[1].now >= 10) this.marks.shift();
+    const [first] = this.marks;
+    const pace = (copied - first.copied) / (now - first.now);
+    return now - first.now >= 2 && pace > 0 ? `, ${show.rate(Math.round(pace))} rows/s` : "";
+  }
 }
 
 function copyLine() {
-  const node = el("li");
-  Object.assign(node, { who: el("bdi", { class: "table-name" }), bar: el("span", { class: "bar" }, el("i")), part: el("span", { class: "num part" }), rows: el("span", { class: "num faint" }) });
-  node.append(node.who, node.bar, node.part, node.rows);
-  return node;
+  const parts = { who: el("bdi", { class: "table-name" }), bar: el("span", { class: "bar" }, el("i")), done: el("span", { class: "num" }), rows: el("span", { class: "num faint" }) };
+  return Object.assign(el("li", {}, ...Object.values(parts)), { parts });
 }
 
-function updateCopy(node, table) {
+function updateCopy({ parts }, table) {
   const total = Math.max(table.estimate ?? 0, table.copied);
-  setText(node.who, table.name);
-  setVar(node.bar, "--part", String(total ? Math.min(1, table.copied / total) : 0));
-  setText(node.part, show.percent(table.copied, table.estimate, table.complete));
-  setText(node.rows, table.estimate === null ? show.count(table.copied) : `${show.count(table.copied)} of ≈${show.count(table.estimate)}`);
+  setText(parts.who, table.name);
+  setVar(parts.bar, "--part", String(total ? Math.min(1, table.copied / total) : 0));
+  setText(parts.done, show.percent(table.copied, table.estimate, table.complete));
+  setText(parts.rows, table.estimate === null ? show.count(table.copied) : `${show.count(table.copied)} of ≈${show.count(table.estimate)}`);
 }
 
 export class SchemaChanges {
