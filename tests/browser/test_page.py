@@ -215,6 +215,10 @@ def test_queries(look: Open, control: FakeControl, pages: Pages) -> None:
     expect(page.get_by_label("SQL, read-only")).to_have_value("SELECT * FROM `shop`.`odd` FINAL LIMIT 20")
     expect(cells).to_have_count(9)
     assert control.asked[-1] == ("query", "shop", "SELECT * FROM `shop`.`odd` FINAL LIMIT 20")
+    page.locator("#tile-dead").click()
+    expect(page.get_by_label("SQL, read-only")).to_have_value(
+        re.compile("FROM headrace.errors FINAL WHERE pipe = 'shop' AND state = 'waiting'")
+    )
 
 
 def test_by_keys_alone(look: Open, control: FakeControl) -> None:
@@ -293,7 +297,7 @@ def test_a_lost_line_is_told_and_comes_back(pages: Pages, control: FakeControl) 
         page = pages.open(f"{first.url}/#/pipes/shop")
         expect(page.locator("#line-says")).to_have_text("Live")
     expect(page.locator("#line-says")).to_have_text("Connection lost")
-    expect(page.locator("#offline")).to_contain_text("What you see is from")
+    expect(page.locator("#offline")).to_contain_text("The process has ended. It is tried again. What you see is from")
     keep(page, "made-up-lost-dark")
     assert _served_again(control, listen, page) > 0
 

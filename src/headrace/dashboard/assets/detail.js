@@ -45,7 +45,7 @@ export class Detail {
     this.#buttons();
     this.tables.onQuery = (table) => this.query.table(table);
     this.tables.onChoose = (n) => this.#chosen(n);
-    by("tile-dead").addEventListener("click", () => this.query.fill("SELECT * FROM headrace.errors ORDER BY 1 DESC LIMIT 50"));
+    by("tile-dead").addEventListener("click", () => this.query.deadLetters());
   }
 
   #charts(place) {

@@ -99,7 +99,8 @@ function drawLine() {
   document.body.classList.toggle("stale", line === "lost");
   if (line === "lost") {
     const last = status ? ` What you see is from ${show.clock(now)}.` : "";
-    setText(by("offline-says"), `The process does not answer; it is tried again.${last}`);
+    const why = stream.ended ? "The process has ended." : "The process does not answer.";
+    setText(by("offline-says"), `${why} It is tried again.${last}`);
   }
 }
 

@@ -53,6 +53,12 @@ export class Query {
     this.fill(`SELECT * FROM ${quoted(table.target)} FINAL LIMIT 20`);
   }
 
+  deadLetters() {
+    const pipe = this.pipe.name.replaceAll("\\", "\\\\").replaceAll("'", "\\'");
+    const columns = "failed_at, table, key, column, reason, operation, position, tries, row";
+    this.fill(`SELECT ${columns} FROM headrace.errors FINAL WHERE pipe = '${pipe}' AND state = 'waiting' ORDER BY failed_at DESC LIMIT 50`);
+  }
+
   #first(pipe) {
     const table = pipe.tables.find((one) => one.target);
     return table ? `SELECT count() FROM ${quoted(table.target)} FINAL` : "SELECT 1";

@@ -8,7 +8,7 @@ const HIDDEN_MS = 15000;
 export class Stream {
   /** `onStatus(status, now)`: `now` is the process's clock, in seconds. `onLine(state)`: `live`, `connecting` or `lost`. */
   constructor(onStatus, onLine) {
-    Object.assign(this, { onStatus, onLine, skew: 0, tries: 0, source: null, timer: 0, watchdog: 0, next: 0 });
+    Object.assign(this, { onStatus, onLine, skew: 0, ended: false, tries: 0, source: null, timer: 0, watchdog: 0, next: 0 });
   }
 
   start() {
@@ -38,6 +38,10 @@ export class Stream {
     source.addEventListener("status", (event) => {
       this.#alive();
       this.onStatus(JSON.parse(event.data), this.now());
+    });
+    source.addEventListener("end", () => {
+      this.ended = true;
+      this.#lost();
     });
     source.addEventListener("error", () => {
       if (this.source === source) this.#lost();
@@ -73,6 +77,7 @@ export class Stream {
 
   #alive() {
     this.tries = 0;
+    this.ended = false;
     this.onLine("live");
     if (this.source) this.#listen();
   }
