@@ -53,6 +53,8 @@ class Streaming:
     """How far an earlier run may have written."""
     reporter: Reporter
     skips: Skips
+    waited: frozenset[TableName] = frozenset()
+    """Which tables waited to be read again when the view was told of tables last."""
 
     @property
     def written(self) -> BinlogPosition:
@@ -153,7 +155,10 @@ class Streaming:
                 query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
                 left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
                 self._follow(query, position, left_out)
-                self.view.tables(targets_of(self.targets, self.written_tables))
+        # A table that was read again has its target back without a statement.
+        if self.waited != self.state.waiting or any(report.kind == "statement" for report in reports):
+            self.waited = frozenset(self.state.waiting)
+            self.view.tables(targets_of(self.targets, self.written_tables))
         newest = max((report.commit_ts for report in reports), default=0)
         lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
         if ends:
