@@ -39,6 +39,7 @@ PIPES, TABLES = 50, 10
 SETTLE_S, MEASURE_S, PROBES = 30.0, 120.0, 10
 START_PATIENCE_S, PROBE_PATIENCE_S, STOP_PATIENCE_S = 900.0, 60.0, 120.0
 KINDS = (
+    ("shells", "/bin/sh"),
     ("embedded ClickHouse", "headrace.embedded"),
     ("Java", "org.apache.spark"),
     ("sources", "streaming_source_runner"),

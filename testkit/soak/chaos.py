@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from testkit.soak.operator import DAEMON, DRIVER, EMBEDDED, JAVA, SOURCE, WORKER, Operator
+from testkit.soak.operator import DAEMON, DRIVER, EMBEDDED, FORKER, JAVA, SOURCE, WORKER, Operator
 from testkit.soak.proxy import Fault
 from testkit.soak.sampling import Clock
 from testkit.soak.traffic import Gate
 from testkit.soak.world import World
 
-_OWN = {"kill the driver": 2, "kill all at once": 2, "kill the JVM": 2, "kill the embedded ClickHouse": 2}
+_OWN = {"kill the driver": 2, "kill all at once": 2, "kill the JVM": 2, "kill the embedded ClickHouse": 2, "kill the sources' forker": 1}
 """Ends of what lives long; how often each comes, by comparison."""
 _PASSING = {"kill a worker": 2, "kill the workers' daemon": 1, "kill a source's process": 2}
 _PEERS = {"kill mariadb": 1, "kill mysql": 1, "kill kafka": 1, "kill clickhouse": 1, "stop mariadb": 1, "stop mysql": 1}
@@ -107,6 +107,7 @@ class Chaos:
             "kill the driver": DRIVER,
             "kill the JVM": JAVA,
             "kill the embedded ClickHouse": EMBEDDED,
+            "kill the sources' forker": FORKER,
             "kill a worker": WORKER,
             "kill the workers' daemon": DAEMON,
             "kill a source's process": SOURCE,

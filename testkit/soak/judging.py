@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from testkit.soak.chaos import Event
 from testkit.soak.checking import Comparison
-from testkit.soak.operator import DRIVER, EMBEDDED, JAVA
+from testkit.soak.operator import DRIVER, EMBEDDED, FORKER, JAVA
 from testkit.soak.sampling import ProcessSample, Sample
 
-LONG_LIVED = (DRIVER, JAVA, EMBEDDED)
+LONG_LIVED = (DRIVER, JAVA, EMBEDDED, FORKER)
 STUCK_S = 300.0
 GROWTH, GROWTH_BYTES = 0.10, 96 << 20
 SPARE_DESCRIPTORS, SPARE_THREADS = 40, 40

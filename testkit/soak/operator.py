@@ -21,14 +21,17 @@ from testkit.pipeline import Run
 
 RESTART_S = 2.0
 """As a unit with RestartSec=2."""
+DRIVER, JAVA, EMBEDDED, FORKER, SOURCE, DAEMON, WORKER = "driver", "JVM", "embedded ClickHouse", "forker", "source", "daemon", "worker"
 _KINDS = (
-    ("embedded", "headrace.embedded"),
-    ("java", "org.apache.spark"),
-    ("source", "streaming_source_runner"),
-    ("worker", "headrace.spark.daemon"),
-    ("worker", "pyspark.daemon"),
+    ("shell", "/bin/sh"),
+    (EMBEDDED, "headrace.embedded"),
+    (JAVA, "org.apache.spark"),
+    (SOURCE, "streaming_source_runner"),
+    (WORKER, "headrace.spark.daemon"),
+    (WORKER, "pyspark.daemon"),
 )
-DRIVER, JAVA, SOURCE, DAEMON, WORKER, EMBEDDED = "driver", "java", "source", "daemon", "worker", "embedded"
+_FIRST_OF = {WORKER: DAEMON, SOURCE: FORKER}
+"""Processes that are forked look like the one that forks them, but for their parent."""
 
 
 @dataclass(slots=True)
@@ -120,9 +123,7 @@ class Operator:
             run = unit.run
             if run is not None:
                 found |= {pid: DRIVER if pid == run.pid else _kind(pid) for pid in run.processes()}
-        workers = {pid for pid, kind in found.items() if kind == WORKER}
-        # The daemon forks the workers; they look alike but for their parent.
-        return {pid: DAEMON if pid in workers and _parent(pid) not in workers else kind for pid, kind in found.items()}
+        return {pid: _FIRST_OF[kind] if _is_first(pid, kind, found) else kind for pid, kind in found.items()}
 
     def stop(self, timeout_s: float = 120.0) -> list[str]:
         """End everything in order; what was wrong about it."""
@@ -158,12 +159,23 @@ def _exit(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"code {code}"
 
 
-def _kind(pid: int) -> str:
+def _command_line(pid: int) -> str:
     try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        return "gone"
+        return ""
+
+
+def _kind(pid: int) -> str:
+    line = _command_line(pid)
     return next((kind for kind, words in _KINDS if words in line), "other")
+
+
+def _is_first(pid: int, kind: str, found: Mapping[int, str]) -> bool:
+    """Whether a process forks others like it. (A source that was not forked has no such parent either, but is called by another name.)"""
+    if kind == SOURCE and "headrace.spark.forking" not in _command_line(pid):
+        return False
+    return kind in _FIRST_OF and found.get(_parent(pid)) != kind
 
 
 def _parent(pid: int) -> int:
