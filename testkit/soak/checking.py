@@ -117,7 +117,8 @@ def _sum_of(kind: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
     if kind == "decimal":
         return lambda name: name, lambda name: f"toDecimal256({name}, 10)"
     if kind in _FLOATS:
-        return lambda name: f"CAST({name} AS DOUBLE)", lambda name: f"toFloat64({name})"
+        # Sums of fractions depend on their order; whole numbers of 1024ths do not.
+        return lambda name: f"CAST(FLOOR({name} * 1024) AS DECIMAL(30,0))", lambda name: f"toInt256(floor(toFloat64({name}) * 1024))"
     if kind == "time":
         # Both print it, but not with as many digits for the hours.
         return (lambda name: f"TIME_TO_SEC({name}) + 0"), (lambda name: f"toDecimal64({name}, 3)")
