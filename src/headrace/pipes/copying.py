@@ -43,7 +43,7 @@ from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendez
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, estimate_rows, plan_chunks
-from headrace.spark.stream import run_works
+from headrace.spark.stream import STOP_PATIENCE_S, run_works
 from headrace.spark.tasks import Report, Task
 
 OnDone = Callable[[Work, list[Report]], None]
@@ -306,15 +306,25 @@ class Copier:
             self._run_together(session, chunks, parallelism, on_done)
         else:
             works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
-            run_works(session, self.task(), works, parallelism, on_done, self._stop_if_waiting)
+            run_works(session, self.task(), works, parallelism, on_done, self._stopper())
 
     def _is_exact(self, chunk: Chunk) -> bool:
         return self._needs(self.state.tables[chunk.name]).exact
 
-    def _stop_if_waiting(self) -> None:
-        """Asked to end while something is away: chunks that are not done are read again."""
-        if self.stopping() and waits().current() is not None:
-            raise Interrupted
+    def _stopper(self) -> Callable[[], None]:
+        """Ends works, when asked to, while something is away or they take long: chunks that are not done are read again.
+
+        They may take long without a word of their own: a slot of Spark's may be taken by a pipe whose server is away.
+        """
+        asked: list[float] = []
+
+        def stop_if_waiting() -> None:
+            if self.stopping():
+                asked.append(time.monotonic())
+                if waits().current() is not None or asked[-1] - asked[0] > STOP_PATIENCE_S:
+                    raise Interrupted
+
+        return stop_if_waiting
 
     def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
         """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
@@ -329,7 +339,7 @@ class Copier:
         tables = sorted({chunk.name for chunk in pending})
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
-            run_works(session, self.task(), works, readers, on_done, self._stop_if_waiting)
+            run_works(session, self.task(), works, readers, on_done, self._stopper())
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 

@@ -26,6 +26,7 @@ from pymysql.connections import Connection
 from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
+from headrace.retry import WAITING
 from headrace.sources.mysql.chunking import plan_ranges
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.consistent import exact_table_snapshot
@@ -109,7 +110,7 @@ def read_chunk(
         except TransientError as error:
             if (exact and begun) or time.monotonic() > give_up_at:
                 raise
-            log.warning("%s; reading a chunk of %s again in %.1f s", error.message, chunk.name, pause_s)
+            log.warning("%s%s; reading a chunk of %s again in %.1f s", WAITING, error.message, chunk.name, pause_s)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
