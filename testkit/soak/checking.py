@@ -16,6 +16,7 @@ from typing import Any
 from headrace.demo.server import PrivateServer
 from testkit.pipeline import run_command
 from testkit.soak.routes import Route
+from testkit.witness import sink_client
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
 _FLOATS = ("float", "double")
@@ -56,10 +57,12 @@ def compare(route: Route, patience_s: float = 900.0) -> Comparison:
 
 def _look_for_ourselves(route: Route, found: Comparison) -> None:
     server, database = route.traffic.server, route.traffic.database
-    client = route.client()
-    if client is None:
+    address = route.address()
+    if not address:
         found.different.append("the copy cannot be asked")
         return
+    # A client of our own: the watch goes on asking by its own one.
+    client = sink_client(address)
     shown = {str(row[0]) for row in client.query(f"SELECT name FROM system.tables WHERE database = '{database}'").result_rows}
     for table, columns in _tables(server, database).items():
         if table not in shown:

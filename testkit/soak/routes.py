@@ -51,16 +51,18 @@ class Route:
         return found.replace(tzinfo=UTC) if found is not None and found.year > 2000 else None
 
     def client(self) -> Client | None:
-        """A client of the copy, straight to the server; None while there is none."""
-        address = self.sink
-        if self.warehouse is not None:
-            holder = read_holder(self.warehouse)
-            if holder is None or not holder.port:
-                return None
-            address = f"http://127.0.0.1:{holder.port}"
-        if self._client is None or address != self._address:
+        """The client of whoever watches, straight to the server; None while there is none."""
+        address = self.address()
+        if address and (self._client is None or address != self._address):
             self._client, self._address = sink_client(address), address
-        return self._client
+        return self._client if address else None
+
+    def address(self) -> str:
+        """Where the copy can be asked now; empty: nowhere."""
+        if self.warehouse is None:
+            return self.sink
+        holder = read_holder(self.warehouse)
+        return f"http://127.0.0.1:{holder.port}" if holder is not None and holder.port else ""
 
 
 @dataclass(frozen=True, slots=True)
