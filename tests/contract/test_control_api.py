@@ -276,6 +276,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
     assert b" 400 " in served.raw(b"GET\r\n\r\n")
     assert b" 414 " in served.raw(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n")
     assert b" 431 " in served.raw(b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n")
+    assert b" 431 " in served.raw(b"GET / HTTP/1.1\r\n" + b"X: yyyyyyyyyyyy\r\n" * 9_000 + b"\r\n")
     post = b"POST /api/pipes/shop/pause HTTP/1.1\r\n" + host + f"Authorization: Bearer {TOKEN}\r\n".encode()
     assert b" 411 " in served.raw(post + b"\r\n{}")
     assert b" 411 " in served.raw(post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import logging
+import socket
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Final
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_BODY: Final = 256 << 10
+MOST_HEAD: Final = 64 << 10
+_MOST_FIRST_LINE: Final = (64 << 10) + 1
 _MOST_DISCARDED: Final = 4 << 20
+_LINGER_S: Final = 1.0
 _GUARDED: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -32,6 +39,19 @@ _GUARDED: Final = {
 """Sent with every answer."""
 
 
+class _BoundedHead(io.BufferedReader):
+    """Reads lines of a request's head, up to so many bytes of all together: the standard library's limits are on single lines."""
+
+    left = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        self.left -= len(line)
+        if self.left < 0:
+            raise http.client.LineTooLong("request's head")
+        return line
+
+
 class Handler(BaseHTTPRequestHandler):
     """Reads requests, has them checked and answered."""
 
@@ -41,6 +61,15 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     site: Site
     """Set by the server's own kind of handler."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = self._head = _BoundedHead(socket.SocketIO(self.connection, "r"))
+
+    def handle_one_request(self) -> None:
+        self._head.left = _MOST_FIRST_LINE + MOST_HEAD
+        super().handle_one_request()
 
     def version_string(self) -> str:
         return "headrace"
@@ -71,6 +100,16 @@ class Handler(BaseHTTPRequestHandler):
         # Of a first line that cannot be read, it takes the oldest version, whose answers have no head.
         self.request_version = self.protocol_version
         self._send(refusal(Refused(status, status.phrase, remedy="send a well-formed request of HTTP/1.1")))
+        self._take_the_rest()
+
+    def _take_the_rest(self) -> None:
+        """Closing on unread bytes would cut off the answer: what is on its way is taken, for a moment."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_S)
+            taken = 0
+            while taken < _MOST_DISCARDED and (piece := self.connection.recv(1 << 16)):
+                taken += len(piece)
 
     def _exchange(self) -> None:
         path = urlsplit(self.path).path
