@@ -16,9 +16,12 @@ from pyspark.sql import Row
 
 from headrace.cli.flags import spark_settings
 from headrace.errors import DefiniteError, TransientError
+from headrace.pipes.building import PipeSpec, check_reach
+from headrace.pipes.settings import PipeSettings
+from headrace.sources.mysql.selection import Selection
 from headrace.spark import afar
 from headrace.spark.afar import Afar, reports_of
-from headrace.spark.cluster import OwnSettings, Ship, chosen_master, cluster_settings, executors_python, is_local, route_to
+from headrace.spark.cluster import OwnSettings, Ship, chosen_master, cluster_settings, executors_python, is_elsewhere, is_local, route_to
 from headrace.spark.executors import executor_fault
 from headrace.spark.faults import carried
 from headrace.spark.shipping import SHIPPED_KERNELS, _needed, pack
@@ -36,6 +39,7 @@ def test_the_driver_is_where_the_master_sees_it() -> None:
     assert route_to("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
     assert route_to("k8s://https://127.0.0.1:6443") == "127.0.0.1"
     assert route_to("yarn") == ""
+    assert [is_elsewhere(master) for master in ("spark://127.0.0.1:7077", "yarn")] == [False, True]
     with pytest.raises(DefiniteError, match="host cannot be found"):
         route_to("spark://no-such-host.invalid:7077")
     given = {"spark.driver.host": "10.1.2.3"}
@@ -45,6 +49,29 @@ def test_the_driver_is_where_the_master_sees_it() -> None:
     told = cluster_settings("spark://127.0.0.1:7077", {})
     assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120
     assert (told["spark.speculation"], told["spark.task.maxFailures"]) == ("false", "4")
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "near"),
+    [
+        ("mysql://u:p@db/shop", "chdb:sink", "the sink"),
+        ("mysql://u:p@db/shop", "clickhouse://localhost:8123/", "the sink"),
+        ("mysql://127.0.0.1:3306/shop", "clickhouse://ch:8123", "the source"),
+        ("mysql://u:p@db/shop", "clickhouse://ch:8123", ""),
+    ],
+)
+def test_an_address_of_this_machine_is_none_for_a_cluster(source: str, sink: str, near: str, tmp_path: Path) -> None:
+    def asked(master: str) -> PipeSpec:
+        return PipeSpec(source, sink, PipeSettings(Selection(("shop.*",)), tmp_path, master=master))
+
+    check_reach(asked("local[*]"))
+    check_reach(asked("spark://127.0.0.1:7077"))
+    if near:
+        with pytest.raises(DefiniteError, match="on this one only") as caught:
+            check_reach(asked("yarn"))
+        assert near in caught.value.place
+    else:
+        check_reach(asked("yarn"))
 
 
 def test_our_own_settings_are_checked() -> None:

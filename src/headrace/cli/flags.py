@@ -128,10 +128,11 @@ def add_comparison(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def add_spark(command: argparse.ArgumentParser) -> None:
-    """Where tasks run."""
+def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None:
+    """Where tasks run; without a usual place, as a file says."""
+    instead = usual or "what the file says, or local[2]"
     command.add_argument(
-        "--master", default="local[2]", help="Spark master: local[N], spark://host:port, yarn or k8s://… (%(default)s); see docs/scaling.md"
+        "--master", default=usual, help=f"Spark master: local[N], spark://host:port, yarn or k8s://… ({instead}); see docs/scaling.md"
     )
     command.add_argument(
         "--conf",

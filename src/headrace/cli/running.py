@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from headrace.cli.ending import stop_on_signals
-from headrace.cli.flags import FAILED, OK, Verbs, add_command
+from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
 from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
 
@@ -29,7 +29,7 @@ def add(verbs: Verbs) -> None:
     )
     command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="run only this one; may be repeated (all)")
     command.add_argument("--once", action="store_true", help="end when all pipes have caught up with where their logs stood at the start")
-    command.add_argument("--master", default="", help="Spark master (what the file says, or local[2])")
+    add_spark(command, usual="")
     command.add_argument(
         "--listen", default=None, metavar="HOST:PORT", help="where the dashboard is served; empty: nowhere (what the file says)"
     )
@@ -75,6 +75,8 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
     process = configuration.process
     if arguments.master:
         process = replace(process, master=arguments.master)
+    if arguments.conf:
+        process = replace(process, spark={**process.spark, **spark_settings(arguments.conf)})
     if arguments.listen is not None:
         process = replace(process, listen=arguments.listen)
     pipes = configuration.pipes

@@ -6,6 +6,7 @@ opened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from headrace.sources.mysql.selection import Selection
 
 OFFLINE = "binlog:"
 LOCALHOST = "127.0.0.1"
+_NEAR = re.compile(r"chdb:|[a-z]+://([^@/]*@)?(127\.[0-9.]+|localhost|\[::1\])([:/?]|$)")
+"""Addresses that mean something on this machine only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class BuiltPipe:
 def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     """The pipe of a spec; its sink is open inside."""
     check_sections(spec)
+    check_reach(spec)
     ensure_compiled()
     # What a source needs is imported by those who have such a source.
     if is_cql(spec.source):
@@ -174,6 +178,24 @@ def selected(source: str, tables: Sequence[str], exclude: Sequence[str]) -> Sele
     if is_kafka(source):
         return Selection.of_globs(tables or ["*.*"], exclude)
     return Selection.of_globs(tables, exclude, database_of(source))
+
+
+def check_reach(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if tasks run on other machines and an address means this one."""
+    master = spec.settings.master
+    near = next((address for address in (spec.source, spec.sink) if _NEAR.match(address)), None)
+    if near is None or master.startswith("local"):
+        return
+    # Spark is imported where there is a cluster to speak of.
+    from headrace.spark.cluster import is_elsewhere
+
+    if is_elsewhere(master):
+        what = "an embedded ClickHouse" if near.startswith("chdb:") else "127.0.0.1"
+        raise DefiniteError(
+            f"tasks run on the machines of {master}, and {what} is reached on this one only",
+            place=f"the {'source' if near == spec.source else 'sink'} of pipe {spec.name}",
+            hint="give an address that those machines understand, or run here: --master local[N]",
+        )
 
 
 def check_sections(spec: PipeSpec) -> None:

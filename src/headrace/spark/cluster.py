@@ -118,13 +118,8 @@ def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def route_to(master: str) -> str:
     """The address of ours that a master sees; empty where the master's address does not tell (Spark finds one then)."""
-    first = master.removeprefix("k8s://").split(",")[0]
-    try:
-        parts = urlsplit(first if "://" in first else f"//{first}")
-        host, port = parts.hostname or "", parts.port or 7077
-    except ValueError:
-        return ""
-    if not host or master == "yarn":
+    host, port = _host_of(master)
+    if not host:
         return ""
     # Nothing is sent: a datagram socket that is connected knows its own address.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -134,6 +129,24 @@ def route_to(master: str) -> str:
             raise DefiniteError(f"the Spark master's host cannot be found: {error}", place=master, hint="check --master") from error
         found = str(probe.getsockname()[0])
     return "" if found in _UNROUTABLE else found
+
+
+def is_elsewhere(master: str) -> bool:
+    """Whether a master is on another machine, and so are its workers, as far as we know."""
+    host, _ = _host_of(master)
+    ours = route_to(master)
+    return not host or (not ours.startswith("127.") and socket.gethostbyname(host) != ours)
+
+
+def _host_of(master: str) -> tuple[str, int]:
+    """The first host that a master's address names, and its port."""
+    first = master.removeprefix("k8s://").split(",")[0]
+    try:
+        parts = urlsplit(first if "://" in first else f"//{first}")
+        host, port = parts.hostname or "", parts.port or 7077
+    except ValueError:
+        return "", 0
+    return ("", 0) if master == "yarn" else (host, port)
 
 
 def executors_python(master: str, given: Mapping[str, str], scratch: Path) -> str:

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -47,6 +48,7 @@ _SETTLED_S: Final = 1.0
 _STILL_COMING_S: Final = 20.0
 _TELL_EVERY_S: Final = 15.0
 _POLL_S: Final = 0.1
+_WATCH_S: Final = 2.0
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
 _VERSIONS: Final = re.compile(r"PYTHON_VERSION_MISMATCH\][^\n]*")
@@ -96,6 +98,42 @@ def await_executors(session: SparkSession, within_s: float) -> int:
             log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
         pause(_POLL_S)
     return count
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether nothing can be run in a session any more, also because its Java process does not answer."""
+    try:
+        return bool(session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def watch_executors(session: SparkSession, within_s: float) -> None:
+    """In the background: tell when a cluster has left us no executor, and end the session when it gives none for long.
+
+    A master that was started anew does not know us, and would never give us one; a new session is known to it.
+    """
+    threading.Thread(target=_watch, args=(session, within_s), name="headrace-executors", daemon=True).start()
+
+
+def _watch(session: SparkSession, within_s: float) -> None:
+    since = told = time.monotonic()
+    while not is_stopped(session):
+        now = time.monotonic()
+        try:
+            if _count(session):
+                since = told = now
+            elif now - since > within_s:
+                log.warning("the cluster has left us without executors for %.0f s: the session ends", now - since)
+                session.stop()
+                return
+            elif now - told > _TELL_EVERY_S:
+                told = now
+                log.warning("%sthe cluster has left us no executor (%.0f s so far)", WAITING, now - since)
+        except (Py4JError, OSError):
+            # Its Java process is gone.
+            return
+        time.sleep(_WATCH_S)
 
 
 def _count(session: SparkSession) -> int:

@@ -8,6 +8,7 @@ new one.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,6 +18,8 @@ from typing import Protocol
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.spark.cluster import SUBMITTED
+from headrace.spark.executors import is_stopped
 from headrace.spark.forking import RUNNER, Forks
 from headrace.spark.session import start_session, warm_workers
 from headrace.spark.stream import GONE_ERRORS, spark_lost
@@ -98,12 +101,16 @@ class SharedSpark:
     @property
     def pid(self) -> int:
         """The Java process; 0 if none runs."""
+        if self._session is None:
+            return 0
+        if SUBMITTED in os.environ:
+            return os.getppid()
         process = getattr(SparkContext._gateway, "proc", None)
-        return process.pid if self._session is not None and process is not None and process.poll() is None else 0
+        return process.pid if process is not None and process.poll() is None else 0
 
     def _running(self, preload: Sequence[str]) -> SparkSession:
-        if self._session is not None and not self.pid:
-            log.warning("Spark's Java process has gone; another one is started")
+        if self._session is not None and (not self.pid or is_stopped(self._session)):
+            log.warning("Spark has ended; it is started again")
             self._forget()
         wanted = tuple(dict.fromkeys((*self._preload, *preload)))
         if self._master.startswith("local") and (self._forks is None or not self._forks.is_alive):
@@ -118,7 +125,12 @@ class SharedSpark:
 
     def _forget(self) -> None:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
-        gateway, self._session = SparkContext._gateway, None
+        gateway, session, self._session = SparkContext._gateway, self._session, None
+        if session is not None and SUBMITTED in os.environ:
+            # The Java process is spark-submit's, and goes on: another session can be had of it.
+            with suppress(*GONE_ERRORS, OSError):
+                session.stop()
+            return
         if gateway is not None:
             with suppress(*GONE_ERRORS, OSError):
                 gateway.shutdown()

@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.spark.archive import java_options
 from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, submitted
 from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
-from headrace.spark.executors import await_executors, check_executors, slots_of
+from headrace.spark.executors import await_executors, check_executors, slots_of, watch_executors
 from headrace.spark.forking import python_script
 from headrace.spark.logs import forwarded_errors
 from headrace.spark.shipping import pack
@@ -136,6 +136,7 @@ def _take_executors(session: SparkSession, own: OwnSettings) -> None:
     except HeadraceError:
         session.stop()
         raise
+    watch_executors(session, own.executors_within_s)
     hosts = ", ".join(sorted({one.host for one in found}))
     log.info("Spark runs %d tasks at once on %d executors: %s", slots_of(session), len(found), hosts)
 
