@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,29 +27,18 @@ PATIENCE_S = 240.0
 BIG = "big"
 
 
-def events(directory: Path) -> Iterator[dict[str, object]]:
-    """What Spark has noted so far."""
-    for file in directory.rglob("*"):
-        if file.is_file() and not file.name.startswith("."):
-            for line in file.read_text().splitlines():
-                if line.endswith("}"):
-                    yield json.loads(line)
-
-
-def tasks_of(directory: Path) -> Counter[tuple[str, str]]:
-    """How many tasks ended, by executor and how they ended."""
-    found: Counter[tuple[str, str]] = Counter()
-    for event in events(directory):
-        if event["Event"] == "SparkListenerTaskEnd":
-            info, reason = event["Task Info"], event["Task End Reason"]
-            assert isinstance(info, dict)
-            assert isinstance(reason, dict)
-            found[info["Executor ID"], reason["Reason"]] += 1
+def tasks_of(directory: Path) -> Counter[tuple[str, str, str]]:
+    """How many tasks ended, by application, executor, and how they ended."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for file in (file for file in directory.rglob("app-*") if file.is_file()):
+        for event in map(json.loads, file.read_text().splitlines()):
+            if event["Event"] == "SparkListenerTaskEnd":
+                found[file.name.partition(".")[0], event["Task Info"]["Executor ID"], event["Task End Reason"]["Reason"]] += 1
     return found
 
 
 def prepare(server: PrivateServer, database: str) -> None:
-    """A table of many chunks, with a JSON column and a table without a key beside it."""
+    """A table of many chunks."""
     with server.root_connection(database) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {BIG} (id INT PRIMARY KEY, v VARCHAR(200), n BIGINT)")
         cursor.execute(f"INSERT INTO {BIG} VALUES (1, REPEAT('x', 150), 0)")
@@ -66,10 +54,11 @@ def change_all(server: PrivateServer, database: str, times: int) -> None:
             cursor.execute(f"UPDATE {BIG} SET n = n + 1")
 
 
-def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, worker: int) -> bool:
+def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, worker: int, delay_s: float) -> bool:
     """Kill an executor while a batch is under way; whether that came about."""
     run.until(lambda: pipeline.batch_is_open() and cluster.parts[worker].executors, PATIENCE_S, poll_s=0.005)
     before = pipeline.last_planned_batch()
+    time.sleep(delay_s)
     assert cluster.kill_executor(worker)
     still_open = pipeline.last_committed_batch() < before
     run.until(lambda: pipeline.last_committed_batch() >= before, PATIENCE_S)
@@ -105,14 +94,14 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
                 run.until(lambda: pipeline.last_committed_batch() >= 0, PATIENCE_S)
                 assert pipeline.chunks_done() == pipeline.chunks_planned() > 10
                 struck = 0
-                for worker in (0, 1, 0):
+                for worker, delay_s in ((0, 0.1), (1, 0.25), (0, 0.4)):
                     change_all(server, database, 3)
-                    struck += strike(run, pipeline, cluster, worker)
+                    struck += strike(run, pipeline, cluster, worker, delay_s)
                 assert struck >= 1
                 assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
             with pipeline.running("--conf", "spark.headrace.fetch=always") as run:
                 change_all(server, database, 2)
-                strike(run, pipeline, cluster, 1)
+                strike(run, pipeline, cluster, 1, 0.2)
                 # A machine is gone, with all that ran there; later it is back.
                 worker, pids = cluster.parts[0], cluster.parts[0].executors
                 worker.kill()
@@ -132,7 +121,7 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
         assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
         with sink_client(sink.url) as client:
             assert assert_equal(client, server, database, (*TABLES, BIG), {**KEYS, BIG: "id"}) > 16_000
-    check_tasks(log, account)
+    check_tasks(cluster, log, account)
 
 
 def cluster_options(cluster: SparkCluster, python: Path, log: Path) -> tuple[str, ...]:
@@ -162,13 +151,19 @@ def check_secrets(cluster: SparkCluster, account: Account) -> None:
         assert account.password.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def check_tasks(log: Path, account: Account) -> None:
+def check_tasks(cluster: SparkCluster, log: Path, account: Account) -> None:
     ended = tasks_of(log)
-    executors = {executor for (executor, _), _ in ended.items()}
-    assert len(executors) >= 5, ended
-    assert any(reason == "ExecutorLostFailure" for _, reason in ended), ended
+    applications = {application for application, _, _ in ended}
+    assert len(applications) == 3, ended
+    for application in applications:
+        # An executor lives in a directory of its worker's.
+        done = {executor for one, executor, reason in ended if one == application and reason == "Success"}
+        homes = [{place.name for place in worker.work.glob(f"{application}/*")} for worker in cluster.parts]
+        assert all(done & home for home in homes), (ended, homes)
+    reasons = {reason for _, _, reason in ended}
+    assert "ExecutorLostFailure" in reasons, ended
     # No task failed by itself: none of ours, no speculation.
-    assert {reason for _, reason in ended} <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
+    assert reasons <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
     assert account.password not in "".join(file.read_text() for file in log.rglob("*") if file.is_file())
     print(dict(ended))
 
