@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
+from headrace import cli
 from headrace.config import load
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
@@ -117,6 +118,13 @@ def test_files_of_three_tools_run(
     }
     for name, text in (("config.yml", CONNECTOR), ("application.conf", MYPIPE), ("headrace.toml", OURS)):
         (tmp_path / name).write_text(text.format(**words))
+    assert cli.main(["config", "check", "--connect", str(tmp_path / "config.yml")]) == cli.OK
+    assert "servers: 0 errors" in capfd.readouterr().out
+    wrong = OURS.format(**words).replace(f"/{database}", "/nowhere").replace(str(warehouse.port), "1")
+    (tmp_path / "wrong.toml").write_text(wrong)
+    assert cli.main(["config", "check", "--connect", str(tmp_path / "wrong.toml")]) == cli.FAILED
+    found = capfd.readouterr().out
+    assert "error: shop/east, clickhouse://127.0.0.1:1/: answer = none: " in found
     run(tmp_path / "config.yml")
     client = sink_client(warehouse.url)
     assert rows(client, f"to_{database}.orders") == sorted(source_rows(server, database, "orders"))

@@ -108,7 +108,8 @@ def test_one_pipe_alone_needs_nothing_of_the_others(tmp_path: Path, monkeypatch:
         (base(source='password = "x"').replace("u@h", "u:y@h"), ["has a password already", "line 3"]),
         (base(source='password = "x"\npassword_file = "y"'), ["given twice"]),
         (base(source='password = "${NO_SUCH_VARIABLE}"'), ["NO_SUCH_VARIABLE is not set", "line 3, sources.a.password"]),
-        (base(source='password = "${no such}"'), ["${no such} is no reference", "$${"]),
+        (base(source='password = "${no such}"'), ["${…} is no reference", "$${"]),
+        (base(source='start_at = "${no such}"'), ["${no such} is no reference", "$${"]),
         (base().replace("mysql://u@h/db", "postgres://h"), ["source's address cannot be read", "line 2", "mysql://"]),
         (base().replace("mysql://u@h/db", "mysql://u@h/db?tsl=x"), ["unknown setting 'tsl'", "line 2"]),
         (base().replace("mysql://u@h/db", "mysql://u@h"), ["no tables are named", "pipes.p", "[sources.a]"]),
@@ -253,3 +254,30 @@ url = "clickhouse://default@ch:8123"
 source = "s"
 sink = "c"
 """
+
+
+def test_the_standard_output_and_classes_of_ones_own_are_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "k&y")
+    text = base().replace('url = "chdb:data"', 'url = "stdout:"\nformat = "json"\ncolour = "never"')
+    assert loaded(tmp_path, text).pipes[0].parts[0].sink == "stdout:?format=json&colour=never"
+    own = 'class = "my.sinks:Mine"\nurl = "https://host"\nlevels = [1, 2]\napi_token = "${KEY}"'
+    (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', own)).pipes[0].parts
+    assert part.sink == "class:my.sinks:Mine?api_token=k%26y"
+    assert part.chosen.producer == {"url": "https://host", "levels": [1, 2]}
+    assert "k&y" not in repr(part.settings)
+    assert "names no class" in refused(tmp_path, base().replace('url = "chdb:data"', 'class = "nonsense"'))
+    message = refused(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"\nformat = "xml"'))
+    assert "format must be one of" in message
+
+
+def test_what_was_to_be_a_password_is_not_repeated(tmp_path: Path) -> None:
+    assert "hunter2" not in refused(tmp_path, base(source='password = ["hunter2"]'))
+
+
+def test_folders_are_seen_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "schemas").mkdir()
+    sink = 'url = "kafka://k:9092"\nformat = "specific"\nregistry = "{}"'
+    for registry, seen in (("schemas", str(tmp_path / "schemas")), ("memory", "memory"), ("http://r:8081", "http://r:8081")):
+        (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', sink.format(registry))).pipes[0].parts
+        assert part.chosen.kafka.registry == seen
+    assert loaded(tmp_path, base()).pipes[0].parts[0].sink == f"chdb:{tmp_path}/data"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headrace.cli.flags import OK, Verbs, add_command
+from headrace.cli.flags import FAILED, OK, Verbs, add_command
 from headrace.errors import DefiniteError
+
+if TYPE_CHECKING:
+    from headrace.config.resolved import Configuration
 
 _FILE = "headrace.toml"
 
@@ -16,8 +20,9 @@ def add(verbs: Verbs) -> None:
     text = "look at a file of pipes: whether it is right, how it is understood, its schema for editors"
     command = verbs.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
     inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    checking = add_command(inner, check, "check", "tell everything that is wrong with a file, without asking any server")
+    checking = add_command(inner, check, "check", "tell everything that is wrong with a file")
     _add_file(checking)
+    checking.add_argument("--connect", action="store_true", help="then ask every server of the pipes, as headrace check does")
     showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
     _add_file(showing)
     showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
@@ -40,8 +45,8 @@ def check(arguments: argparse.Namespace) -> int:
     configuration = load(Path(arguments.file), arguments.pipe)
     print(summary(configuration))
     count = len(configuration.pipes)
-    print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
-    return OK
+    print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}", flush=True)
+    return FAILED if arguments.connect and _ask_servers(configuration) else OK
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -87,3 +92,19 @@ def convert(arguments: argparse.Namespace) -> int:
         raise DefiniteError(f"the file cannot be written: {error.strerror}", place=arguments.output, hint="name another") from error
     print(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
     return OK
+
+
+def _ask_servers(configuration: Configuration) -> int:
+    """Look at every server that pipes need, as `headrace check` does, and print what is not well; how many errors there are."""
+    from headrace.config.asking import ask_servers
+    from headrace.sources.findings import Level
+
+    errors = 0
+    for place, findings in ask_servers(configuration):
+        for finding in findings:
+            if finding.level is not Level.OK:
+                repair = f"\n    repair: {finding.repair}" if finding.repair else ""
+                print(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}{repair}")
+                errors += finding.level is Level.ERROR
+    print(f"servers: {errors} errors")
+    return errors

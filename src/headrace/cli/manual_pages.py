@@ -77,7 +77,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "config": Page("", (("headrace config check", "is ./headrace.toml right?"),), see=("docs/configuration.md",)),
     "config check": Page(
         "Everything that is wrong is told at once, each with its line, what is allowed there and the nearest known word. No "
-        "server is asked.",
+        "server is asked, but by --connect.",
         (("headrace config check", "./headrace.toml"), ("headrace config check shop.toml", "another one")),
     ),
     "config show": Page(

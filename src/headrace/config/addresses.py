@@ -16,7 +16,6 @@ from headrace.pipes.schemes import is_stdout
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sinks.producing import is_producer
 from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.sources.mysql.offline import parse_directory
 
 CHDB: Final = "chdb:"
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
@@ -65,8 +64,11 @@ def check_source(url: str, kind: SourceKind) -> None:
         SourceKind.MYSQL: parse_mysql_url,
         SourceKind.TOPICS: parse_kafka_url,
         SourceKind.SCYLLA: parse_cql_url,
-        SourceKind.FILES: parse_directory,
     }
+    if kind is SourceKind.FILES:
+        if url == OFFLINE:
+            raise DefiniteError("the address names no directory of log files", hint="write binlog:DIRECTORY")
+        return
     parse[kind](url)
 
 

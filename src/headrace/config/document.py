@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias
 from headrace.config.problems import Problems
 from headrace.config.substitution import References
 from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
+from headrace.kafka.registry import MEMORY
 from headrace.pipes.fields import Field, Unfit, nearest, read
 from headrace.pipes.settings_lines import find_lines, line_of
 
@@ -19,6 +21,9 @@ HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
 TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
 _TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})
 """In `topic` these are what is put in for each table."""
+_JARS: Final = "kafka_jars"
+_FOLDERS: Final = ("registry", _JARS)
+"""Keys that may name a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,14 @@ class Document:
         if path[-1] == "url":
             return self.references.resolve_address(raw, self.place(path))
         left = _TOPIC_WORDS if path[-1] == "topic" else frozenset[str]()
-        return self.references.resolve(raw, self.place(path), left)
+        settled = self.references.resolve(raw, self.place(path), left, hidden=is_secret(path[-1]))
+        return self._seen_from_here(path[-1], settled) if path[-1] in _FOLDERS and settled else settled
+
+    def _seen_from_here(self, name: str, place: str) -> str:
+        """A folder beside the file; what is an address, or coordinates, stays as it is."""
+        there = self.directory / place
+        is_folder = there.is_dir() if name == _JARS else "://" not in place and place.removesuffix(":") != MEMORY
+        return str(there) if is_folder else place
 
     def secret_file(self, path: str, place: Keys) -> str:
         """What a file with a password holds."""
@@ -81,7 +93,9 @@ def read_words(document: Document, path: Keys, known: Mapping[str, Field], raw: 
         try:
             values[name] = read(one.kind, given)
         except Unfit as unfit:
-            problems.add(f"{name} must be {unfit}, not {given!r}", document.place((*path, name)), one.text)
+            # What should be a password may be one, whatever form it has.
+            instead = "" if is_secret(name) else f", not {given!r}"
+            problems.add(f"{name} must be {unfit}{instead}", document.place((*path, name)), one.text)
     return values
 
 

@@ -21,7 +21,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.building import PipeSpec
 from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.settings_file import SINK, Chosen
-from headrace.sinks.clickhouse.creation import place_of_name
+from headrace.sinks.clickhouse.places import place_of_name
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sources.debezium.topics import Naming
 

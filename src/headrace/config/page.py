@@ -24,7 +24,8 @@ lets editors complete and check it. ↻: may change when a pipe starts again; an
 - `${NAME}` in a text is the environment variable (an error if it is not set or empty), `${NAME:-default}` with a default,
   `${file:PATH}` the content of a file without the newline at its end; `$${` stands for `${` itself. In an address they are quoted as
   needed: a password may have any character.
-- Relative paths are seen from the file's directory.
+- Relative paths of `state`, `password_file`, `${file:…}`, `chdb:…`, `binlog:…`, `registry` and `kafka_jars` are seen from the file's
+  directory; those inside of addresses (certificates) from where headrace is started.
 - Sizes are numbers of bytes, or texts such as `"64M"` (K, M, G: powers of 1024).
 - An unknown key, or one that the kind of source or sink has no use for, is an error.
 """

@@ -15,6 +15,7 @@ from headrace.config.catalogue import Section, sections
 from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, Keys
 from headrace.config.resolved import Configuration, ConfiguredPipe
 from headrace.config.substitution import references_in
+from headrace.config.words import CLASS
 from headrace.config.writing import Written, to_text
 from headrace.kafka.address import is_secret
 from headrace.pipes.building import PipeSpec
@@ -80,7 +81,7 @@ def _add(written: Written, document: Document, path: Keys, raw: Mapping[str, Any
     if not defaults:
         return
     for name, one in _section(path[0], str(table.get("url", ""))).fields.items():
-        if name not in table and name not in ("source", "sources", "password", "password_file"):
+        if name not in table and name not in ("source", "sources", "password", "password_file", CLASS):
             table[name] = plain(one.kind, one.default)
             written.beside[*path, name] = "the default"
 

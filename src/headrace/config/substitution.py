@@ -27,9 +27,9 @@ class References:
         self._directory = directory
         self._environment = os.environ if environment is None else environment
 
-    def resolve(self, text: str, place: str, left: frozenset[str] = frozenset()) -> str:
-        """The text with what its references lead to; names in `left` are not ours and stay."""
-        return _REFERENCE.sub(lambda found: self._led_to(found, place, left), text)
+    def resolve(self, text: str, place: str, left: frozenset[str] = frozenset(), *, hidden: bool = False) -> str:
+        """The text with what its references lead to; names in `left` are not ours and stay. A hidden text is not repeated in errors."""
+        return _REFERENCE.sub(lambda found: self._led_to(found, place, left, hidden=hidden), text)
 
     def resolve_address(self, text: str, place: str) -> str:
         """The same for an address. One that is a reference as a whole is what that leads to."""
@@ -40,7 +40,7 @@ class References:
         account = text.rfind("@", scheme, question if question >= 0 else None)
 
         def quoted(found: re.Match[str]) -> str:
-            led_to = self._led_to(found, place, frozenset())
+            led_to = self._led_to(found, place, frozenset(), hidden=True)
             inside = scheme < found.start() < account or 0 <= question < found.start()
             return quote(led_to, safe="") if inside and found[1] is not None else led_to
 
@@ -56,7 +56,7 @@ class References:
                 f"the file {path} cannot be read: {reason}", place=place, hint="make it, and let this user read it"
             ) from None
 
-    def _led_to(self, found: re.Match[str], place: str, left: frozenset[str]) -> str:
+    def _led_to(self, found: re.Match[str], place: str, left: frozenset[str], *, hidden: bool) -> str:
         inside = found[1]
         if inside is None:
             return "${"
@@ -66,9 +66,8 @@ class References:
             return self.read_secret(inside.removeprefix(_FILE), place)
         name, has_default, default = inside.partition(":-")
         if not _NAME.fullmatch(name):
-            raise DefiniteError(
-                f"{found[0]} is no reference", place=place, hint="write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for the characters"
-            )
+            hint = "write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for the characters"
+            raise DefiniteError(f"{'${…}' if hidden else found[0]} is no reference", place=place, hint=hint)
         value = self._environment.get(name, "")
         if value:
             return value

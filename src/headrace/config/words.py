@@ -16,8 +16,7 @@ from headrace.model.schema import ZeroDates
 from headrace.pipes.fields import Field, Size, fields_of
 from headrace.pipes.settings import SnapshotMode
 from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.snapshot import CHUNK_ROWS
+from headrace.sources.mysql.origin import CHUNK_ROWS, Limits
 from headrace.sources.scylla.choices import ScyllaChoices
 
 _FLUSH_BYTES: Final = Size(Limits().flush_bytes)

@@ -10,20 +10,20 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.kernels.compile import ensure_compiled
-from headrace.pipes.endpoints import open_any_sink
-from headrace.pipes.progress import ProgressView
-from headrace.pipes.running import RunnablePipe
 from headrace.pipes.schemes import CLICKHOUSE, is_kafka, is_stdout
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.sources.mysql.offline import parse_directory
 from headrace.sources.mysql.selection import Selection
+
+if TYPE_CHECKING:
+    from headrace.pipes.progress import ProgressView
+    from headrace.pipes.running import RunnablePipe
 
 OFFLINE = "binlog:"
 LOCALHOST = "127.0.0.1"
@@ -72,8 +72,11 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     """The pipe of a spec; its sink is open inside."""
     check_sections(spec)
     check_reach(spec)
+    # What runs a pipe is imported by those who run one, what a source needs by those who have such a source.
+    from headrace.kernels.compile import ensure_compiled
+    from headrace.pipes.endpoints import open_any_sink
+
     ensure_compiled()
-    # What a source needs is imported by those who have such a source.
     if is_cql(spec.source):
         from headrace.pipes.scylla.choosing import check_chosen
         from headrace.pipes.scylla.pipe import ScyllaPipe
@@ -106,6 +109,7 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
             pipe = DebeziumPipe(address, topics, named.sink, named.name, spec.settings, view)
         elif spec.source.startswith(OFFLINE):
             from headrace.pipes.offline import OfflinePipe
+            from headrace.sources.mysql.offline import parse_directory
 
             pipe = OfflinePipe(parse_directory(spec.source), *parts)
         else:

@@ -13,9 +13,8 @@ from headrace.model.schema import ZeroDates
 from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.settings_file import Chosen
 from headrace.retry import DEADLINE_S
-from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.origin import CHUNK_ROWS, Limits
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.snapshot import CHUNK_ROWS
 from headrace.transforms.choices import Transforms
 from headrace.transforms.salts import read_salts
 

@@ -23,6 +23,7 @@ from headrace.sinks.clickhouse.keys import (
 )
 from headrace.sinks.clickhouse.layout import ComputedColumn, Family, Layout, Mark, Meaning, Storage, StoredColumn
 from headrace.sinks.clickhouse.names import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.places import place_of_name
 from headrace.sinks.clickhouse.types import OCCURRENCE, ROW, storage_type
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
@@ -47,18 +48,6 @@ _ENGINES: Final = {
 def place_of(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
     """Target database and table of a source table."""
     return place_of_name(schema.name, target, choices)
-
-
-def place_of_name(name: TableName, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
-    """Target database and table of the source table of that name."""
-    chosen = choices.of(name)
-    before, _, table = chosen.target.rpartition(".")
-    database = before or chosen.database or target.database or name.database
-    return (_filled(database, name) if before or chosen.database else database), _filled(table, name) if table else name.table
-
-
-def _filled(pattern: str, name: TableName) -> str:
-    return pattern.replace("{database}", name.database).replace("{table}", name.table)
 
 
 def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:

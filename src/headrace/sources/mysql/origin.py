@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.position import BinlogPosition
 
 if TYPE_CHECKING:
     from headrace.sources.mysql.source import LogPlanner, MySQLPlanner
+
+CHUNK_ROWS: Final = 200_000
+"""Rows per chunk of a snapshot, unless a user says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

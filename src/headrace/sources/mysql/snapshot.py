@@ -31,13 +31,13 @@ from headrace.sources.mysql.chunking import plan_ranges
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.consistent import exact_table_snapshot
 from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.origin import CHUNK_ROWS
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablescan import scan_table
 from headrace.sources.mysql.watermark import note_position
 
 log = logging.getLogger("headrace.mysql")
 
-CHUNK_ROWS: Final = 200_000
 _PATIENCE_S: Final = 600.0
 _CHUNK_NUMBER_BITS: Final = 40
 """Rows are numbered within their chunk: no two rows of a snapshot have one number."""

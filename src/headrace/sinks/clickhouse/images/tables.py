@@ -14,10 +14,10 @@ from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, shown_type
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.creation import place_of_name
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.places import place_of_name
 
 SIGN, VERSION, DELETED, ORDER = "_sign", "_version", "_deleted", "_order"
 _OURS: Final = "Headrace, images of "
