@@ -40,6 +40,8 @@ from headrace.spark.executors import fetches, runs_here, slots_of
 from headrace.spark.stream import ChangeStream
 
 _START_PATIENCE_S = 30.0
+_POLL_S = 5.0
+"""A pipe with nothing to do asks seldom: what comes ends the wait at once, and so does stopping the stream."""
 
 
 class Pipe(FollowingPipe):
@@ -160,7 +162,7 @@ class Pipe(FollowingPipe):
             BinlogPosition.from_json(opened.state.start),
             self._relay(parts.streaming.directory, opened.state),
             self._settings.relay_bytes,
-            replace(self._settings.limits, parallelism=slots_of(session)),
+            replace(self._settings.limits, parallelism=slots_of(session), poll_seconds=_POLL_S),
             server.mariadb,
             server.identity,
             self._reach(session),

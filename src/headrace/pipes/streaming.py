@@ -31,7 +31,7 @@ from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.skipping import is_passed, statement_place
 from headrace.sources.mysql.source import MySQLReader
-from headrace.spark.stream import ChangeStream
+from headrace.spark.stream import LOOP_S, ChangeStream
 from headrace.spark.tasks import Report, Task
 
 
@@ -66,7 +66,7 @@ class Streaming:
         stream = ChangeStream(session, source, self.directory.checkpoint, self._task, self._on_batch)
         try:
             with self.reporter.beating():
-                while not stream.wait(0.1) and not ended():
+                while not stream.wait(LOOP_S) and not ended():
                     meanwhile(stream)
                     self.view.waiting(waits().current())
         finally:

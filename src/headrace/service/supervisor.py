@@ -66,7 +66,7 @@ class Supervisor:
         self._started = time.time()
         self._asked_to_end = False
         self._ended = threading.Event()
-        self._usage = (0, 0.0)
+        self._usage, self._usage_due, self._asked_at = usage(os.getpid()), 0.0, 0.0
         self._comparing: set[str] = set()
         self._beside = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
         self._looking = Looking([*gauges_of(list(self.parts.values()), self._warehouses), *self._merging()] if spark is None else [])
@@ -114,6 +114,7 @@ class Supervisor:
     # -- Control
 
     def status(self) -> ServiceStatus:
+        self._asked_at = time.monotonic()
         pipes = tuple(part.status() for part in self.parts.values())
         return ServiceStatus(__version__, os.getpid(), self._started, self.configuration.file, *self._usage, pipes)
 
@@ -165,6 +166,8 @@ class Supervisor:
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         spec = self._named(name)[0].spec
+        if not spec.sink.startswith((*CLICKHOUSE, SCHEME)):
+            raise DefiniteError("only ClickHouse can be queried", place=f"pipe {name}", hint="look at a topic with headrace tail")
         self._warehouses.ensure(spec.sink)
         return ask(spec.sink, sql)
 
@@ -230,8 +233,9 @@ class Supervisor:
                 if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
                     part.look_after()
             self._looking.poll()
-            if rounds % int(_USAGE_S / _SAMPLE_S) == 0:
-                self._usage = usage(os.getpid())
+            if time.monotonic() - self._asked_at < _USAGE_S and time.monotonic() >= self._usage_due:
+                # It takes a while with many processes: only for those who look.
+                self._usage, self._usage_due = usage(os.getpid()), time.monotonic() + _USAGE_S
             rounds += 1
 
 

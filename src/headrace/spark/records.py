@@ -24,6 +24,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.retry import waits
 from headrace.sinks.base import Outlet, Writer
 from headrace.sources.base import Offset
 from headrace.sources.debezium.fetching import AWAY, OffsetRange
@@ -78,6 +79,9 @@ def planned_frame(session: SparkSession, subscription: Subscription) -> DataFram
         "subscribePattern": subscription.pattern,
         "failOnDataLoss": "true",
     }
+    if waits().pipe:
+        # Spark asks Kafka again and again whether there is more: among many pipes not a hundred times a second each.
+        session.conf.set("spark.sql.streaming.pollingDelay", "100ms")
     if subscription.max_offsets:
         options["maxOffsetsPerTrigger"] = str(subscription.max_offsets)
     return session.readStream.format("kafka").options(**options).load()

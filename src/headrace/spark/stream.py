@@ -40,7 +40,9 @@ Over = Callable[[Job], list[Report]]
 """Runs a task over the works of a batch."""
 STOP_PATIENCE_S = 30.0
 COMMIT_PATIENCE_S = 10.0
-_LOOK_S = 1.0
+LOOP_S = 0.25
+"""How often a pipe that follows its log looks whether anything else is to do."""
+_LOOK_S = 2.0
 """How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
 _KILLED_WITHIN_S = 3.0
 """Spark ends the Python process of a task that was cancelled after two seconds."""

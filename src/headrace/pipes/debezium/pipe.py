@@ -61,6 +61,7 @@ from headrace.spark.record_reports import (
     truncations_in,
 )
 from headrace.spark.records import KafkaAway, RecordStream, RecordTask, Subscription
+from headrace.spark.stream import LOOP_S
 from headrace.spark.tasks import Report
 from headrace.transforms.shapes import Shape
 
@@ -234,7 +235,7 @@ class DebeziumPipe(ChangePipe):
         stream = RecordStream(session, subscription, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
-                while not stream.wait(0.1) and not ended():
+                while not stream.wait(LOOP_S) and not ended():
                     self._view.waiting(waits().current())
         finally:
             stream.stop()

@@ -48,7 +48,7 @@ from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.spark.checkpoint import committed_offset, offset_of
 from headrace.spark.executors import slots_of
-from headrace.spark.stream import AddressStream, Over, WorkersLate
+from headrace.spark.stream import LOOP_S, AddressStream, Over, WorkersLate
 from headrace.spark.tasks import Report, Task
 
 log = logging.getLogger("headrace")
@@ -263,7 +263,7 @@ class ScyllaPipe(RunnablePipe):
         stream = AddressStream(spark, source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
-                while not stream.wait(0.1) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
+                while not stream.wait(LOOP_S) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
                     batches.resyncs.poll(stream.paused)
                     if self._copies_first(batches):
                         break

@@ -30,6 +30,8 @@ class Limits:
     """Changes per batch, counted only if set; 0 sets no such limit."""
     flush_seconds: float = 0.05
     parallelism: int = 2
+    poll_seconds: float = 1.0
+    """How long planning waits for changes before it says that there are none."""
 
 
 class Reach(StrEnum):

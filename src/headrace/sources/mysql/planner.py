@@ -88,7 +88,7 @@ class Planner:
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
         """Where the next batch from `start` ends, not after `until`; `start` itself if nothing came for a while."""
         relay = self._relay
-        deadline = time.monotonic() + _POLL_S
+        deadline = time.monotonic() + self._limits.poll_seconds
         with relay.changed:
             while not self._beyond(start):
                 if relay.failure is not None:
