@@ -40,12 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.config.loading import load
     from headrace.config.resolved import LogFormat
     from headrace.dashboard.server import serve
+    from headrace.kernels.compile import ensure_compiled
     from headrace.service.control_file import new_token, published
     from headrace.service.log_forms import JsonLines, keep_secret
     from headrace.service.log_lines import name_pipes
     from headrace.service.presence import alone
     from headrace.service.supervisor import Supervisor
 
+    # Once, before several pipes would begin with it at the same time.
+    ensure_compiled()
     configuration = _asked_for(load(Path(arguments.file), arguments.pipe), arguments)
     _check_some(configuration)
     # State, relays and sockets are nobody else's business, whoever makes them.

@@ -18,7 +18,8 @@ from typing import Protocol
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from headrace.spark.cluster import SUBMITTED
+from headrace.retry import waits
+from headrace.spark.cluster import SUBMITTED, chosen_master, is_local, submitted
 from headrace.spark.executors import is_stopped
 from headrace.spark.forking import RUNNER, Forks
 from headrace.spark.session import start_session, warm_workers
@@ -73,6 +74,7 @@ class SharedSpark:
         self._preload, self._more = tuple(dict.fromkeys(preload)), {**_FAIR, **(more or {})}
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._sessions: dict[str, SparkSession] = {}
         self._forks: Forks | None = None
 
     @contextmanager
@@ -81,11 +83,7 @@ class SharedSpark:
     ) -> Iterator[SparkSession]:
         del master, directory, spark_log, more
         with self._lock:
-            shared = self._running(preload)
-            try:
-                session = shared.newSession()
-            except GONE_ERRORS as error:
-                raise spark_lost() from error
+            session = self._session_of(waits().pipe, self._running(preload))
         yield session
 
     def close(self) -> None:
@@ -108,12 +106,21 @@ class SharedSpark:
         process = getattr(SparkContext._gateway, "proc", None)
         return process.pid if process is not None and process.poll() is None else 0
 
+    def _session_of(self, pipe: str, shared: SparkSession) -> SparkSession:
+        """A pipe's session. It is kept for the pipe's next run: Java never quite forgets one."""
+        if pipe not in self._sessions:
+            try:
+                self._sessions[pipe] = shared.newSession()
+            except GONE_ERRORS as error:
+                raise spark_lost() from error
+        return self._sessions[pipe]
+
     def _running(self, preload: Sequence[str]) -> SparkSession:
         if self._session is not None and (not self.pid or is_stopped(self._session)):
             log.warning("Spark has ended; it is started again")
             self._forget()
         wanted = tuple(dict.fromkeys((*self._preload, *preload)))
-        if self._master.startswith("local") and (self._forks is None or not self._forks.is_alive):
+        if is_local(chosen_master(self._master, {**submitted(), **self._more})) and (self._forks is None or not self._forks.is_alive):
             self._forks = Forks(self._directory / "spark", (RUNNER, "headrace.spark.source", *wanted))
             self._forks.start()
         if self._session is None:
@@ -126,6 +133,7 @@ class SharedSpark:
     def _forget(self) -> None:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
         gateway, session, self._session = SparkContext._gateway, self._session, None
+        self._sessions.clear()
         if session is not None and SUBMITTED in os.environ:
             # The Java process is spark-submit's, and goes on: another session can be had of it.
             with suppress(*GONE_ERRORS, OSError):
