@@ -128,7 +128,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "run_works", run_works)
     monkeypatch.setattr(log_copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
-    for module in (pipe_module, offline):
+    for module in (pipe_module, offline, log_pipe):
         monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
     monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)
 

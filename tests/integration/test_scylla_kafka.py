@@ -135,6 +135,12 @@ def test_the_log_in_kafka_and_on_the_screen(
     assert f'{keyspace}.t UPDATE {{"pk":1,"ck":1}} deleted v u: removed ["a"]' in text[4]
     assert text[6].endswith('RANGE DELETE {"pk":1} from {"ck":2} to but not {"ck":5}')
 
+    # The same by a pipe that prints.
+    own = ["--state", str(tmp_path / "printing"), "--once", "--start-at", "oldest", *cluster.settings]
+    assert main(["replicate", cassandra.url(cluster.keyspace), "stdout:", *own]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(map(json.dumps, printed)) == sorted(map(json.dumps, shown))
+
     # A batch that does not count yet is written again, and what was written since follows.
     shutil.rmtree(state / "checkpoint" / "commits")
     for path in (state / "checkpoint" / "offsets").iterdir():
