@@ -17,7 +17,7 @@ from testkit.soak.routes import Route
 from testkit.soak.sampling import Clock, Sample, disk_use, sample_processes
 from testkit.soak.traffic import BEAT_S
 
-LOOK_S, SAMPLE_S, BEHIND_S = 0.5, 5.0, 60.0
+LOOK_S, SAMPLE_S, BEHIND_S = 0.5, 5.0, 20.0
 
 
 class Watch:
