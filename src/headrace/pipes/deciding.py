@@ -281,8 +281,8 @@ class Decision:
         strict = is_strict(self.followed.query)
         told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, strict=strict))
         hidden = self._hidden(table, told)
-        left = self._left(told)
         show = self.executor.show
+        left = show.named(self._left(told), table.schema, table.hidden)
         seen = replace(self._shown(told, table.hidden, hidden), left=left)
         fresh = {fate.column.name for fate in told.fates if fate.origin is None}
         kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))

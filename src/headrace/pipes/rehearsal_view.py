@@ -65,7 +65,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         selection = Selection.from_json(state.selection) if state is not None else _EVERYTHING
         columns = state.options["columns"] if state is not None else {"include": (), "exclude": ()}
         projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))
-        settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes)
+        settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain)
         hidden = {name: table.hidden for name, table in state.tables.items()} if state is not None else None
         rehearsal = Rehearsal(catalogue, dialect, settings, sink, bool(asked.sink), hidden)
         query = strict_query(asked.statement, database)

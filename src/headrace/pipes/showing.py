@@ -54,6 +54,11 @@ class Showing:
             return ""
         return reread_reason(told, *self._shapes(told, hidden, hidden_after))
 
+    def named(self, names: Iterable[str], schema: TableSchema, hidden: tuple[str, ...]) -> frozenset[str]:
+        """What the sink calls columns of the source's table, as far as it has them."""
+        called = {output.source: output.column.name for output in self.shape(schema, hidden).outputs if output.source}
+        return frozenset(called[name] for name in names if name in called)
+
     def check_new(self, schema: TableSchema) -> None:
         """Raise `DefiniteError` if what was chosen for a table that has come is about columns that it does not have."""
         check_new_table(self.settings.transforms, schema)

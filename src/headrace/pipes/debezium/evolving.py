@@ -137,7 +137,8 @@ class Evolution:
             hidden += tuple(fate.column.name for fate in told.fates if fate.origin is None)
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
-            left = frozenset(change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
+            modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
+            left = self.show.named(modified, known.schema, known.hidden)
         seen = replace(self.show.alteration(told, known.hidden, hidden), left=left)
         plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
         reread = plan.reread or self.show.reread_reason(told, known.hidden, hidden)
