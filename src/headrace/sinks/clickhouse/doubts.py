@@ -28,6 +28,7 @@ from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.tokens import first_version, last_version
 
+_UNDER_WAY = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
 _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
@@ -119,7 +120,7 @@ class Doubts:
 def check_none_under_way(scope: LayoutScope, layout: Layout) -> None:
     """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
     like = layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    inserting = f"SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {quote_text(f'INSERT INTO {like}%')}"
+    inserting = _UNDER_WAY.format(like=quote_text(f"INSERT INTO {like}%"))
     with translated(scope.target, f"looking for INSERTs into {layout.database}.{layout.table}"):
         found = connect(scope.target).client.query(inserting).result_rows
     if found:
