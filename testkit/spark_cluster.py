@@ -36,7 +36,7 @@ def bare_python(directory: Path) -> Path:
     # Paths in a .pth file are imported from, but .pth files in them are not read: so nothing is found that is installed in place.
     paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in paths))
-    return directory / "bin" / "python"
+    return directory / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class _Part(PrivateProcess):
@@ -44,9 +44,9 @@ class _Part(PrivateProcess):
 
     kind: ClassVar[str]
 
-    def __init__(self, directory: Path, secret: str) -> None:
+    def __init__(self, directory: Path, secret: str, path: str = "") -> None:
         super().__init__(f"the Spark {self.kind}", directory)
-        self.port, self._page, self._secret = find_free_port(), find_free_port(), secret
+        self.port, self._page, self._secret, self._path = find_free_port(), find_free_port(), secret, path
 
     @property
     def status(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class _Part(PrivateProcess):
     def _popen_options(self) -> dict[str, Any]:
         kept = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
         own = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_DAEMON_JAVA_OPTS": _JAVA, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(SPARK_HOME)}
-        return {"env": {**kept, **own, "PATH": "/usr/local/bin:/usr/bin:/bin"}}
+        return {"env": {**kept, **own, "PATH": f"{self._path}:/usr/local/bin:/usr/bin:/bin".lstrip(":")}}
 
     def _answers(self) -> bool:
         try:
@@ -89,8 +89,8 @@ class SparkMaster(_Part):
 class SparkWorker(_Part):
     kind = "worker"
 
-    def __init__(self, directory: Path, secret: str, master: str, cores: int, memory: str) -> None:
-        super().__init__(directory, secret)
+    def __init__(self, directory: Path, secret: str, path: str, master: str, cores: int, memory: str) -> None:
+        super().__init__(directory, secret, path)
         self._master, self._cores, self._memory = master, cores, memory
 
     @property
@@ -113,6 +113,8 @@ class SparkCluster:
     """One master and its workers."""
 
     directory: Path
+    python: Path
+    """What executors find by its bare name."""
     workers: int = 2
     cores: int = 1
     memory: str = "1g"
@@ -132,17 +134,19 @@ class SparkCluster:
             "spark.authenticate.secret": self.secret,
             "spark.network.crypto.enabled": "true",
             "spark.executor.memory": "512m",
+            "spark.pyspark.python": self.python.name,
             "spark.executor.extraJavaOptions": _JAVA,
         }
 
     @contextmanager
     def running(self) -> Iterator[SparkCluster]:
         """Serving, with all workers known to the master; everything ends with the block."""
+        path = str(self.python.parent)
         self.master = SparkMaster(self.directory / "master", self.secret)
         try:
             self.master.start()
             for number in range(self.workers):
-                self.parts.append(SparkWorker(self.directory / f"worker{number}", self.secret, self.url, self.cores, self.memory))
+                self.parts.append(SparkWorker(self.directory / f"worker{number}", self.secret, path, self.url, self.cores, self.memory))
                 self.parts[-1].start()
             self.await_workers(self.workers)
             yield self

@@ -80,12 +80,11 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
     workload = Workload(server, database, 7, pause_s=0.05)
     workload.prepare()
     prepare(server, database)
-    python = bare_python(tmp_path / "python")
     log = tmp_path / "events"
     log.mkdir()
-    cluster = SparkCluster(tmp_path / "spark")
+    cluster = SparkCluster(tmp_path / "spark", bare_python(tmp_path / "python"))
     with cluster.running(), EmbeddedServer(tmp_path / "sink") as sink:
-        pipeline = piped(cluster, account, database, sink.url, tmp_path, python, log)
+        pipeline = piped(cluster, account, database, sink.url, tmp_path, log)
         with workload:
             with pipeline.running("--chunk-rows", "1500") as run:
                 run.until(lambda: pipeline.chunks_done() >= 2, PATIENCE_S)
@@ -117,17 +116,16 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
                 follow(run, pipeline, server)
                 assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
                 assert "fetched" not in run.output
-        verified = pipeline.verify("--spark", "always", *cluster_options(cluster, python, log))
+        verified = pipeline.verify("--spark", "always", *cluster_options(cluster, log))
         assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
         with sink_client(sink.url) as client:
             assert assert_equal(client, server, database, (*TABLES, BIG), {**KEYS, BIG: "id"}) > 16_000
     check_tasks(cluster, log, account)
 
 
-def cluster_options(cluster: SparkCluster, python: Path, log: Path) -> tuple[str, ...]:
+def cluster_options(cluster: SparkCluster, log: Path) -> tuple[str, ...]:
     settings = {
         **cluster.settings,
-        "spark.pyspark.python": str(python),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{log}",
         "spark.eventLog.compress": "false",
@@ -136,9 +134,9 @@ def cluster_options(cluster: SparkCluster, python: Path, log: Path) -> tuple[str
     return ("--master", cluster.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair))))
 
 
-def piped(cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, python: Path, log: Path) -> Pipeline:
+def piped(cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, log: Path) -> Pipeline:
     target = sink.replace("http://", "clickhouse://")
-    options = (*cluster_options(cluster, python, log), "--flush-bytes", "4M")
+    options = (*cluster_options(cluster, log), "--flush-bytes", "4M")
     return Pipeline(account.url(database), target, directory / "state", options)
 
 
