@@ -68,17 +68,8 @@ class Runs:
         self.sink = KafkaSink.from_url(broker.url(), KafkaChoices(partitions=3))
         self._random = random.Random(7)
 
-    def __call__(
-        self,
-        *,
-        slots: int = 2,
-        flush_rows: int = 0,
-        policy: tuple[str, ...] = (),
-        start_at: str = "",
-        exclude: str = "",
-        chosen: dict[str, Any] | None = None,
-    ) -> None:
-        """Replicate up to now. `chosen`: more of what a settings file may say."""
+    def __call__(self, *, slots: int = 2, flush_rows: int = 0, policy: tuple[str, ...] = (), start_at: str = "", exclude: str = "") -> None:
+        """Replicate up to now."""
         settings = PipeSettings(
             Selection((f"{self.book.database}.*",), (exclude,) if exclude else ()),
             self.state,
@@ -88,7 +79,6 @@ class Runs:
             limits=Limits(flush_rows=flush_rows, flush_seconds=0.0),
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.of_pairs(policy),
-            choices=chosen or {},
         )
         Pipe(self.book.address, self.sink, "sink", settings, LogView()).run()
 
@@ -499,30 +489,3 @@ def test_what_is_about_tables_is_refused(arguments: list[str], capsys: pytest.Ca
     said = capsys.readouterr().err
     assert "Kafka" in said
     assert not (tmp_path / "state").exists()
-
-
-def test_transformed_rows(runs: Runs) -> None:
-    """A row that leaves the filter is a delete in the topic, one that enters it an insert; the key is the hash."""
-    Workload(runs.book.server, runs.book.database, 3).prepare()
-    own = {
-        "filter": "floor(balance) % 2 = 0",
-        "computed": {"whole": "CAST(floor(balance) AS INT)"},
-        "hash": {"id": "sha256"},
-        "drop": ["changed"],
-    }
-    chosen = {"transforms": {f"{runs.book.database}.accounts": own}}
-    runs(chosen=chosen)
-    for _ in range(2):
-        runs.transactions(80)
-        runs(chosen=chosen, flush_rows=50)
-    witness = runs.book.fetch(
-        "SELECT LOWER(SHA2(id, 256)), owner, balance, FLOOR(balance) FROM accounts WHERE FLOOR(balance) % 2 = 0 ORDER BY 1"
-    )
-    messages = runs.sent("accounts")
-    assert {message.kind for message in messages} == {"insert", "update", "delete"}
-    for by_position in (True, False):
-        rows = fold(messages, by_position=by_position).values()
-        found = sorted((row["id"], row["owner"], row["balance"], str(row["whole"])) for row in rows)
-        assert found == [tuple(map(str, row)) for row in witness]
-        assert all(row.keys() == {"id", "owner", "balance", "whole"} for row in rows)
-    assert len(witness) > 100
