@@ -231,10 +231,14 @@ def run_works(
     group = f"headrace-{secrets.token_hex(4)}"
 
     def run(work: Work) -> list[Report]:
-        session.sparkContext.setJobGroup(group, "headrace works")
-        enter_pool(session.sparkContext)
-        # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
-        return run_task(session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work")), task)
+        try:
+            session.sparkContext.setJobGroup(group, "headrace works")
+            enter_pool(session.sparkContext)
+            # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
+            frame = session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work"))
+        except (PySparkException, *GONE_ERRORS) as error:
+            raise spark_failure(error) from error
+        return run_task(frame, task)
 
     run_in_context = in_context(run)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
@@ -249,8 +253,12 @@ def run_works(
         except BaseException:
             for future in waiting:
                 future.cancel()
-            # Not all jobs: a stream may run beside us.
-            session.sparkContext.cancelJobGroup(group)
+            try:
+                # Not all jobs: a stream may run beside us.
+                session.sparkContext.cancelJobGroup(group)
+            except GONE_ERRORS as error:
+                # Then nothing runs any more, either.
+                log.debug("the works cannot be cancelled: %s", error)
             raise
 
 
@@ -287,8 +295,16 @@ def run_task(frame: DataFrame, task: Job) -> list[Report]:
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Whether an error says that Spark's Java process does not answer."""
-    return isinstance(error, GONE_ERRORS) and not isinstance(error, Py4JJavaError)
+    """Whether an error says that Spark's Java process does not answer, or came of one that does.
+
+    (Spark's own Python takes such an error, in the middle of a type's description, for a type that it cannot read.)
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, GONE_ERRORS) and not isinstance(found, Py4JJavaError):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def spark_failure(error: Exception) -> HeadraceError:

@@ -1,0 +1,44 @@
+"""What Spark says when one of its processes is gone: passing errors, whatever words it has for them."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.spark.faults import encode
+from headrace.spark.stream import SparkLost, is_java_gone, spark_failure
+
+
+def unreadable_type() -> PySparkRuntimeError:
+    """As pyspark raises it, in the middle of describing a frame to a Java process that dies."""
+    try:
+        try:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        except Py4JNetworkError as error:
+            raise PySparkRuntimeError(errorClass="CANNOT_PARSE_DATATYPE", messageParameters={"msg": str(error)})  # noqa: B904
+    except PySparkRuntimeError as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+        unreadable_type(),
+        RuntimeError("Python worker exited unexpectedly (crashed)"),
+    ],
+)
+def test_a_process_that_is_gone_is_a_passing_error(error: Exception) -> None:
+    assert isinstance(spark_failure(error), SparkLost)
+
+
+def test_what_is_wrong_itself_stays_definite() -> None:
+    alone = PySparkRuntimeError(errorClass="CANNOT_PARSE_DATATYPE", messageParameters={"msg": "no such type"})
+    assert not is_java_gone(alone)
+    assert isinstance(spark_failure(alone), DefiniteError)
+    ours = TransientError("the sink is away")
+    found = spark_failure(RuntimeError(f"java.io.EOFException {encode(ours)}"))
+    assert (type(found), found.message) == (TransientError, "the sink is away")
