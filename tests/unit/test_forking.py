@@ -84,6 +84,24 @@ def test_neither_outlives_the_other(forks: tuple[Path, Forks], tmp_path: Path, v
         assert is_gone(pid)
 
 
+def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text(python_script(tmp_path, os.pathsep.join(sys.path)))
+    script.chmod(0o700)
+    forks = Forks(tmp_path, ("json",))
+    forks.start()
+    assert forks._process is not None
+    forks._process.kill()
+    forks._process.wait()
+    shell = subprocess.Popen([script, "-m", RUNNER])
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "forks" / str(shell.pid)).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert shell.poll() is None
+    forks.close()
+    assert shell.wait(PATIENCE_S) != 0
+
+
 def test_without_the_process_beside_spark_starts_python_as_ever(forks: tuple[Path, Forks], tmp_path: Path) -> None:
     script, found = forks
     other = [script, "-c", "import sys; print(sys.executable)"]

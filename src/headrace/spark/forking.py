@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -60,8 +61,7 @@ class Forks:
     def start(self) -> None:
         """Start it; whoever asks before it is ready waits for it."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for left in self._folder.iterdir():
-            left.unlink(missing_ok=True)
+        _release(self._folder)
         os.mkfifo(self._folder / _ASKED, 0o600)
         package_root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(dict.fromkeys(filter(None, [package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
@@ -75,7 +75,6 @@ class Forks:
 
     def close(self) -> None:
         process, self._process = self._process, None
-        (self._folder / _ASKED).unlink(missing_ok=True)
         if process is not None:
             assert process.stdin is not None
             process.stdin.close()
@@ -84,6 +83,19 @@ class Forks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        _release(self._folder)
+
+
+def _release(folder: Path) -> None:
+    """Take the pipes away, and let shells go that wait at one for a copy that does not come: they end, and Spark hears of it."""
+    held = []
+    for left in folder.iterdir():
+        # With both ends held here nobody waits for the other; what is opened after that is not there.
+        with suppress(FileNotFoundError):
+            held.append(os.open(left, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            left.unlink()
+    for one in held:
+        os.close(one)
 
 
 def serve(folder: Path, modules: str) -> None:
