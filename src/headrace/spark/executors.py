@@ -147,7 +147,8 @@ def check_executors(session: SparkSession) -> list[Executor]:
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "found string").collect()
     except (PySparkException, Py4JError) as error:
-        fault = executor_fault(str(error), str(session.sparkContext.master))
+        # Which host it was, only Java's own words say.
+        fault = executor_fault(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
         raise fault or TransientError(
             f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)
         ) from error
