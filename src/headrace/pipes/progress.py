@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from rich.text import Text
 log = logging.getLogger("headrace")
 
 _RATE_WINDOW_S = 3.0
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,11 @@ class Rate:
 
 
 class LogView(ProgressView):
-    """Plain lines."""
+    """Plain lines; one for the stream every so many seconds, while changes come."""
 
-    def __init__(self) -> None:
-        self._rate = Rate()
-        self._last_line = 0.0
+    def __init__(self, every_s: float = LINE_EVERY_S) -> None:
+        self._rate, self._every_s = Rate(), every_s
+        self._last_line = -math.inf
 
     def note(self, message: str) -> None:
         log.info(message)
@@ -110,7 +111,7 @@ class LogView(ProgressView):
     def batch(self, changes: int, lag_s: float, position: str) -> None:
         rate = self._rate.add(changes)
         now = time.monotonic()
-        if now - self._last_line >= _LINE_EVERY_S:
+        if now - self._last_line >= self._every_s:
             self._last_line = now
             log.info("stream: %d changes, %.0f/s, lag %.1f s, at %s", self._rate.total, rate, lag_s, position)
 

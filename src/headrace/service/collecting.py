@@ -17,6 +17,8 @@ from headrace.service.lag import Lag
 from headrace.service.status import SchemaChangeSeen, TableStatus, VerifyResult
 
 _CHANGES_KEPT: Final = 20
+_LINE_EVERY_S: Final = 60.0
+"""Many pipes share a log; the status has the figures of each second."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Collected(ProgressView):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told, self._rate, self._lines = _Told(), Rate(), LogView()
+        self._told, self._rate, self._lines = _Told(), Rate(), LogView(_LINE_EVERY_S)
         self.lag = Lag()
 
     # -- what the pipe tells
