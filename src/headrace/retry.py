@@ -87,10 +87,13 @@ def waits_of(pipe: str) -> Waits:
 
 
 @contextmanager
-def own_waits(mine: Waits) -> Iterator[None]:
-    """Inside, and in threads started from there with `in_context`, these count."""
+def own_waits(mine: Waits, *, of_run: bool = False) -> Iterator[None]:
+    """Inside, and in threads started from there with `in_context`, these count.
+
+    `of_run`: they are those of the pipe's run, which from now on hears what other processes wait for on the pipe's behalf.
+    """
     token = _waits.set(mine)
-    if mine.pipe:
+    if of_run and mine.pipe:
         _named[mine.pipe] = mine
     try:
         yield

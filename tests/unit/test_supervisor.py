@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,18 +21,22 @@ from headrace.pipes.building import BuiltPipe, PipeSpec
 from headrace.pipes.progress import ProgressView, Written
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.skipping import Skips
+from headrace.pipes.skipping import Skips, skipped_events
 from headrace.pipes.state import StateDirectory
-from headrace.retry import waits
+from headrace.retry import Waits, own_waits, waits
 from headrace.service import part as part_module
+from headrace.service.collecting import Collected
 from headrace.service.groups import merged_history
 from headrace.service.history import History
 from headrace.service.lag import Lag
+from headrace.service.merging import merged_tables
+from headrace.service.processes import usage
 from headrace.service.status import PipeStage, PipeStatus, Sample
 from headrace.service.supervisor import Supervisor
 from headrace.sinks.base import Books
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.hosting import OwnSpark
+from headrace.spark.logs import take_line
 
 PATIENCE_S = 20.0
 
@@ -259,6 +267,57 @@ def test_a_pipe_that_is_asked_to_go_on_while_it_still_ends_goes_on(tmp_path: Pat
             until(lambda runs=runs: stories["p"].runs > runs)  # type: ignore[misc]
 
 
+def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(tmp_path: Path) -> None:
+    story, away, built = Story("run"), threading.Event(), []
+
+    @contextmanager
+    def build(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+        built.append(time.monotonic())
+        if away.is_set():
+            raise TransientError("the sink is away", place="ch:8123")
+        yield BuiltPipe(ToldPipe(story, spec.settings, view), lambda: False)
+
+    asked = configuration(tmp_path, ("p", ("p",)))
+    asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=0.2), asked.pipes)
+    with Supervisor(asked, build=build, spark=OwnSpark()) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        supervisor.pause("p")
+        until(lambda: stage(supervisor, "p") is PipeStage.PAUSED)
+        away.set()
+        supervisor.resume("p")
+        until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        found = supervisor.pipe("p").error
+        assert found is not None
+        assert found.message == "the sink is away"
+        assert len(built) < 5, "it is not tried again without a wait"
+        away.clear()
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+
+
+def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works_for_it(tmp_path: Path) -> None:
+    stories = {"p": Story("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        with own_waits(Waits(pipe="p")):
+            # A comparison, say.
+            pass
+        assert take_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")
+        until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
+
+
+def test_merged_tables_keep_the_rows_of_a_source_that_has_not_begun_yet() -> None:
+    def part(name: str, *targets: str) -> Any:
+        view = Collected()
+        view.tables({f"shop.{number}": target for number, target in enumerate(targets)})
+        return SimpleNamespace(name=name, view=view)
+
+    both = [part("shop/east", "shop.east_orders", "shop.east_notes"), part("shop/west", "shop.west_orders")]
+    assert merged_tables("{source}_", both) == {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes",)}
+    paused = [both[0], part("shop/west")]
+    found = merged_tables("{source}_", paused)
+    assert found == {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes", "west_notes")}
+
+
 def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
@@ -294,6 +353,33 @@ def test_lag_grows_while_a_pipe_stands_still_and_its_source_goes_on() -> None:
     unasked.arrived(2.0, 100.0)
     assert unasked.seconds(130.0, flowing=False) == 32.0
     assert unasked.seconds(130.0, flowing=True) == 0.0
+
+
+def test_lag_is_not_that_of_a_log_that_is_gone() -> None:
+    lag = Lag()
+    lag.looked(9_000, 9_500, 500, 1.0)
+    # A failover: the new server's log has other numbers.
+    lag.looked(100, 200, 100, 60.0)
+    assert lag.seconds(61.0, flowing=True) == 1.0
+    lag.looked(200, 200, 0, 65.0)
+    assert lag.seconds(70.0, flowing=True) == 0.0
+
+
+def test_usage_does_not_mind_what_processes_are_called() -> None:
+    # The kernel cuts names to 15 bytes, and so within a letter.
+    code = "open('/proc/self/comm', 'wb').write('éééééééé'.encode()); print('named', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
+        assert named.stdout is not None
+        assert named.stdout.readline() == b"named\n"
+        assert usage(os.getpid())[0] > 0
+        named.communicate(b"\n")
+
+
+def test_skips_are_read_back_whatever_the_events_held(tmp_path: Path) -> None:
+    skips = Skips(tmp_path)
+    skips.left_out([{"place": "binlog.000001:120", "table": "shop.orders", "content": "one\u2028two\u0085three\udc80"}])
+    assert skipped_events(tmp_path) == 1
+    assert Skips(tmp_path).pending == frozenset()
 
 
 def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:

@@ -53,7 +53,7 @@ class RunnablePipe(ABC):
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
-        with own_waits(self._waits):
+        with own_waits(self._waits, of_run=True):
             directory = StateDirectory(self._settings.state).acquire()
             try:
                 self._run_noting_halts(directory)

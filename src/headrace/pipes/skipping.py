@@ -122,7 +122,7 @@ def _append(directory: Path, line: dict[str, Any]) -> None:
     text = json.dumps({**line, "at": time.time()}, ensure_ascii=False) + "\n"
     handle = os.open(directory / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(handle, text.encode())
+        os.write(handle, text.encode(errors="backslashreplace"))
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -130,11 +130,11 @@ def _append(directory: Path, line: dict[str, Any]) -> None:
 
 def _lines(directory: Path) -> list[dict[str, Any]]:
     try:
-        text = (directory / RECORD).read_text()
+        text = (directory / RECORD).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    whole = text[: text.rfind("\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()]
+    # Not splitlines: what rows held may have other ends of lines in it, which JSON leaves as they are.
+    return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def _user() -> str:

@@ -379,7 +379,7 @@ def sync_directory(directory: Path) -> None:
 def _started(pid: int) -> str:
     """When a process started, as the kernel counts; empty if it is gone or a zombie. Tells a process from a later one with its number."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in ("Z", "X") else fields[19]

@@ -32,6 +32,9 @@ class Lag:
     def looked(self, reached: int, end: int, behind: int | None, now: float) -> None:
         """The log ends at `end`, and the pipe has come to `reached`: numbers that rise with the log. `behind`: how much lies between."""
         self._looked, self._behind = True, behind
+        if self._unreached and end < self._unreached[-1][1]:
+            # Another log: another server's after a failover, or one that was begun anew. Ends of the old one are never reached.
+            self._unreached.clear()
         while self._unreached and self._unreached[0][1] <= reached:
             self._unreached.popleft()
         if end > reached and (not self._unreached or self._unreached[-1][1] < end):

@@ -60,14 +60,23 @@ class MergeGauge:
 
 
 def merged_tables(prefix: str, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
-    """The merged tables (`database.table`) and those below them, as far as they are known now."""
-    found: dict[str, list[str]] = {}
+    """The merged tables (`database.table`) and those below them, as far as they are known now.
+
+    A part that has not begun in this process (it is paused, or its source is away) may have filled its tables before: they are below, too.
+    """
+    found: dict[str, set[str]] = {}
+    silent: list[str] = []
     for part in parts:
         before = prefix.replace(SOURCE, part.name.rpartition("/")[2])
-        for target in filter(None, part.view.targets().values()):
+        targets = [target for target in part.view.targets().values() if target]
+        if not targets:
+            silent.append(before)
+        for target in targets:
             database, _, table = target.partition(".")
             if table.startswith(before) and len(table) > len(before):
-                found.setdefault(f"{database}.{table.removeprefix(before)}", []).append(table)
+                found.setdefault(f"{database}.{table.removeprefix(before)}", set()).add(table)
+    for name, below in found.items():
+        below.update(f"{before}{name.partition('.')[2]}" for before in silent)
     return {name: tuple(sorted(below)) for name, below in found.items()}
 
 

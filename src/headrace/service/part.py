@@ -259,6 +259,8 @@ class Part:
                 left_s = self._next_try - time.time()
                 if self._wish is Wish.RUN and not self._done and self._stage is not PipeStage.FAILED and left_s <= 0:
                     self._enter(PipeStage.STARTING)
+                    # Whatever the last run was asked is over, also if this one does not get as far as to begin.
+                    self._was_asked, self._why_ended = False, None
                     return True
                 if self._wish is Wish.PAUSE:
                     self._enter(PipeStage.PAUSED)

@@ -30,7 +30,8 @@ def usage(root: int) -> tuple[int, float]:
 
 def _stat(entry: Path) -> list[str]:
     try:
-        return (entry / "stat").read_text().rpartition(")")[2].split()
+        # A name that was cut to its 15 bytes may end within a letter.
+        return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         # It has ended meanwhile.
         return []
