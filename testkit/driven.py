@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.base import Work
 from headrace.sources.mysql.connection import connect
-from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.origin import CHUNK_ROWS, Limits
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import check_server
 from headrace.sources.mysql.selection import Selection
@@ -52,12 +52,14 @@ class DrivenPipe:
         exclude: tuple[str, ...] = (),
         sink_name: str = "sink",
         settings: dict[str, Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         """`settings`: what else was chosen, in the words of a settings file."""
         self.book = book
         selection = Selection((f"{book.database}.*",), exclude)
         policies = SchemaPolicy.of_pairs(policy)
-        chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=settings or {})
+        more = settings or {}
+        chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows)
         sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
         self.directory = StateDirectory(state)
         self._pipe = Pipe(book.address, sink, sink_name, chosen, LogView())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,21 @@ def test_a_copy_is_compared_and_repaired_through_transforms(book: Logbook, sink:
     assert (different.verdict, found) == (Verdict.DIFFERENT, [(1, "extra"), (4, "different"), (5, "missing")])
     [repaired] = compared(book, pipe, settings, repair=True)
     assert (repaired.verdict, repaired.repaired) == (Verdict.EQUAL, 3), repaired.notes
+
+
+def test_tables_are_cut_by_the_sources_own_key(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """Also where the sink has another one: renamed, or hashed, which is a text there."""
+    rows = ", ".join(f"({number})" for number in range(1, 2001))
+    for table in ("named", "hashed"):
+        book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
+    text = '[transforms."*.named"]\nrename = { id = "number" }\n[transforms."*.hashed"]\nhash = { id = "sha256" }'
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state", settings=parse_settings(text, "test.toml").plain, chunk_rows=300)
+    pipe.open()
+    for table in ("named", "hashed"):
+        chunks = pipe.parts.copier.log.tables[f"{book.database}.{table}"].chunks
+        assert len(chunks) > 3
+        assert re.fullmatch(r"`id` <= \d+", chunks[0]["where"])
+        assert client.query(f"SELECT count(), uniqExact(*) FROM `{book.database}`.{table}").result_rows == [(2000, 2000)]
 
 
 def test_settings_of_tables_that_are_there(

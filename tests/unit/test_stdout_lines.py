@@ -145,6 +145,13 @@ def test_nothing_hostile_reaches_a_terminal(choices: LineChoices) -> None:
         assert json.loads(made[3])["statement"] == f"ALTER TABLE {HOSTILE}"
 
 
+@pytest.mark.parametrize("mark", ["\x7f", "\x80", "\x85", "\x9b", "\u061c", "\u200b", "\u2028", "\u202e", "\u2066", "\ufeff"])
+def test_every_mark_is_escaped_when_it_stands_alone(mark: str) -> None:
+    [line] = lines(block([Column("a", Kind.STRING)], [[f"before{mark}after"]], [Op.INSERT]))
+    assert line.removesuffix("\n").isprintable(), ascii(line)
+    assert json.loads(line)["after"]["a"] == f"before{mark}after"
+
+
 def test_lines_for_people() -> None:
     columns = [Column("id", Kind.INT32, False), Column("status", Kind.STRING), Column("body", Kind.BYTES)]
     rows = [[1, "new", b"x"], [1, "new", b"x"], [1, "paid", b"x"], [1, "paid", None], [2, "é" * 500, b"y"]]

@@ -89,6 +89,8 @@ def people(rows: Sequence[dict[str, Any]], ops: Sequence[Op] = (), schema: Table
         ("uuid()", "another value"),
         ("ago(INTERVAL 1 DAY)", r"may not be used"),
         ("age(seen)", r"age\(\) may not be used"),
+        ("current_localtimestamp() > seen", r"current_localtimestamp\(\) may not be used"),
+        ("current_localtime()", r"current_localtime\(\) may not be used"),
         ("hash(email)", r"hash\(\) may not be used"),
         ("sum(total)", "over many rows"),
         ("total > (SELECT 1)", "subquery"),

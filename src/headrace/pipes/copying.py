@@ -125,7 +125,8 @@ class Copier:
         self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
     def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
-        schema = self.shown(table.schema)
+        # As the source has it: in the sink its key may have other names, or be hashed.
+        schema = table.schema
         if self._needs(table).exact and self.settings.snapshot is not SnapshotMode.CONSISTENT:
             return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
         return plan_chunks(connection, self.address, schema, self.settings.chunk_rows)

@@ -18,7 +18,7 @@ _RANGES: Final = ((0x7F, 0x9F), (0x61C, 0x61C), (0x200B, 0x200F), (0x2028, 0x202
 _PATTERN: Final = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in _RANGES) + "]"
 _PYTHON: Final = re.compile("[\x00-\x1f" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
 _SUSPECT: Final = np.zeros(256, dtype=bool)
-_SUSPECT[[0x7F, *{chr(first).encode()[0] for first, _ in _RANGES}]] = True
+_SUSPECT[[chr(code).encode()[0] for first, last in _RANGES for code in range(first, last + 1)]] = True
 
 
 def tame(texts: Any) -> Any:
