@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.cli import running
 from headrace.config import load
 from headrace.config.overlaps import overlap
 from headrace.config.resolved import Configuration, LogFormat
@@ -280,4 +282,12 @@ def test_folders_are_seen_from_the_file(tmp_path: Path) -> None:
     for registry, seen in (("schemas", str(tmp_path / "schemas")), ("memory", "memory"), ("http://r:8081", "http://r:8081")):
         (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', sink.format(registry))).pipes[0].parts
         assert part.chosen.kafka.registry == seen
+    for relay, seen in (("mirrors", str(tmp_path / "mirrors")), ("/shared", "/shared")):
+        (part,) = loaded(tmp_path, base(source=f'relay = "{relay}"')).pipes[0].parts
+        assert part.settings.relay == seen
     assert loaded(tmp_path, base()).pipes[0].parts[0].sink == f"chdb:{tmp_path}/data"
+
+
+def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:
+    assert running._told_to(loaded(tmp_path, base())) is sys.stdout
+    assert running._told_to(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr

@@ -24,7 +24,9 @@ from headrace.pipes.settings import PipeSettings
 from headrace.pipes.skipping import Skips, skipped_events
 from headrace.pipes.state import StateDirectory
 from headrace.retry import Waits, own_waits, waits
+from headrace.service import comparing
 from headrace.service import part as part_module
+from headrace.service import supervisor as supervisor_module
 from headrace.service.collecting import Collected
 from headrace.service.groups import merged_history
 from headrace.service.history import History
@@ -303,6 +305,37 @@ def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works
             pass
         assert take_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")
         until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
+
+
+def test_a_comparison_ends_with_the_process_and_what_nobody_foresaw_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def compare(spec: PipeSpec, tables: Any) -> Iterator[Any]:
+        if spec.name == "odd":
+            raise ZeroDivisionError("by nobody")
+        begun.set()
+        while True:
+            time.sleep(0.01)
+            comparing._EndingView().advanced("shop.orders", 1)
+        yield tables
+
+    monkeypatch.setattr(supervisor_module, "compare", compare)
+    stories = {"p": Story("run"), "odd": Story("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",)), ("odd", ("odd",))), stories) as supervisor:
+        until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories))
+        supervisor.verify("odd")
+        until(lambda: supervisor.pipe("odd").recent_errors)
+        assert "ZeroDivisionError" in supervisor.pipe("odd").recent_errors[0].message
+        until(lambda: supervisor.pipe("odd").tables[0].verify is not None)
+        supervisor.verify("p")
+        assert begun.wait(PATIENCE_S)
+        with pytest.raises(DefiniteError, match="already"):
+            supervisor.verify("p")
+        ending = threading.Thread(target=supervisor.close)
+        ending.start()
+        ending.join(PATIENCE_S)
+        assert not ending.is_alive()
+        assert not supervisor.pipe("p").recent_errors
 
 
 def test_merged_tables_keep_the_rows_of_a_source_that_has_not_begun_yet() -> None:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 from urllib.parse import quote
 
 from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
 from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
+from headrace.pipes.schemes import is_stdout
 
 if TYPE_CHECKING:
     from headrace.config.resolved import Configuration
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             keep_secret(token)
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(published(process.state, server.url, token))
-            print(f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)")
+            told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
+            print(told, file=_told_to(configuration))
         _tell(configuration)
         stop_on_signals(supervisor.end)
         with supervisor:
@@ -108,10 +110,17 @@ def _check_some(configuration: Configuration) -> None:
 def _tell(configuration: Configuration) -> None:
     from headrace.pipes.building import shown_sink, shown_source
 
+    out = _told_to(configuration)
     for pipe in configuration.pipes:
         for part in pipe.parts:
             off = "" if pipe.enabled else " (disabled)"
-            print(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", flush=True)
+            print(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out, flush=True)
+
+
+def _told_to(configuration: Configuration) -> TextIO:
+    """Where it is said what runs: not among the lines of a pipe that prints."""
+    printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.parts)
+    return sys.stderr if printing else sys.stdout
 
 
 def _conclude(supervisor: Supervisor, well: bool) -> int:

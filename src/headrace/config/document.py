@@ -22,6 +22,7 @@ TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
 _TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})
 """In `topic` these are what is put in for each table."""
 _JARS: Final = "kafka_jars"
+_RELAY: Final = "relay"
 _FOLDERS: Final = ("registry", _JARS)
 """Keys that may name a folder."""
 
@@ -51,7 +52,8 @@ class Document:
             return self.references.resolve_address(raw, self.place(path))
         left = _TOPIC_WORDS if path[-1] == "topic" else frozenset[str]()
         settled = self.references.resolve(raw, self.place(path), left, hidden=is_secret(path[-1]))
-        return self._seen_from_here(path[-1], settled) if path[-1] in _FOLDERS and settled else settled
+        is_folder = path[-1] in _FOLDERS or (path[0], path[-1]) == (SOURCES, _RELAY)
+        return self._seen_from_here(path[-1], settled) if is_folder and settled else settled
 
     def _seen_from_here(self, name: str, place: str) -> str:
         """A folder beside the file; what is an address, or coordinates, stays as it is."""

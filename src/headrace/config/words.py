@@ -194,7 +194,8 @@ class PipeWords:
     """Of several sources: whether their rows are seen together. In ClickHouse each source has tables of its own (`prefix`, by default
     `{source}_`), and a table without the prefix shows them all; in Kafka all write to the same topics."""
     patience: float = 600.0
-    """Seconds for which a sink that is away or busy is waited for; 0: for ever."""
+    """Seconds for which a task waits for a sink that is away or busy (15 at most: pipes share the tasks). After that the pipe ends and is
+    started again, for as long as it takes (`retry_seconds`)."""
 
 
 TOPIC_TABLES: Final = {"topic_tables": "topics", "topic_table_patterns": "topic_patterns"}

@@ -175,10 +175,9 @@ class Pipe(FollowingPipe):
 
     def _relay(self, directory: StateDirectory, state: PipeState) -> Path:
         """Where the log is mirrored. What a run that was killed left there is gone."""
-        if not self._settings.relay:
-            return directory.relay
-        relay = Path(self._settings.relay).resolve() / f"headrace-{state.id}"
-        shutil.rmtree(relay, ignore_errors=True)
+        relay = directory.mirror(self._settings.relay, state.id)
+        if self._settings.relay:
+            shutil.rmtree(relay, ignore_errors=True)
         return relay
 
     def _reach(self, session: Any) -> Reach:

@@ -157,6 +157,10 @@ class StateDirectory:
     def relay(self) -> Path:
         return self.path / "relay"
 
+    def mirror(self, place: str, pipe: str) -> Path:
+        """Where a pipe's log is mirrored: here, or at a place that several pipes may have named."""
+        return Path(place).resolve() / f"headrace-{pipe}" if place else self.relay
+
     def acquire(self, wait_s: float = 15.0) -> Self:
         """Become the owner, after a predecessor that is still dying has gone."""
         self._lock = (self.path / "lock").open("a+")

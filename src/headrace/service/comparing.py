@@ -10,18 +10,29 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.cql.address import is_cql, parse_cql_url
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.pipes.building import OFFLINE, PipeSpec
 from headrace.pipes.endpoints import open_sink
 from headrace.pipes.schemes import CLICKHOUSE, is_kafka
 from headrace.pipes.verifying.pipes import KnownPipe, known_pipe
 from headrace.pipes.verifying.result import TableResult, Verdict
+from headrace.pipes.verifying.view import LineView
+from headrace.retry import waits
 from headrace.service.status import VerifyResult
 from headrace.service.warehouses import SCHEME
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 
 WAIT_S: Final = 60.0
+
+
+class _EndingView(LineView):
+    """Ends the comparison when the process ends: a large one would hold that up for hours."""
+
+    def advanced(self, table: str, rows: int) -> None:
+        super().advanced(table, rows)
+        if waits().ending:
+            raise TransientError("the process ends before the comparison does", hint="begin it again")
 
 
 def check_comparable(spec: PipeSpec) -> None:
@@ -66,7 +77,6 @@ def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
     from headrace.model.projection import Projection
     from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
     from headrace.pipes.verifying.pipes import find_watermark
-    from headrace.pipes.verifying.view import LineView
 
     address = parse_mysql_url(spec.source)
     with open_sink(spec.sink) as named:
@@ -75,18 +85,17 @@ def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
         )
         sink = replace(named.sink, choices=known.choices)
         watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
-        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=LineView())
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_EndingView())
 
 
 def _compare_cells(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
     from headrace.cql.session import connect
     from headrace.pipes.scylla.verification import standing_of, verify_logged
     from headrace.pipes.verifying.pipes import watch
-    from headrace.pipes.verifying.view import LineView
     from headrace.sinks.clickhouse.cells.sink import CellSink
 
     address = parse_cql_url(spec.source)
     with open_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
         watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
-        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, LineView())
+        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _EndingView())

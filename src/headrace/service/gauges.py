@@ -134,7 +134,10 @@ class RelayGauge:
 
     def look(self) -> None:
         for part in self._parts:
-            part.relay_bytes = _size_of(part.spec.settings.state / "relay")
+            directory = StateDirectory(part.spec.settings.state, make=False)
+            place = part.spec.settings.relay
+            state = directory.load() if place else None
+            part.relay_bytes = _size_of(directory.relay if state is None else directory.mirror(place, state.id))
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -161,7 +164,7 @@ class SinkGauge:
             if not self._remembered:
                 self._remember(own)
                 self._remembered = True
-            self._count_letters(own)
+            self._count_letters(sink, own)
             self._count_rows(sink)
 
     def close(self) -> None:
@@ -180,11 +183,12 @@ class SinkGauge:
                 ]
             )
 
-    def _count_letters(self, own: OwnTables) -> None:
+    def _count_letters(self, sink: ClickHouseSink, own: OwnTables) -> None:
         found: dict[str, int] = {}
         if own.exists(ERRORS):
-            for (pipe,) in own.select(ERRORS, ("pipe",), f"state = {quote_text(WAITING)}"):
-                found[pipe] = found.get(pipe, 0) + 1
+            final = " FINAL" if ERRORS.replacing else ""
+            counted = f"SELECT pipe, count() FROM {ERRORS.qualified}{final} WHERE state = {quote_text(WAITING)} GROUP BY pipe"
+            found = {pipe: int(count) for pipe, count in sink.reader().query(counted)[1]}
         for part in self._parts:
             part.dead_letters = found.get(part.name, 0)
 

@@ -67,7 +67,8 @@ class Supervisor:
         self._asked_to_end = False
         self._ended = threading.Event()
         self._usage, self._usage_due, self._asked_at = usage(os.getpid()), 0.0, 0.0
-        self._comparing: set[str] = set()
+        self._comparing: dict[str, Waits] = {}
+        self._begin_comparing = threading.Lock()
         self._beside = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
         self._looking = Looking([*gauges_of(list(self.parts.values()), self._warehouses), *self._merging()] if spark is None else [])
         self._sampler = threading.Thread(target=self._sample, name="headrace-samples", daemon=True)
@@ -100,6 +101,8 @@ class Supervisor:
             return
         for part in self.parts.values():
             part.end()
+        for waits in list(self._comparing.values()):
+            waits.ending = True
         for part in self.parts.values():
             part.join()
         self._beside.shutdown(wait=True, cancel_futures=True)
@@ -156,13 +159,14 @@ class Supervisor:
 
     def verify(self, name: str, tables: Sequence[str] = ()) -> None:
         parts = self._named(name)
-        for part in parts:
-            check_comparable(part.spec)
-            if part.name in self._comparing:
-                raise DefiniteError("its tables are being compared already", place=f"pipe {part.name}", hint="wait for the result")
-        for part in parts:
-            self._comparing.add(part.name)
-            self._beside.submit(self._compare, part, tuple(tables))
+        with self._begin_comparing:
+            for part in parts:
+                check_comparable(part.spec)
+                if part.name in self._comparing:
+                    raise DefiniteError("its tables are being compared already", place=f"pipe {part.name}", hint="wait for the result")
+            for part in parts:
+                self._comparing[part.name] = Waits(pipe=part.name)
+                self._beside.submit(self._compare, part, tuple(tables))
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         spec = self._named(name)[0].spec
@@ -197,8 +201,8 @@ class Supervisor:
 
     def _compare(self, part: Part, tables: Sequence[str]) -> None:
         """Compare tables and tell the status, each as soon as it is sure."""
-        began = time.time()
-        with own_waits(Waits(pipe=part.name)):
+        began, mine = time.time(), self._comparing[part.name]
+        with own_waits(mine):
             asked = Selection(tuple(tables) or ("*",))
             todo = {name for name in part.view.targets() if asked(TableName(*name.split(".", 1)))}
             for name in todo:
@@ -211,12 +215,17 @@ class Supervisor:
                     todo.discard(name)
                     log.info("verify: %s", "; ".join(result_lines(result)))
             except HeadraceError as error:
-                log.error("verify: %s", error)
-                part.fail(error)
+                if not mine.ending:
+                    log.error("verify: %s", error)
+                    part.fail(error)
+            # The last resort: nobody would hear of it otherwise.
+            except Exception as error:
+                log.exception("verify ended by an error that nobody foresaw")
+                part.fail(DefiniteError(f"verify: {type(error).__name__}: {error}", hint="please report it with the log"))
             finally:
                 for name in todo:
                     part.view.compared(name, VerifyResult(time.time(), "undecided"))
-                self._comparing.discard(part.name)
+                del self._comparing[part.name]
 
     @contextmanager
     def _built(self, spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:

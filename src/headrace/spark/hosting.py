@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,6 +19,7 @@ from typing import Protocol
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.errors import DefiniteError
 from headrace.retry import waits
 from headrace.spark.cluster import SUBMITTED, chosen_master, is_local, submitted
 from headrace.spark.executors import is_stopped
@@ -27,6 +29,7 @@ from headrace.spark.stream import GONE_ERRORS, spark_lost
 
 log = logging.getLogger("headrace")
 
+_END_S = 30.0
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 """Tasks of a pipe's large batch take turns with those of others, instead of going first."""
 
@@ -76,6 +79,7 @@ class SharedSpark:
         self._session: SparkSession | None = None
         self._sessions: dict[str, SparkSession] = {}
         self._forks: Forks | None = None
+        self._has_started = False
 
     @contextmanager
     def session(
@@ -124,11 +128,26 @@ class SharedSpark:
             self._forks = Forks(self._directory / "spark", (RUNNER, "headrace.spark.source", *wanted))
             self._forks.start()
         if self._session is None:
-            self._session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=wanted, more=self._more)
+            self._session = self._started(wanted)
             # It would print where it was when the Java process went.
             self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
             warm_workers(self._session)
         return self._session
+
+    def _started(self, preload: Sequence[str]) -> SparkSession:
+        try:
+            session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=preload, more=self._more)
+        except GONE_ERRORS as error:
+            # It went while it started. What is left of it would be taken for it at every later start.
+            self._forget()
+            raise spark_lost() from error
+        except DefiniteError as error:
+            if not self._has_started:
+                raise
+            # There is a Java, and it takes our settings: what keeps it from starting now passes.
+            raise spark_lost(f"Spark's Java process has ended, and does not start again: {error.message}") from error
+        self._has_started = True
+        return session
 
     def _forget(self) -> None:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
@@ -145,6 +164,10 @@ class SharedSpark:
         process = getattr(gateway, "proc", None)
         if process is not None:
             process.stdin.close()
-            process.wait(30)
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = None

@@ -1,0 +1,78 @@
+"""A Java process that several pipes share, and that goes while it starts; without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.spark import hosting
+from headrace.spark.hosting import SharedSpark
+
+HERE = {"spark_log": False, "preload": (), "more": None}
+
+
+class _Forks:
+    is_alive = True
+
+    def __init__(self, *_: object) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Starts:
+    """Stands for `start_session`: does one thing after the other."""
+
+    def __init__(self, *acts: Any) -> None:
+        self.acts, self.gateways = list(acts), list[Any]()
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        self.gateways.append(SparkContext._gateway)
+        SparkContext._gateway = SimpleNamespace(shutdown=lambda: None, proc=None)
+        act = self.acts.pop(0)
+        if isinstance(act, Exception):
+            raise act
+        return act
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedSpark:
+    monkeypatch.setattr(hosting, "Forks", _Forks)
+    monkeypatch.setattr(hosting, "warm_workers", lambda _: None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    return SharedSpark("local[1]", tmp_path)
+
+
+def _session() -> Any:
+    context = SimpleNamespace(_accumulatorServer=SimpleNamespace(), _jsc=None)
+    return SimpleNamespace(sparkContext=context, newSession=lambda: "a session", stop=lambda: None)
+
+
+def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = _Starts(Py4JNetworkError("it was killed"), _session())
+    monkeypatch.setattr(hosting, "start_session", starts)
+    with pytest.raises(TransientError, match="has ended"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
+        assert session == "a session"
+    assert starts.gateways == [None, None]
+
+
+def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = _Starts(DefiniteError("no Java"), _session(), DefiniteError("out of memory"), _session())
+    monkeypatch.setattr(hosting, "start_session", starts)
+    with pytest.raises(DefiniteError, match="no Java"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(TransientError, match="out of memory"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
+        assert session == "a session"
