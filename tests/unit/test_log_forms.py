@@ -12,6 +12,7 @@ from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.service import log_forms
 from headrace.service.log_forms import JsonLines, TextLines, keep_secret, masked
+from headrace.spark.logs import mark_log
 
 SECRET = "s3cr3t!Pass"
 
@@ -22,6 +23,17 @@ def line(formatter: logging.Formatter, message: str, *arguments: object, error: 
     )
     record.__dict__.update(more)
     return formatter.format(record)
+
+
+def test_what_another_process_says_in_several_lines_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = logging.getLogger("headrace")
+    before = ours.handlers[:], ours.propagate
+    try:
+        mark_log("shop/east")
+        ours.warning("waiting: the sink is away:\n  no route")
+    finally:
+        ours.handlers[:], ours.propagate = before
+    assert capsys.readouterr().err == "headrace-log WARNING shop/east/ waiting: the sink is away:   no route\n"
 
 
 def test_an_object_a_line() -> None:

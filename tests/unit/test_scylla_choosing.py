@@ -8,16 +8,26 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
+from headrace.model.schema import TableName
 from headrace.pipes.scylla.beginning import parse_start
 from headrace.pipes.scylla.choosing import check_chosen
+from headrace.pipes.scylla.sinks import open_log_target
 from headrace.pipes.settings import PipeSettings
-from headrace.pipes.settings_file import parse_settings
+from headrace.pipes.settings_file import Chosen, parse_settings
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
 
 
 def settings(projection: Projection | None = None) -> PipeSettings:
     return PipeSettings(Selection(("ks.*",)), Path("state"), projection or Projection())
+
+
+def test_what_tables_are_called_in_the_sink_is_told(tmp_path: Path) -> None:
+    chosen = parse_settings('[sink]\ntarget = "east_{table}"', "settings.toml")
+    with open_log_target("clickhouse://u@ch:8123/", chosen, tmp_path, "127.0.0.1") as target:
+        assert target.place(TableName("app", "notes")) == "app.east_notes"
+    with open_log_target("stdout:", Chosen(), tmp_path, "127.0.0.1") as target:
+        assert target.place(TableName("app", "notes")) == ""
 
 
 @pytest.mark.parametrize(

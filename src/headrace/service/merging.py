@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.errors import DefiniteError
@@ -38,15 +38,16 @@ class MergeGauge:
 
     def look(self) -> None:
         wanted = merged_tables(self._prefix, self._parts)
-        # What a statement did to a table below shows above when the table is made anew.
-        changed = tuple(part.view.figures().schema_changes[:1] for part in self._parts)
-        due = {name: below for name, below in wanted.items() if self._made.get(name) != (below, changed)}
-        if not due or self._warehouses.is_lost(self._parts[0].spec.sink):
+        if not wanted or self._warehouses.is_lost(self._parts[0].spec.sink):
             return
         with open_sink(self._parts[0].spec.sink, choices=self._parts[0].spec.chosen.sink) as named:
-            for name, below in due.items():
-                self._make(named.sink, name, below)
-                self._made[name] = below, changed
+            there = columns_of(named.sink, wanted)
+            for name, below in wanted.items():
+                # What became of the columns of a table below shows above when the table is made anew.
+                found = {table: columns for table in below if (columns := there.get((name.partition(".")[0], table)))}
+                if found and self._made.get(name) != (below, found):
+                    self._make(named.sink, name, below)
+                    self._made[name] = below, found
 
     def close(self) -> None:
         """The tables stay."""
@@ -78,6 +79,16 @@ def merged_tables(prefix: str, parts: Sequence[Part]) -> dict[str, tuple[str, ..
     for name, below in found.items():
         below.update(f"{before}{name.partition('.')[2]}" for before in silent)
     return {name: tuple(sorted(below)) for name, below in found.items()}
+
+
+def columns_of(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
+    """What tells whether the columns of the tables below merged ones have changed; of those that are there."""
+    listed = ", ".join(f"({quote_text(name.partition('.')[0])}, {quote_text(table)})" for name, below in merged.items() for table in below)
+    sql = (
+        "SELECT database, table, toString(sum(cityHash64(name, type, position))) FROM system.columns "
+        f"WHERE (database, table) IN ({listed}) GROUP BY database, table"
+    )
+    return {(database, table): columns for database, table, columns in sink.reader().query(sql)[1]}
 
 
 def make_merged(sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:

@@ -133,7 +133,7 @@ def _accept(server: socket.socket, key: str) -> None:
 def _hear(connection: socket.socket, key: str) -> None:
     try:
         with connection, connection.makefile("r", errors="replace") as lines:
-            if not secrets.compare_digest(lines.readline(_LONGEST_LINE).strip(), key):
+            if not secrets.compare_digest(lines.readline(_LONGEST_LINE).strip().encode(), key.encode()):
                 return
             while line := lines.readline(_LONGEST_LINE):
                 take_line(line)

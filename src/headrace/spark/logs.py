@@ -29,7 +29,9 @@ class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
     pipe = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {record.getMessage()}"
+        # One line for all of it: what stands on others would not be known to be ours.
+        message = " ".join(record.getMessage().splitlines())
+        return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {message}"
 
 
 def mark_log(pipe: str | None = None) -> None:

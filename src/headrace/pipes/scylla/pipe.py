@@ -186,7 +186,7 @@ class ScyllaPipe(RunnablePipe):
         notes.save()
         batches.definitions.follow(again=True)
         batches.definitions.came.clear()
-        self._view.tables({str(name): "" for name in notes.tables})
+        self._view.tables({str(name): self._target.place(name) for name in notes.tables})
 
     def _chosen(self, session: CqlSession, notes: Notes) -> tuple[TableName, ...]:
         chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=_START_PATIENCE_S)

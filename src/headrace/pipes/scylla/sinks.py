@@ -11,6 +11,7 @@ from typing import Final
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
+from headrace.model.schema import TableName
 from headrace.pipes.endpoints import open_sink, same_sink
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
@@ -18,6 +19,7 @@ from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
+from headrace.sinks.clickhouse.places import place_of_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.logs import LogSink
@@ -35,6 +37,8 @@ class LogTarget:
     books: Books
     is_lost: Callable[[], bool] = lambda: False
     """Whether it is gone for good: an embedded server that has ended."""
+    place: Callable[[TableName], str] = lambda _: ""
+    """What a table is called in the sink, where it has tables."""
 
 
 @contextmanager
@@ -74,7 +78,14 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink) as named:
-        yield LogTarget(_kept(chosen, named.sink), named.name, named.sink.books(), named.is_lost)
+        scope = named.sink.scope
+        yield LogTarget(
+            _kept(chosen, named.sink),
+            named.name,
+            named.sink.books(),
+            named.is_lost,
+            lambda name: ".".join(place_of_name(name, scope.target, scope.choices)),
+        )
 
 
 def same_log_sink(one: str, other: str) -> bool:

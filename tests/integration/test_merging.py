@@ -1,0 +1,47 @@
+"""Tables that show the rows of several sources together, on a server: what they show when sources have not begun, and when columns come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.pipes.endpoints import open_sink
+from headrace.service.collecting import Collected
+from headrace.service.merging import MergeGauge
+from headrace.service.warehouses import Warehouses
+from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.sinks.clickhouse.client import connect
+
+
+def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path) -> None:
+    sink, failed = f"chdb:{tmp_path / 'warehouse'}", list[Any]()
+
+    def part(name: str, *targets: str) -> Any:
+        view = Collected()
+        view.tables({target: target for target in targets})
+        spec = SimpleNamespace(sink=sink, chosen=SimpleNamespace(sink=SinkChoices()))
+        return SimpleNamespace(name=name, view=view, spec=spec, fail=failed.append)
+
+    with Warehouses() as warehouses:
+        warehouses.ensure(sink)
+        with open_sink(sink) as named:
+            client = connect(named.sink.target).client
+            for name in ("east_orders", "west_orders"):
+                client.command(f"CREATE TABLE default.{name} (id Int64, _v UInt64) ENGINE = ReplacingMergeTree(_v) ORDER BY id")
+                client.command(f"INSERT INTO default.{name} VALUES (1, 1), (1, 2)")
+            # A target is told before its table is there.
+            parts = [part("shop/east", "default.east_orders", "default.east_later"), part("shop/west")]
+            gauge = MergeGauge("{source}_", parts, warehouses)
+            gauge.look()
+            shown = "SELECT _table, id FROM default.orders FINAL ORDER BY _table"
+            assert client.query(shown).result_rows == [("east_orders", 1), ("west_orders", 1)]
+            # The source has begun, and has a column more: whoever told of that, or nobody.
+            parts[1].view.tables({"shop.orders": "default.west_orders"})
+            client.command("ALTER TABLE default.east_orders ADD COLUMN note String DEFAULT 'new'")
+            gauge.look()
+            assert sorted(client.query("SELECT _table, note FROM default.orders FINAL").result_rows) == [
+                ("east_orders", "new"),
+                ("west_orders", ""),
+            ]
+    assert not failed
