@@ -82,6 +82,11 @@ def test_stop_go_on_and_catch_up(
     assert pipeline.chunks_done() == pipeline.chunks_planned()
     assert (tmp_path / "state" / "snapshot.jsonl").read_text().count('"chunks"') == 4
     check(pipeline, server, databases, target)
+    # Spark's own files, which hold positions only, are behind the directory's mode.
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+    kept = [file for file in (tmp_path / "state").rglob("*") if "checkpoint" not in file.parts]
+    assert kept
+    assert [str(file) for file in kept if file.stat().st_mode & 0o077] == []
 
     again = pipeline.once()
     assert again.code == 0, again.output

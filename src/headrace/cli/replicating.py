@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -94,6 +95,8 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.settings import PipeSettings, SnapshotMode
     from headrace.sources.mysql.origin import Limits
 
+    # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
+    os.umask(0o077)
     if is_kafka(arguments.source):
         hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
         check_heeded(arguments, OF_A_LOG, "is about a server's log, and the source is in Kafka", hint)
