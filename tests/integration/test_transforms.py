@@ -438,6 +438,48 @@ filter = "line % 3 <> 0 AND account <> 'a7'"
 """
 
 
+@pytest.mark.parametrize("chosen", ["all", "one"])
+def test_what_was_hidden_is_not_shown_under_another_name(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, chosen: str
+) -> None:
+    """A tool makes a table anew, with a column of another name, and swaps the two."""
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20))", "INSERT INTO t VALUES (1, 'ann@x.org')")
+    exclude = ("*._t_*",) if chosen == "one" else ()
+
+    def piped(transforms: str) -> DrivenPipe:
+        settings = settings_for(book, transforms, "t")
+        return DrivenPipe(book, url(sink), tmp_path / "state", exclude=exclude, settings=settings)
+
+    masked = "mask = { email = 'null' }"
+    pipe = piped(masked).open()
+    book.run("CREATE TABLE _t_new (id INT PRIMARY KEY, mail VARCHAR(20))", "INSERT INTO _t_new SELECT * FROM t")
+    book.run("RENAME TABLE t TO _t_old, _t_new TO t")
+    with pytest.raises(DefiniteError, match="email, which its transforms hide, is gone, and mail came"):
+        pipe.catch_up()
+    with pytest.raises(DefiniteError, match="it would be shown"):
+        piped(masked).open().catch_up()
+    assert "ann@x.org" not in str(client.query(f"SELECT * FROM `{book.database}`.t").result_rows)
+    piped("mask = { mail = 'email' }").open().catch_up()
+    assert client.query(f"SELECT mail FROM `{book.database}`.t FINAL").result_rows == [("a***@x.org",)]
+
+
+def test_a_table_that_came_meanwhile_has_the_columns_that_its_transforms_name(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY)")
+
+    def piped(column: str) -> DrivenPipe:
+        settings = settings_for(book, f"mask = {{ {column} = 'null' }}", "later") if column else {}
+        return DrivenPipe(book, url(sink), tmp_path / "state", settings=settings)
+
+    piped("").open()
+    book.run("CREATE TABLE later (id INT PRIMARY KEY, email VARCHAR(20))", "INSERT INTO later VALUES (1, 'ann@x.org')")
+    with pytest.raises(DefiniteError, match="mask names emial"):
+        piped("emial").open()
+    piped("email").open().catch_up()
+    assert client.query(f"SELECT id, email FROM `{book.database}`.later FINAL").result_rows == [(1, None)]
+
+
 @pytest.mark.timeout(900)
 def test_killed_with_spark(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
     if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):

@@ -7,6 +7,7 @@ TABLE; statements before that are not about rows that anybody reads.
 from __future__ import annotations
 
 import functools
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,9 @@ from headrace.sources.mysql.origin import BinlogDirectory
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablemap import parse_table_map
 from headrace.spark.executors import slots_of
+from headrace.transforms.fitting import misfits
+
+logger = logging.getLogger("headrace")
 
 
 class OfflinePipe(FollowingPipe):
@@ -59,6 +63,9 @@ class OfflinePipe(FollowingPipe):
         history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
         if is_new:
             self._learn(log, state, history)
+            for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):
+                # Statements in the files may still make the table or the column.
+                logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         retrying(lambda: self._targets.prepare([shown_now(table.schema, state, self._settings) for table in state.tables.values()]))
         directory.save(state)
         self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)

@@ -150,6 +150,8 @@ class Opening:
         if self.targets.appends:
             # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
             came = [schema for schema in came if not chosen_before(schema.name)]
+        for schema in came:
+            Showing(self.settings).check_new(schema)
         history.learn(came, seen)
         for schema in came:
             # Its snapshot sees all that the log says of it up to here.

@@ -22,6 +22,7 @@ from headrace.pipes.copying import Copier, Interrupted, Pause
 from headrace.pipes.opening import Opening, selection_of
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.requests import ResyncRequest, pending_requests
+from headrace.pipes.showing import Showing
 from headrace.pipes.state import TableState
 from headrace.retry import in_context, retrying
 from headrace.sources.mysql.connection import connect
@@ -135,6 +136,11 @@ class Resynchroniser:
             self._forget(name, position)
         # A glob reaches what is chosen; what is not yet must be named.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
+        showing = Showing(copier.settings)
+        for schema in meant:
+            known = state.tables.get(schema.name)
+            if known is not None:
+                showing.check_again(known.schema, schema)
         for schema in meant:
             self._renew(schema, position, chosen=selection(schema.name))
         if not meant:

@@ -17,7 +17,7 @@ from headrace.pipes.state import PipeState
 from headrace.sinks.base import Needs
 from headrace.transforms.altering import reread_reason, shaped_alteration
 from headrace.transforms.blocks import Shaper
-from headrace.transforms.fitting import check_new_table
+from headrace.transforms.fitting import check_new_table, check_read_again
 from headrace.transforms.salts import read_salts
 from headrace.transforms.shapes import Shape, shape_of
 
@@ -62,6 +62,10 @@ class Showing:
     def check_new(self, schema: TableSchema) -> None:
         """Raise `DefiniteError` if what was chosen for a table that has come is about columns that it does not have."""
         check_new_table(self.settings.transforms, schema)
+
+    def check_again(self, before: TableSchema, now: TableSchema) -> None:
+        """Raise `DefiniteError` if a table that is read again may show what was hidden of it."""
+        check_read_again(self.settings.transforms.of(now.name), before, now)
 
     def is_same(self, old: TableName, new: TableName) -> bool:
         """Whether a table is transformed under another name as it was under its own."""

@@ -11,7 +11,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.transforms.choices import TransformChoices, Transforms
 from headrace.transforms.engine import nearest
-from headrace.transforms.shapes import unmatched_columns
+from headrace.transforms.shapes import place_of, unmatched_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,28 @@ def check_new_table(transforms: Transforms, schema: TableSchema) -> None:
     sure = [one for one in misfits(own, [schema]) if one.is_sure]
     if sure:
         raise sure[0].error()
+
+
+def check_read_again(choices: TransformChoices, before: TableSchema, now: TableSchema) -> None:
+    """Raise `DefiniteError` if a hidden column is gone and one came that nobody spoke of: it may be the same, and would be shown."""
+    known = {column.name for column in before.columns}
+    gone = [column.name for column in before.columns if _is_hidden(choices, column.name) and column.name not in _names(now)]
+    named = {name for name, _ in choices.rename}
+    came = [name for name in _names(now) if name not in known | named and not _is_hidden(choices, name)]
+    if gone and came:
+        old, new = ", ".join(gone), ", ".join(came)
+        raise DefiniteError(
+            f"table {now.name} is to be read again, and is another one: {old}, which its transforms hide, is gone, and {new} came; if that "
+            "is the same under another name, it would be shown",
+            place=place_of(now.name, f"column {gone[0]}"),
+            hint=f'name {came[0]} in the transforms as {gone[0]} was; if it may be shown, say so: rename = {{ {came[0]} = "{came[0]}" }}',
+        )
+
+
+def _is_hidden(choices: TransformChoices, name: str) -> bool:
+    treated = {one for one, _ in (*choices.mask, *choices.hash, *choices.computed)}
+    return name in treated or any(fnmatch.fnmatchcase(name, one) for one in choices.drop)
+
+
+def _names(schema: TableSchema) -> list[str]:
+    return [column.name for column in schema.columns]
