@@ -33,7 +33,7 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
             # A target is told before its table is there.
             parts = [part("shop/east", "default.east_orders", "default.east_later"), part("shop/west")]
             gauge = MergeGauge("{source}_", parts, warehouses)
-            gauge.look()
+            gauge.close()
             shown = "SELECT _table, id FROM default.orders FINAL ORDER BY _table"
             assert client.query(shown).result_rows == [("east_orders", 1), ("west_orders", 1)]
             # The source has begun, and has a column more: whoever told of that, or nobody.

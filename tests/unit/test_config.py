@@ -14,6 +14,7 @@ from headrace.config.overlaps import overlap
 from headrace.config.resolved import Configuration, LogFormat
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
+from headrace.pipes.building import shown_sink
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.settings import SnapshotMode
 from headrace.sinks.clickhouse.choices import EngineChoice
@@ -286,6 +287,17 @@ def test_folders_are_seen_from_the_file(tmp_path: Path) -> None:
         (part,) = loaded(tmp_path, base(source=f'relay = "{relay}"')).pipes[0].parts
         assert part.settings.relay == seen
     assert loaded(tmp_path, base()).pipes[0].parts[0].sink == f"chdb:{tmp_path}/data"
+
+
+def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path: Path) -> None:
+    sink = 'class = "my.module:Sink"\npassword = "hunter2&co"\ncolour = "red"'
+    configuration = loaded(tmp_path, base().replace('url = "chdb:data"', sink))
+    [spec] = configuration.pipes[0].parts
+    assert "hunter2" in spec.sink
+    assert shown_sink(spec.sink) == "class:my.module:Sink"
+    assert "hunter2&co" in set(running.secrets_of(configuration))
+    kafka = 'url = "kafka://k:9092?sasl.password=s3cr%2Ft"'
+    assert "s3cr/t" in set(running.secrets_of(loaded(tmp_path, base().replace('url = "chdb:data"', kafka))))
 
 
 def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:

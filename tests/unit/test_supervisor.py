@@ -338,6 +338,15 @@ def test_a_comparison_ends_with_the_process_and_what_nobody_foresaw_is_told(tmp_
         assert not supervisor.pipe("p").recent_errors
 
 
+def test_what_is_wrong_with_the_figures_of_one_pipe_leaves_the_others_theirs(tmp_path: Path) -> None:
+    stories = {"p": Story("run"), "q": Story("run")}
+    with supervised(configuration(tmp_path, ("p", ("p",)), ("q", ("q",))), stories) as supervisor:
+        until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories))
+        (tmp_path / "p" / "skips.jsonl").write_text("no JSON\n")
+        known = len(supervisor.history("q"))
+        until(lambda: len(supervisor.history("q")) >= known + 3)
+
+
 def test_merged_tables_keep_the_rows_of_a_source_that_has_not_begun_yet() -> None:
     def part(name: str, *targets: str) -> Any:
         view = Collected()

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
 from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
+from headrace.kafka.address import without_secrets
 from headrace.pipes.schemes import is_stdout
 
 if TYPE_CHECKING:
@@ -93,13 +94,14 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
 
 
 def secrets_of(configuration: Configuration) -> Iterator[str]:
-    """The passwords in the addresses of a file, as they are and as they are written."""
+    """The passwords in the addresses of a file, and among the properties there, as they are and as they are written."""
     for pipe in configuration.pipes:
         for part in pipe.parts:
             for address in (part.source, part.sink):
                 password, _ = without_password(address)
-                if password:
-                    yield from (password, quote(password, safe=""))
+                properties = parse_qsl(without_secrets(address)[1])
+                for secret in filter(None, (password, *(value for _, value in properties))):
+                    yield from (secret, quote(secret, safe=""))
 
 
 def _check_some(configuration: Configuration) -> None:

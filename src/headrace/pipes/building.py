@@ -158,7 +158,10 @@ def shown_sink(sink: str) -> str:
         return str(parse_kafka_url(sink))
     if is_cql(sink):
         return str(parse_cql_url(sink))
-    return str(parse_target(sink)) if sink.startswith(CLICKHOUSE) else sink
+    if sink.startswith(CLICKHOUSE):
+        return str(parse_target(sink))
+    # Settings of a producer of one's own may be anything.
+    return sink if sink.startswith("chdb:") else sink.partition("?")[0]
 
 
 def _host(spec: PipeSpec) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.endpoints import open_sink
 from headrace.service.part import Part
 from headrace.service.warehouses import Warehouses
@@ -50,7 +50,12 @@ class MergeGauge:
                     self._made[name] = below, found
 
     def close(self) -> None:
-        """The tables stay."""
+        """The tables stay. Those that are not made yet are made now: pipes may have ended between two looks."""
+        if merged_tables(self._prefix, self._parts).keys() - self._made.keys():
+            try:
+                self.look()
+            except HeadraceError as error:
+                log.warning("merged tables are not made: %s", error)
 
     def _make(self, sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
         try:

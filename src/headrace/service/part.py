@@ -376,4 +376,4 @@ def _unforeseen(error: Exception) -> HeadraceError:
 
 def _trouble(error: HeadraceError) -> Trouble:
     is_passing = isinstance(error, TransientError)
-    return Trouble(masked(error.message), masked(error.place), error.hint, is_passing, time.time(), error.event)
+    return Trouble(masked(error.message), masked(error.place), masked(error.hint), is_passing, time.time(), error.event)

@@ -235,12 +235,17 @@ class Supervisor:
 
     def _sample(self) -> None:
         """Once a second, until the end: the histories; now and then: what the processes use, and whether sinks are still there."""
-        rounds = 0
+        rounds, told = 0, ""
         while not self._ended.wait(_SAMPLE_S - time.time() % _SAMPLE_S):
             for part in self.parts.values():
-                part.sample()
-                if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
-                    part.look_after()
+                try:
+                    part.sample()
+                    if rounds % int(_LOOK_S / _SAMPLE_S) == 0:
+                        part.look_after()
+                # The last resort: what is wrong with one part's figures leaves the others theirs.
+                except Exception as error:
+                    if told != (told := f"{part.name}: {type(error).__name__}: {error}"):
+                        log.exception("%s: its figures cannot be had", part.name)
             self._looking.poll()
             if time.monotonic() - self._asked_at < _USAGE_S and time.monotonic() >= self._usage_due:
                 # It takes a while with many processes: only for those who look.
