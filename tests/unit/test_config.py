@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.settings import SnapshotMode
 from headrace.sinks.clickhouse.choices import EngineChoice
 from headrace.sinks.kafka.choices import MessageFormat
+from headrace.sinks.producing import parse_producer
 from testkit.config_files import WHOLE, base, several
 
 
@@ -289,13 +291,19 @@ def test_folders_are_seen_from_the_file(tmp_path: Path) -> None:
     assert loaded(tmp_path, base()).pipes[0].parts[0].sink == f"chdb:{tmp_path}/data"
 
 
-def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path: Path) -> None:
+def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = 'class = "my.module:Sink"\npassword = "hunter2&co"\ncolour = "red"'
     configuration = loaded(tmp_path, base().replace('url = "chdb:data"', sink))
     [spec] = configuration.pipes[0].parts
     assert "hunter2" in spec.sink
     assert shown_sink(spec.sink) == "class:my.module:Sink"
     assert "hunter2&co" in set(running.secrets_of(configuration))
+    monkeypatch.setenv("SOME_KEY", "hunter3")
+    more = 'class = "my.module:Sink"\npassphrase = "hunter2"\napi_key = "hunter4"\nother = "x${SOME_KEY}"\ncolour = "red"'
+    [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', more)).pipes[0].parts
+    assert spec.settings.lasting["settings"] == {"producer": {"colour": "red"}}
+    settings = json.loads(parse_producer(spec.sink, spec.chosen.producer).settings)
+    assert settings == {"passphrase": "hunter2", "api_key": "hunter4", "other": "xhunter3", "colour": "red"}
     kafka = 'url = "kafka://k:9092?sasl.password=s3cr%2Ft"'
     assert "s3cr/t" in set(running.secrets_of(loaded(tmp_path, base().replace('url = "chdb:data"', kafka))))
 

@@ -220,13 +220,14 @@ def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_lef
         supervisor.resume("bad")
         until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
         assert stage(supervisor, "off") is PipeStage.DISABLED
-        for ask in (supervisor.pause, supervisor.resume, supervisor.stop):
+        for ask in (supervisor.pause, supervisor.resume, supervisor.stop, lambda name: supervisor.resync(name, ["shop.orders"])):
             with pytest.raises(DefiniteError, match="disabled"):
                 ask("off")
         with pytest.raises(DefiniteError, match="no pipe 'other'") as caught:
             supervisor.pause("other")
         assert "bad, off" in caught.value.hint
     assert stories["off"].runs == 0
+    assert not (tmp_path / "off").exists()
 
 
 def test_parts_of_one_pipe_are_asked_together_or_singly_and_seen_as_one(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
 from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
-from headrace.kafka.address import without_secrets
 from headrace.pipes.schemes import is_stdout
 
 if TYPE_CHECKING:
@@ -95,12 +94,14 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
 
 def secrets_of(configuration: Configuration) -> Iterator[str]:
     """The passwords in the addresses of a file, and among the properties there, as they are and as they are written."""
+    from headrace.config.substitution import is_hidden
+
     for pipe in configuration.pipes:
         for part in pipe.parts:
             for address in (part.source, part.sink):
                 password, _ = without_password(address)
-                properties = parse_qsl(without_secrets(address)[1])
-                for secret in filter(None, (password, *(value for _, value in properties))):
+                properties = [value for name, value in parse_qsl(address.partition("?")[2]) if is_hidden(name)]
+                for secret in filter(None, (password, *properties)):
                     yield from (secret, quote(secret, safe=""))
 
 

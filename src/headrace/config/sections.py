@@ -27,6 +27,7 @@ from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, TOP, Docum
 from headrace.config.elsewhere import hint_for
 from headrace.config.problems import Problems
 from headrace.config.resolved import ProcessSettings
+from headrace.config.substitution import is_hidden, references_in
 from headrace.config.words import (
     CHOICES_OF_SOURCES,
     CLASS,
@@ -40,7 +41,6 @@ from headrace.config.words import (
     own_fields,
 )
 from headrace.errors import DefiniteError
-from headrace.kafka.address import is_secret
 from headrace.pipes.fields import fields_of
 from headrace.pipes.schemes import STDOUT, is_stdout
 from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
@@ -170,7 +170,7 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
 
 
 def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems, url: str = "") -> SinkSection:
-    """A producer of one's own: all keys but that of its class are its settings. Those that are secret are never kept."""
+    """A producer of one's own: all keys but that of its class are its settings. Secret ones, and what `${…}` led to, are never kept."""
     path = (SINKS, name)
     settled = _settled(document, path, raw, problems)
     settled.pop("url" if url else CLASS, None)
@@ -180,7 +180,8 @@ def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems
     if not url:
         words = read_words(document, path, OF_PRODUCERS, {CLASS: raw[CLASS]}, problems)
         url = f"{PRODUCER_SCHEME}{words[CLASS]}"
-    secrets = {key: value for key, value in settled.items() if is_secret(key) and isinstance(value, str)}
+    led_to = {key for key, value in raw.items() if isinstance(value, str) and references_in(value)}
+    secrets = {key: value for key, value in settled.items() if isinstance(value, str) and (is_hidden(key) or key in led_to)}
     with _at(document, (*path, "url" if "url" in raw else CLASS)):
         url = with_settings(url, secrets)
         parse_producer(url, {})

@@ -14,15 +14,13 @@ from headrace.config.addresses import shown, within
 from headrace.config.catalogue import Section, sections
 from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, Document, Keys
 from headrace.config.resolved import Configuration, ConfiguredPipe
-from headrace.config.substitution import references_in
+from headrace.config.substitution import is_hidden, references_in
 from headrace.config.words import CLASS
 from headrace.config.writing import Written, to_text
-from headrace.kafka.address import is_secret
 from headrace.pipes.building import PipeSpec
 from headrace.pipes.fields import plain
 
 MASK: Final = "***"
-_SECRET_WORDS: Final = ("pass", "secret", "token", "credential", "private", "pwd")
 
 
 def show(document: Document, configuration: Configuration, *, defaults: bool = False) -> str:
@@ -100,15 +98,10 @@ def _masked(document: Document, path: Keys, value: Any) -> Any:
         return value
     if path[-1] == "url":
         return shown(within(document.settled(path, value), document.directory), MASK)
-    if path[-1] != "password_file" and (_is_hidden(path[-1]) or any(map(_leads_to_secret, references_in(value)))):
+    if path[-1] != "password_file" and (is_hidden(path[-1]) or any(map(_leads_to_secret, references_in(value)))):
         return MASK
     return document.settled(path, value)
 
 
-def _is_hidden(name: str) -> bool:
-    folded = name.lower()
-    return is_secret(folded) or any(word in folded for word in _SECRET_WORDS)
-
-
 def _leads_to_secret(reference: str) -> bool:
-    return reference.startswith("file:") or _is_hidden(reference.partition(":-")[0])
+    return reference.startswith("file:") or is_hidden(reference.partition(":-")[0])

@@ -14,10 +14,12 @@ from typing import Final
 from urllib.parse import quote
 
 from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE: Final = "file:"
+_SECRET_WORDS: Final = ("pass", "secret", "token", "credential", "private", "pwd", "apikey", "api_key", "access_key")
 
 
 class References:
@@ -75,6 +77,12 @@ class References:
             return default
         how = "is empty" if name in self._environment else "is not set"
         raise DefiniteError(f"the environment variable {name} {how}", place=place, hint=f"set it, or write ${{{name}:-DEFAULT}}")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether what has this name is a secret, as far as the name tells."""
+    folded = name.lower()
+    return is_secret(folded) or any(word in folded for word in _SECRET_WORDS)
 
 
 def references_in(text: str) -> tuple[str, ...]:

@@ -115,18 +115,18 @@ class Part:
             self._thread.start()
 
     def pause(self) -> None:
-        self._check_enabled()
+        self.check_enabled()
         state = self.spec.settings.state
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_json(state / _PAUSED, {"since": time.time()})
         self._ask(Wish.PAUSE)
 
     def stop(self) -> None:
-        self._check_enabled()
+        self.check_enabled()
         self._ask(Wish.STOP)
 
     def resume(self) -> None:
-        self._check_enabled()
+        self.check_enabled()
         (self.spec.settings.state / _PAUSED).unlink(missing_ok=True)
         with self._changed:
             if self._stage is PipeStage.FAILED:
@@ -349,7 +349,8 @@ class Part:
     def _enter(self, stage: PipeStage) -> None:
         self._stage = stage
 
-    def _check_enabled(self) -> None:
+    def check_enabled(self) -> None:
+        """Raise `DefiniteError` if it is not to run at all."""
         if not self._enabled:
             raise DefiniteError(
                 f"the pipe {self.name} is disabled",

@@ -142,6 +142,7 @@ class Supervisor:
             raise DefiniteError(f"{unclear!r} has no database", place=f"pipe {name}", hint="write database.table")
         parts = self._named(name)
         for part in parts:
+            part.check_enabled()
             check_rereadable(part.spec)
         for part in parts:
             ask_for_resync(StateDirectory(part.spec.settings.state), tuple(tables))
