@@ -12,6 +12,7 @@ from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.service import log_forms
 from headrace.service.log_forms import JsonLines, TextLines, keep_secret, masked
+from headrace.service.log_lines import name_pipes
 from headrace.spark.logs import mark_log
 
 SECRET = "s3cr3t!Pass"
@@ -23,6 +24,21 @@ def line(formatter: logging.Formatter, message: str, *arguments: object, error: 
     )
     record.__dict__.update(more)
     return formatter.format(record)
+
+
+def test_what_libraries_say_has_the_same_form_and_no_secrets(capfd: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:]
+    try:
+        name_pipes(JsonLines())
+        logging.getLogger("some.library").warning("cannot reach mysql://u:%s@db", SECRET)
+    finally:
+        added = next(one for one in root.handlers if one not in before)
+        root.handlers[:] = before
+        assert isinstance(added, logging.StreamHandler)
+        added.stream.close()
+    said = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert (said["logger"], said["message"]) == ("some.library", "cannot reach mysql://u:***@db")
 
 
 def test_what_another_process_says_in_several_lines_is_one(capsys: pytest.CaptureFixture[str]) -> None:

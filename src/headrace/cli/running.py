@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         stop_on_signals(supervisor.end)
         with supervisor:
             well = supervisor.wait()
-    return _conclude(supervisor, well)
+    return _conclude(supervisor, well, told=as_json)
 
 
 def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
@@ -126,9 +126,10 @@ def _told_to(configuration: Configuration) -> TextIO:
     return sys.stderr if printing else sys.stdout
 
 
-def _conclude(supervisor: Supervisor, well: bool) -> int:
-    """Say what failed; asked to end, a process ends well while some of its pipes ran."""
-    failed = [part for part in supervisor.parts.values() if part.has_failed]
+def _conclude(supervisor: Supervisor, well: bool, *, told: bool) -> int:
+    """Say what failed, unless the log has told it in a form that leaves no room for this; asked to end, a process ends well while some of
+    its pipes ran."""
+    failed = [part for part in supervisor.parts.values() if part.has_failed and not told]
     for part in failed:
         error = part.error
         assert error is not None

@@ -31,11 +31,15 @@ def name_pipes(formatter: logging.Formatter | None = None) -> None:
     They go to where standard error was when this was called: while Spark starts, its own goes elsewhere for a moment.
     """
     stream = os.fdopen(os.dup(2), "w", buffering=1)
+    lines = formatter or TextLines("%(asctime)s %(levelname)s %(of_pipe)s%(message)s")
     for handler in logging.getLogger("headrace").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(stream)
         handler.addFilter(NamesPipe())
-        handler.setFormatter(formatter or TextLines("%(asctime)s %(levelname)s %(of_pipe)s%(message)s"))
+        handler.setFormatter(lines)
+    # What libraries say has the same form, and no secrets either.
     root = logging.StreamHandler(stream)
     root.addFilter(_NotPy4J())
+    root.addFilter(NamesPipe())
+    root.setFormatter(lines)
     logging.getLogger().addHandler(root)
