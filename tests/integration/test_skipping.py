@@ -212,3 +212,22 @@ def test_a_place_that_is_not_met_is_reported(tmp_path: Path, caplog: pytest.LogC
     assert "nothing was skipped at binlog.000003:120" in caplog.text
     assert Skips(tmp_path).pending == frozenset()
     assert skipped_events(tmp_path) == 0
+
+
+def test_what_transforms_hide_is_not_shown_in_the_sinks_record(
+    book: Logbook, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_spark(monkeypatch)
+    client = sink_client(f"http://127.0.0.1:{clickhouse.port}")
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20))")
+    target, masked = f"clickhouse://default@127.0.0.1:{clickhouse.port}", f'transforms."{book.database}.t".mask.email=null'
+    runs = Runs(book.server.url(book.database), target, tmp_path / "state", "--name", book.database, "--set", masked)
+    runs.well()
+    client.command(f"ALTER TABLE {book.database}.t ADD CONSTRAINT small CHECK id < 100")
+    book.run("INSERT INTO t VALUES (600, 'ann@x.org')")
+    runs.halts(capsys, "refused")
+    request_skip(runs.state)
+    runs.well()
+    assert "ann@x.org" in runs.record()[-1]["content"]
+    found = client.query(f"SELECT state, row FROM headrace.errors FINAL WHERE pipe = '{book.database}'").result_rows
+    assert found == [("skipped", "")]

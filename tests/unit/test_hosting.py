@@ -11,6 +11,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
 from headrace.errors import DefiniteError, TransientError
+from headrace.retry import Waits, own_waits
 from headrace.spark import hosting
 from headrace.spark.hosting import SharedSpark
 
@@ -76,3 +77,10 @@ def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSpark, 
         pass
     with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
         assert session == "a session"
+
+
+def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: SharedSpark) -> None:
+    shared._lock.acquire()
+    with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    shared._lock.release()

@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -18,11 +19,12 @@ from headrace.cli.flags import spark_settings
 from headrace.errors import DefiniteError, TransientError
 from headrace.pipes.building import PipeSpec, check_reach
 from headrace.pipes.settings import PipeSettings
+from headrace.retry import Waits, own_waits
 from headrace.sources.mysql.selection import Selection
 from headrace.spark import afar
 from headrace.spark.afar import Afar, reports_of
 from headrace.spark.cluster import OwnSettings, Ship, chosen_master, cluster_settings, executors_python, is_elsewhere, is_local, route_to
-from headrace.spark.executors import executor_fault
+from headrace.spark.executors import await_executors, executor_fault
 from headrace.spark.faults import carried
 from headrace.spark.shipping import SHIPPED_KERNELS, _needed, pack
 from headrace.spark.tasks import Report, report_batch
@@ -169,6 +171,14 @@ class Job:
         yield report_batch([Report("done", "", 0, 0, 0, "")])
 
 
+def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
+    tracker = SimpleNamespace(getExecutorInfos=lambda: ["the driver's own"])
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java, master="spark://h:7077"))
+    with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"):
+        await_executors(session, 300.0)  # type: ignore[arg-type]
+
+
 def rows_of(*jobs: Afar) -> list[Row]:
     return [Row(*line.values()) for job in jobs for batch in job([]) for line in batch.to_pylist()]
 
@@ -176,7 +186,7 @@ def rows_of(*jobs: Afar) -> list[Row]:
 def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr(afar, "take_line", heard.append)
-    line = afar._listening("127.0.0.1")
+    line = afar._listening("0.0.0.0", "127.0.0.1")
     well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
     assert [report.kind for report in reports_of(rows_of(Afar(well, line)))] == ["done"]
     with pytest.raises(TransientError, match="away"):

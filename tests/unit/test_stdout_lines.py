@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import math
 import re
@@ -192,8 +193,11 @@ class Kept(Output):
     def __init__(self) -> None:
         super().__init__()
         self.pieces: list[bytes] = []
+        self.full = False
 
     def _write(self, lines: memoryview) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self.pieces.append(bytes(lines))
 
 
@@ -237,6 +241,10 @@ def test_lines_of_a_batch_are_printed_in_the_order_of_the_log_and_once(tmp_path:
         with pytest.raises(TransientError):
             stranger.send(made, waits=False)
         assert json.loads(output.pieces[-1])["op"] == "snapshot"
+        # An output that is full is no reader that has left.
+        output.full = True
+        with pytest.raises(DefiniteError, match="cannot be written"):
+            sender.send(made, waits=False)
         output.left = True
         with pytest.raises(DefiniteError, match="has left"):
             sender.send(made, waits=True)

@@ -132,6 +132,6 @@ class OfflinePipe(FollowingPipe):
             self._view,
         )
         here, planned = reached(directory, state), written(directory, state)
-        skips = self._targets.skips(directory.path, settings.pipe_name)
+        skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))))
         return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)

@@ -111,7 +111,7 @@ class Pipe(FollowingPipe):
             reached(directory, state),
             written(directory, state),
             reporter,
-            self._targets.skips(directory.path, settings.pipe_name),
+            self._targets.skips(directory.path, settings.pipe_name, settings.transforms),
         )
         copier = Copier(
             self._address,

@@ -14,6 +14,7 @@ from headrace.sinks.base import Books, Needs, Sink, Written
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.skipped import post_skipped
 from headrace.sinks.following import Step
+from headrace.transforms.choices import Transforms
 
 
 @dataclass(slots=True)
@@ -61,13 +62,15 @@ class Targets:
         """All of a batch, or of a part of a snapshot, was written, and is about to count."""
         retrying(lambda: self.sink.settle(written))
 
-    def skips(self, directory: Path, pipe: str) -> Skips:
-        """What a pipe leaves out by request; a sink that keeps what is not in its tables is told."""
+    def skips(self, directory: Path, pipe: str, transforms: Transforms) -> Skips:
+        """What a pipe leaves out by request; a sink that keeps what is not in its tables is told, but not what transforms hide from it."""
 
         def post(found: Found) -> None:
             if isinstance(self.sink, ClickHouseSink):
                 tables = self.sink.own_tables()
-                retrying(lambda: post_skipped(tables, pipe, found))
+                is_hidden = any(map(transforms.hide, found.get("table", "").split(", ")))
+                told = {**found, "content": ""} if is_hidden else found
+                retrying(lambda: post_skipped(tables, pipe, told))
 
         return Skips(directory, post)
 

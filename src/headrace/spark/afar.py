@@ -63,7 +63,10 @@ def placed(session: SparkSession, job: Job) -> Job:
     """The job as it runs where the session's tasks run."""
     if runs_here(session):
         return job
-    return Afar(job, _listening(str(session.sparkContext.getConf().get("spark.driver.bindAddress", "127.0.0.1"))))
+    told = session.sparkContext.getConf()
+    bound = str(told.get("spark.driver.bindAddress", "127.0.0.1"))
+    # Where this machine listens need not be an address that others understand (0.0.0.0).
+    return Afar(job, _listening(bound, str(told.get("spark.driver.host", bound))))
 
 
 def reports_of(rows: Iterable[Row]) -> list[Report]:
@@ -116,9 +119,9 @@ def _send_log(line: LogLine) -> None:
 
 
 @functools.cache
-def _listening(host: str) -> LogLine:
-    """Hear what tasks log, from now until the process ends."""
-    server = socket.create_server((host, 0))
+def _listening(bound: str, host: str) -> LogLine:
+    """Hear what tasks log, from now until the process ends: at an address of this machine's, by which others know it as `host`."""
+    server = socket.create_server((bound, 0))
     line = LogLine(host, server.getsockname()[1], secrets.token_hex(16))
     threading.Thread(target=_accept, args=(server, line.key), name="headrace-far-log", daemon=True).start()
     return line

@@ -97,6 +97,9 @@ def await_executors(session: SparkSession, within_s: float) -> int:
             waits().note(reason)
             log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
         pause(_POLL_S)
+    if not count:
+        # A task would wait for an executor for ever.
+        raise TransientError("asked to end before the cluster has given us an executor", place=str(session.sparkContext.master))
     return count
 
 

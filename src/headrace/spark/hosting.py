@@ -19,7 +19,7 @@ from typing import Protocol
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.retry import waits
 from headrace.spark.cluster import SUBMITTED, chosen_master, is_local, submitted
 from headrace.spark.executors import is_stopped
@@ -30,6 +30,7 @@ from headrace.spark.stream import GONE_ERRORS, spark_lost
 log = logging.getLogger("headrace")
 
 _END_S = 30.0
+_TURN_S = 0.2
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 """Tasks of a pipe's large batch take turns with those of others, instead of going first."""
 
@@ -86,9 +87,20 @@ class SharedSpark:
         self, master: str, directory: Path, *, spark_log: bool, preload: Sequence[str], more: Mapping[str, str] | None
     ) -> Iterator[SparkSession]:
         del master, directory, spark_log, more
-        with self._lock:
+        with self._turn():
             session = self._session_of(waits().pipe, self._running(preload))
         yield session
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Another pipe may be starting Spark, for minutes where a cluster gives no executor: who is asked to end does not wait for it."""
+        while not self._lock.acquire(timeout=_TURN_S):
+            if waits().ending:
+                raise TransientError("asked to end while Spark was being started")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """End the Java process; no pipe uses it any more."""

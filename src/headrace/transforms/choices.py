@@ -78,6 +78,7 @@ class Hash(StrEnum):
 
 _MASK_HINT: Final = "a mask is null, empty, text ANYTHING, first N, last N or email"
 _COUNTED: Final = re.compile(r"(first|last)[ :]?([0-9]{1,4})")
+_HIDING: Final = frozenset({"filter", "computed", "drop", "mask", "hash"})
 SALT_HINT: Final = "write env:NAME or file:PATH: where the secret is, not the secret, for settings are kept"
 
 
@@ -132,6 +133,11 @@ class Transforms:
         """Where a table's choice was made, for people."""
         globs = [glob for glob, own in self.tables if fnmatch.fnmatchcase(str(name), glob) and field in dict(own)]
         return f'transforms."{globs[-1]}".{field}' if globs else f"transforms, {field}"
+
+    def hide(self, name: str) -> bool:
+        """Whether anything of a table (`database.table`) is not to be seen in the sink."""
+        hiding = (glob for glob, own in self.tables if any(value for field, value in own if field in _HIDING))
+        return any(fnmatch.fnmatchcase(name, glob) for glob in hiding)
 
     @property
     def salts(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ log = logging.getLogger("headrace")
 _TOKEN_BYTES: Final = 32
 _HEAD: Final = struct.Struct("<BIQ")
 """Whether the lines wait for their batch, how many, and how many bytes."""
-_TAKEN, _LEFT = b"\x01", b"\x02"
+_TAKEN, _LEFT, _FAILED = b"\x01", b"\x02", b"\x03"
 _MOST_BYTES: Final = 8 << 20
 """Handed over at once; a single line may be longer."""
 _PRINTED: Final = 4 << 20
@@ -145,8 +145,11 @@ class Receiver:
         if not waits:
             try:
                 self._output.write(text)
-            except DefiniteError:
-                return _LEFT
+            except DefiniteError as error:
+                if self._output.left:
+                    return _LEFT
+                log.error("%s", error.message)
+                return _FAILED
             return _TAKEN
         with self._turn:
             self._file.seek(self._size)
@@ -198,6 +201,8 @@ class Sender:
             raise TransientError(f"the driver does not take lines: {error}", place="stdout") from error
         if answer == _LEFT:
             raise reader_left()
+        if answer == _FAILED:
+            raise DefiniteError("the output cannot be written", place="stdout", hint="see the line before this one; give it more room")
         if answer != _TAKEN:
             self.close()
             raise TransientError("the driver does not take lines any more", place="stdout")
