@@ -77,6 +77,6 @@ class HeadraceIntoTopics:
         start = f"{target.start_file}:{target.start_position}"
         state = Path.cwd() / "state"
         settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
-        with open_any_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen()) as named:
+        with open_any_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen(), state, "127.0.0.1") as named:
             Pipe(address_of(target), named.sink, named.name, settings, flow).run()
         return flow.window()
