@@ -348,17 +348,18 @@ def test_what_is_wrong_with_the_figures_of_one_pipe_leaves_the_others_theirs(tmp
         until(lambda: len(supervisor.history("q")) >= known + 3)
 
 
-def test_merged_tables_keep_the_rows_of_a_source_that_has_not_begun_yet() -> None:
+def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
     def part(name: str, *targets: str) -> Any:
         view = Collected()
         view.tables({f"shop.{number}": target for number, target in enumerate(targets)})
         return SimpleNamespace(name=name, view=view)
 
     both = [part("shop/east", "shop.east_orders", "shop.east_notes"), part("shop/west", "shop.west_orders")]
-    assert merged_tables("{source}_", both) == {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes",)}
-    paused = [both[0], part("shop/west")]
-    found = merged_tables("{source}_", paused)
-    assert found == {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes", "west_notes")}
+    all_of_them = {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes", "west_notes")}
+    assert merged_tables("{source}_", both) == all_of_them
+    assert merged_tables("{source}_", [both[0], part("shop/west")]) == all_of_them
+    assert merged_tables("{source}_", [part("shop/east"), both[1]]) == {"shop.orders": ("east_orders", "west_orders")}
+    assert merged_tables("{source}_", [part("shop/east", "shop.other", "shop.east_"), part("shop/west", "")]) == {}
 
 
 def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:

@@ -66,24 +66,20 @@ class MergeGauge:
 
 
 def merged_tables(prefix: str, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
-    """The merged tables (`database.table`) and those below them, as far as they are known now.
+    """The merged tables (`database.table`) that are known now, and those below them: one of each part, whether it is there or not.
 
-    A part that has not begun in this process (it is paused, or its source is away) may have filled its tables before: they are below, too.
+    A part that has not begun in this process (it is paused, or its source is away), or that reads a table again, may have filled it
+    before: whoever looks at the merged table must not miss those rows.
     """
-    found: dict[str, set[str]] = {}
-    silent: list[str] = []
+    before = {part.name: prefix.replace(SOURCE, part.name.rpartition("/")[2]) for part in parts}
+    found: dict[str, tuple[str, ...]] = {}
     for part in parts:
-        before = prefix.replace(SOURCE, part.name.rpartition("/")[2])
-        targets = [target for target in part.view.targets().values() if target]
-        if not targets:
-            silent.append(before)
-        for target in targets:
+        for target in filter(None, part.view.targets().values()):
             database, _, table = target.partition(".")
-            if table.startswith(before) and len(table) > len(before):
-                found.setdefault(f"{database}.{table.removeprefix(before)}", set()).add(table)
-    for name, below in found.items():
-        below.update(f"{before}{name.partition('.')[2]}" for before in silent)
-    return {name: tuple(sorted(below)) for name, below in found.items()}
+            name = table.removeprefix(before[part.name])
+            if name and name != table:
+                found[f"{database}.{name}"] = tuple(sorted(f"{one}{name}" for one in before.values()))
+    return found
 
 
 def columns_of(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
@@ -116,4 +112,4 @@ def make_merged(sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
     connection = connect(sink.target)
     with translated(sink.target, f"creating table {name}"):
         connection.client.command(statement)
-    log.info("%s shows the rows of %s", name, ", ".join(below))
+    log.info("%s shows the rows of %s, as far as they are there", name, ", ".join(below))
