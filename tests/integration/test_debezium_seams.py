@@ -351,3 +351,10 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DefiniteError, match="other transforms") as caught:
         open_pipe(settings=other)._pipe._checked(again.batches.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
     assert "begin anew" in caught.value.hint
+
+
+def test_an_expression_that_fails_at_an_event_names_its_topic(open_pipe: Open) -> None:
+    settings = parse_settings("[transforms.\"shop.goods\".computed]\nn = 'CAST(name AS INTEGER)'", "pipe.toml").plain
+    with pytest.raises(DefiniteError, match="Could not convert") as caught:
+        open_pipe(settings=settings).run([told({"id": 1, "name": "ann"}, 0, "b.1:10")])
+    assert "goods[0]" in caught.value.place

@@ -454,3 +454,10 @@ def test_wrong_settings_of_transforms(text: str, place: str, said: str) -> None:
         parse_settings(text, "pipe.toml")
     assert place in caught.value.place
     assert "s3cret" not in str(caught.value)
+
+
+def test_the_order_of_names_makes_no_other_transforms() -> None:
+    one = chosen(mask={"a": "null", "b": "email"}, drop=("x", "y"), hash={"c": "md5"}, hash_salt="env:A")
+    assert one.makes_the_same(chosen(mask={"b": "email", "a": "null"}, drop=("y", "x"), hash={"c": "md5"}, hash_salt="file:b"))
+    assert not one.makes_the_same(chosen(mask={"b": "null", "a": "email"}, drop=("x", "y"), hash={"c": "md5"}, hash_salt="env:A"))
+    assert not one.makes_the_same(chosen(mask={"a": "null", "b": "email"}, drop=("x",), hash={"c": "md5"}, hash_salt="env:A"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +76,14 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
         was, wanted = before.of(name), after.of(name)
         salted = bool(wanted.hash) and known.get(was.hash_salt) != salts.get(wanted.hash_salt)
         # The secret may be kept elsewhere now; it is the same one.
-        same = replace(was, hash_salt=wanted.hash_salt) == wanted and not salted
-        if same:
+        alike = was.makes_the_same(wanted)
+        if alike and not salted:
             continue
         if name in state.waiting or read_again(name):
             # Rows under a position at which there may be others already: those must go first.
             state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), str(name)})
         else:
-            what = "another salt" if salted and replace(was, hash_salt=wanted.hash_salt) == wanted else "other transforms"
+            what = "another salt" if alike else "other transforms"
             raise DefiniteError(
                 f"the rows of {name} in the sink were made with {what} than are chosen now",
                 place=f"{place}, transforms of {name}",

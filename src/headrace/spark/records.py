@@ -284,7 +284,11 @@ class RecordTask:
                     place=f"{records.topic}[{records.partition}]",
                     hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
                 )
-        shaped, rows = self.shape.shaped(block)
+        try:
+            shaped, rows = self.shape.shaped(block)
+        except DefiniteError as error:
+            place = f"{records.topic}[{records.partition}], {error.place}"
+            raise DefiniteError(error.message, place=place, hint=error.hint) from error
         return shaped, kept_masks(missing, passing, rows)
 
     def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:

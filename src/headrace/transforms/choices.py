@@ -47,6 +47,11 @@ class TransformChoices:
         """Whether rows pass as they are."""
         return not (self.filter or self.computed or self.rename or self.drop or self.mask or self.hash)
 
+    def makes_the_same(self, other: TransformChoices) -> bool:
+        """Whether both make the same of a row: in which order columns are named, and where the salt is kept, does not matter."""
+        mine, others = ((one.filter, *map(frozenset, (one.computed, one.rename, one.drop, one.mask, one.hash))) for one in (self, other))
+        return mine == others
+
 
 class MaskKind(StrEnum):
     """What a mask leaves."""
