@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
 from headrace.errors import DefiniteError, TransientError
@@ -63,6 +63,27 @@ def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(shar
         pass
     with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
         assert session == "a session"
+    assert starts.gateways == [None, None]
+
+
+class _Refused(Py4JJavaError):
+    """What Java raises, without a Java."""
+
+    def __init__(self, said: str) -> None:
+        Exception.__init__(self, said)
+        self._said = said
+
+    def __str__(self) -> str:
+        return self._said
+
+
+def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = _Starts(_Refused("spark.driver.memory must be a size, not lots"), _session())
+    monkeypatch.setattr(hosting, "start_session", starts)
+    with pytest.raises(DefiniteError, match="must be a size, not lots"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
+    with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+        pass
     assert starts.gateways == [None, None]
 
 

@@ -40,6 +40,7 @@ log = logging.getLogger("headrace")
 
 Build = Callable[[PipeSpec, ProgressView], AbstractContextManager[BuiltPipe]]
 MOST_WAIT_S: Final = 300.0
+_LEAST_WAIT_S: Final = 0.05
 GOOD_RUN_S: Final = 60.0
 """After a run of this length the next failure is a first one again."""
 _TASK_PATIENCE_S: Final = 15.0
@@ -323,7 +324,7 @@ class Part:
             self._enter(PipeStage.FAILED)
             log.error("failed: %s", error)
             return
-        wait_s = min(self._retry_s * math.pow(2, min(self._in_a_row, 30)), MOST_WAIT_S)
+        wait_s = min(max(self._retry_s, _LEAST_WAIT_S) * math.pow(2, min(self._in_a_row, 30)), MOST_WAIT_S)
         self._in_a_row += 1
         self._retries += 1
         self._next_try = time.time() + wait_s

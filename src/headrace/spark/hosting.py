@@ -25,7 +25,7 @@ from headrace.spark.cluster import SUBMITTED, chosen_master, is_local, submitted
 from headrace.spark.executors import is_stopped
 from headrace.spark.forking import RUNNER, Forks
 from headrace.spark.session import start_session, warm_workers
-from headrace.spark.stream import GONE_ERRORS, spark_lost
+from headrace.spark.stream import GONE_ERRORS, spark_failure, spark_lost
 
 log = logging.getLogger("headrace")
 
@@ -150,9 +150,10 @@ class SharedSpark:
         try:
             session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=preload, more=self._more)
         except GONE_ERRORS as error:
-            # It went while it started. What is left of it would be taken for it at every later start.
-            self._forget()
-            raise spark_lost() from error
+            # It went while it started, or cannot. What is left of it would be taken for it at every later start.
+            if SUBMITTED not in os.environ:
+                self._forget()
+            raise spark_failure(error) from error
         except DefiniteError as error:
             if not self._has_started:
                 raise
