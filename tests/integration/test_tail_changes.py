@@ -83,6 +83,9 @@ def test_live_within_seconds_and_ends_with_its_reader(mariadb_server: PrivateSer
             line = run.stdout.readline()
             assert time.monotonic() - begun < 10
             assert '\x1b[32m+ INSERT\x1b[0m \x1b[1mtailed.t\x1b[0m id=2 v="new \\u001B[2J"' in line
+            # A statement is seen at once, whether or not anything comes after it.
+            cursor.execute("ALTER TABLE tailed.t ADD COLUMN more INT")
+            assert "ADD COLUMN more" in run.stdout.readline()
             run.stdout.close()
             cursor.execute("DELETE FROM tailed.t")
             assert run.wait(30) == 0, run.stderr.read()

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import sys
 import threading
-from typing import Final
+from typing import Any, Final
 
 from headrace.cli.ending import readers_may_leave, stop_on_signals
 from headrace.cli.flags import OK, Verbs, add_command, add_tables
@@ -95,19 +95,29 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
         ZeroDates(arguments.zero_dates),
         LineChoices(human=not arguments.json, colour=not arguments.json and may_colour(arguments.colour)),
     )
-    found: DirectoryTail | ServerTail
-    found = DirectoryTail(parse_directory(arguments.topic), looking) if files else ServerTail(parse_mysql_url(arguments.topic), looking)
-    stop_on_signals(found.stop)
     left = arguments.limit
+
+    def show(lines: Any) -> None:
+        nonlocal left
+        shown = lines if left is None else lines[:left]
+        sys.stdout.buffer.write(as_bytes(shown))
+        sys.stdout.buffer.flush()
+        if left is not None:
+            left -= len(shown)
+            if left <= 0:
+                found.stop()
+
+    found: DirectoryTail | ServerTail
+    if files:
+        found = DirectoryTail(parse_directory(arguments.topic), looking)
+    else:
+        found = ServerTail(parse_mysql_url(arguments.topic), looking, show)
+    stop_on_signals(found.stop)
     with readers_may_leave(), contextlib.closing(found.lines()) as several:
         for lines in several:
-            shown = lines if left is None else lines[:left]
-            sys.stdout.buffer.write(as_bytes(shown))
-            sys.stdout.buffer.flush()
-            if left is not None:
-                left -= len(shown)
-                if left <= 0:
-                    break
+            show(lines)
+            if left is not None and left <= 0:
+                break
     found.stop()
     return OK
 

@@ -66,8 +66,9 @@ class Looking:
 class ServerTail:
     """Follows a server's log."""
 
-    def __init__(self, address: MySQLAddress, looking: Looking) -> None:
-        self._told: list[str] = []
+    def __init__(self, address: MySQLAddress, looking: Looking, show: Callable[[Texts], None]) -> None:
+        """`show` gets lines of statements at once, when all lines before them were taken: nothing else may happen for long."""
+        self._show = show
         stop = END if looking.once else None
         request = Request(address, looking.selection, looking.options, looking.start, stop, on_statement=self._tell)
         self._encoder = LineEncoder(looking.lines)
@@ -87,21 +88,13 @@ class ServerTail:
         """Lines, some at a time."""
         with self._feed:
             for transaction in self._feed:
-                # What was told of statements came before this transaction.
-                yield from self._statements()
                 for block in transaction.blocks:
                     yield from (made.text for made in self._encoder.encode(block))
-        yield from self._statements()
-
-    def _statements(self) -> Generator[Texts, None, None]:
-        told, self._told = self._told, []
-        if told:
-            yield pa.array(told)
 
     def _tell(self, statement: Statement) -> None:
         kind, position = statement.news.name.lower(), statement.position
         entry = LedgerEntry("", position.version, str(position), str(statement.table), kind, statement.text, "", "")
-        self._told.append(self._encoder.statement(entry).decode())
+        self._show(pa.array([self._encoder.statement(entry).decode()]))
 
 
 class DirectoryTail:
