@@ -57,7 +57,7 @@ class IdleCost:
     start_s: float
     """From the command until every pipe streamed, its tables copied."""
     cpu_share: float
-    """Of one core, all processes together."""
+    """Of one core, all processes that were there all the time."""
     memory_bytes: int
     """Proportional set sizes, all processes together."""
     processes: int
@@ -158,14 +158,12 @@ def _measure(server: PrivateServer, scratch: Path, pipes: int, seconds: float) -
         start_s = time.perf_counter() - started
         time.sleep(SETTLE_S)
         before, since, server_before = _cpu(process.pid), time.perf_counter(), tree_cpu_s(server.pid)
-        whole_before = tree_cpu_s(process.pid)
         time.sleep(seconds)
         wall_s = time.perf_counter() - since
-        whole = (tree_cpu_s(process.pid) - whole_before) / wall_s
         server_share = (tree_cpu_s(server.pid) - server_before) / wall_s
         cpu_by_kind: dict[str, float] = {}
         for pid, (kind, spent) in _cpu(process.pid).items():
-            # What a process had spent before it was looked at first is its start.
+            # Process by process: Spark ends workers that are idle, and what they spent before is in nobody's account then.
             cpu_by_kind[kind] = cpu_by_kind.get(kind, 0.0) + (spent - before.get(pid, (kind, spent))[1]) / wall_s
         memory: dict[str, int] = {}
         tree = (process.pid, *descendants(process.pid))
@@ -176,7 +174,7 @@ def _measure(server: PrivateServer, scratch: Path, pipes: int, seconds: float) -
         pipes,
         pipes * TABLES,
         start_s,
-        whole,
+        sum(cpu_by_kind.values()),
         sum(memory.values()),
         len(tree),
         memory,

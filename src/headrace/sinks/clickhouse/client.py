@@ -27,6 +27,9 @@ from headrace.sinks.clickhouse.hosts import choose_host
 from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_limits
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 
+# Connections beyond the pool's number are closed after their use: with many pipes that is nothing to tell anybody.
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
 LONG_ANSWER_TIMEOUT_S = 24 * 3600
 INSERT_SETTINGS = {
