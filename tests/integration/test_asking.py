@@ -1,0 +1,64 @@
+"""Queries of a pipe's sink: what reads is answered, and nothing else is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DefiniteError
+from headrace.service.asking import MOST_ROWS, ask
+from headrace.service.warehouses import Warehouses
+
+
+@pytest.fixture(scope="module")
+def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    found = f"chdb:{tmp_path_factory.mktemp('asked') / 'warehouse'}"
+    with Warehouses() as warehouses:
+        warehouses.ensure(found)
+        yield found
+
+
+def test_what_reads_is_answered(sink: str) -> None:
+    for sql, rows in (
+        ("SELECT 1 AS filename, 'a\\tb' AS text", [[1, "a\tb"]]),
+        ("/* all */ (SELECT 2)", [[2]]),
+        ("FROM system.one SELECT 4", [[4]]),
+        ("-- so many\nWITH 3 AS n SELECT n UNION ALL SELECT n", [[3], [3]]),
+        ("SELECT 1 INTERSECT SELECT 1", [[1]]),
+        ("EXISTS TABLE system.one", [[1]]),
+        ("DESCRIBE TABLE system.one", [["dummy", "UInt8", "", "", "", "", ""]]),
+        ("SHOW TABLES FROM default", []),
+    ):
+        assert ask(sink, sql)[1] == rows
+    assert ask(sink, "EXPLAIN SELECT 1")[1]
+    assert len(ask(sink, "SELECT * FROM numbers(100000)")[1]) == MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE default.x (a Int8) ENGINE = Memory",
+        "INSERT INTO FUNCTION file('{there}', 'CSV', 'a Int8') SELECT 1",
+        "KILL QUERY WHERE 1",
+        "/* */ " * 200 + "KILL QUERY WHERE 1",
+        "SYSTEM FLUSH LOGS",
+        "SELECT 1 SETTINGS readonly = 0",
+        "SET readonly = 0",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM file('{secret}', 'LineAsString')",
+        "SELECT file('{secret}')",
+        "SELECT /* a */ `\\x66ile` ('{secret}')",
+        "SELECT * APPLY(file) FROM (SELECT '{secret}')",
+        "EXPLAIN SELECT file('{secret}')",
+        "DESCRIBE (SELECT toUInt8(file('{secret}')))",
+        "WITH a AS (SELECT file('{secret}') AS b) SELECT * FROM a",
+    ],
+)
+def test_nothing_else_is_done_and_no_file_is_read(sink: str, tmp_path: Path, sql: str) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    with pytest.raises(DefiniteError) as caught:
+        ask(sink, sql.format(secret=tmp_path / "secret", there=tmp_path / "there.csv"))
+    assert "hunter2" not in str(caught.value)
+    assert not (tmp_path / "there.csv").exists()
