@@ -17,7 +17,7 @@ import pytest
 
 from headrace.config.resolved import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.building import BuiltPipe, PipeSpec
+from headrace.pipes.building import BuiltPipe, PipeSpec, TopicChoice
 from headrace.pipes.progress import ProgressView, Written
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.settings import PipeSettings
@@ -34,7 +34,7 @@ from headrace.service.lag import Lag
 from headrace.service.merging import merged_tables
 from headrace.service.processes import usage
 from headrace.service.status import PipeStage, PipeStatus, Sample
-from headrace.service.supervisor import Supervisor
+from headrace.service.supervisor import Supervisor, _shared_spark
 from headrace.sinks.base import Books
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.hosting import OwnSpark
@@ -433,3 +433,18 @@ def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:
     assert history.samples() == [Sample(2.0, 2.0, 0.5, 2), Sample(3.0, 3.0, None, 3), Sample(4.0, 4.0, 0.5, 4)]
     other = [Sample(3.0, 10.0, 2.0, None)]
     assert merged_history([history.samples(), other])[1] == Sample(3.0, 13.0, 2.0, 3)
+
+
+def test_pipes_of_one_process_have_one_connector_for_kafka_beside_jars_of_ones_own(tmp_path: Path) -> None:
+    def reading(name: str, folder: str) -> ConfiguredPipe:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "spark-sql-kafka-0-10_2.13.jar").touch()
+        settings = PipeSettings(Selection(("*.*",)), tmp_path / name, name=name)
+        spec = PipeSpec("kafka://h:1/t", "chdb:x", settings, topics=TopicChoice(jars=str(tmp_path / folder)))
+        return ConfiguredPipe(name, (spec,))
+
+    process = ProcessSettings(tmp_path, spark={"spark.jars": "mine.jar", "spark.cores.max": "4"})
+    shared = _shared_spark(Configuration("f", process, (reading("a", "one"), reading("b", "one"))))
+    assert shared._more.items() >= {"spark.jars": f"{tmp_path}/one/spark-sql-kafka-0-10_2.13.jar,mine.jar", "spark.cores.max": "4"}.items()
+    with pytest.raises(DefiniteError, match="want different connectors"):
+        _shared_spark(Configuration("f", process, (reading("a", "one"), reading("b", "two"))))

@@ -260,10 +260,25 @@ class UnknownPipe(DefiniteError):
 
 def _shared_spark(configuration: Configuration) -> SharedSpark:
     specs = [spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.parts]
-    needs: dict[str, str] = {}
-    for spec in specs:
-        needs |= spark_needs(spec)
+    needs = _needs_of(specs)
     preload = [module for spec in specs for module in workers_import(spec)]
     process = configuration.process
     directory = process.state / _SPARK_DIRECTORY
-    return SharedSpark(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **process.spark})
+    # Jars of one's own come beside those that pipes need.
+    own = {name: f"{needs[name]},{value}" if name in needs else value for name, value in process.spark.items()}
+    return SharedSpark(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **own})
+
+
+def _needs_of(specs: Sequence[PipeSpec]) -> dict[str, str]:
+    """What the pipes' session must have from its start: one connector for all of them."""
+    needs: dict[str, str] = {}
+    for spec in specs:
+        wanted = spark_needs(spec)
+        if needs and wanted and wanted != needs:
+            raise DefiniteError(
+                "pipes of one process share their Spark, and these want different connectors for Kafka",
+                place=f"pipe {spec.name}, kafka_jars",
+                hint="give all sources in Kafka the same kafka_jars, or run this pipe in a process of its own, with another state",
+            )
+        needs |= wanted
+    return needs
