@@ -28,8 +28,6 @@ _AWAY = (0, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 20
 _BUSY = (1205, 1213, 1020)
 """Locked rows, and rows that changed under a transaction: it is over, the next one comes."""
 BEAT_S = 0.5
-_HEAVY = ("bulk", "migrations", "comings", "alterations")
-"""Streams that wait while the copy is far behind."""
 _NUMBERS = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"
 
 
@@ -69,9 +67,6 @@ class Traffic:
         self._things = Things(server.flavour, self._chooser("things"), topic=topic)
         self._migrations = _Guarded(server, database, self._chooser("migrations").randrange(1 << 30), self.gate)
         self.transactions = self.changes = self.lost_connections = 0
-        self.is_behind: Callable[[], bool] = lambda: False
-        """Whether the copy is so far behind that definitions and thousands of rows at once wait: a machine that is too small for all of
-        it would never be done."""
         self.last_beat: datetime | None = None
         """When the last heartbeat was committed, by this machine's clock."""
         self._comings: list[str] = []
@@ -104,7 +99,7 @@ class Traffic:
             streams += [("migrations", self._migrate, self._pause_s * 10), ("comings", self._come_and_go, self._pause_s * 80)]
         streams += [("alterations", self._alter_things, self._pause_s * (80 if not self._topic else 600))]
         for name, step, pause_s in streams:
-            given = (step, self._chooser(name), pause_s, name in _HEAVY)
+            given = (step, self._chooser(name), pause_s)
             thread = threading.Thread(target=self._run, args=given, name=f"traffic-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -120,12 +115,10 @@ class Traffic:
     def _chooser(self, name: str) -> random.Random:
         return random.Random(f"{self._seed} {name}")
 
-    def _run(self, step: Callable[[Connection[Any], random.Random], None], chooser: random.Random, pause_s: float, heavy: bool) -> None:
+    def _run(self, step: Callable[[Connection[Any], random.Random], None], chooser: random.Random, pause_s: float) -> None:
         connection: Connection[Any] | None = None
         try:
             while not self._stopping.wait(pause_s * chooser.uniform(0.5, 1.5)):
-                if heavy and self.is_behind():
-                    continue
                 try:
                     connection = connection or self._connected()
                     step(connection, chooser)

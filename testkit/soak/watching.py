@@ -17,7 +17,7 @@ from testkit.soak.routes import Route
 from testkit.soak.sampling import Clock, Sample, disk_use, sample_processes
 from testkit.soak.traffic import BEAT_S
 
-LOOK_S, SAMPLE_S, BEHIND_S = 0.5, 5.0, 20.0
+LOOK_S, SAMPLE_S = 0.5, 5.0
 
 
 class Watch:
@@ -57,11 +57,6 @@ class Watch:
         if (now - last).total_seconds() > 4 * BEAT_S:
             return max((last - shown).total_seconds(), 0.0)
         return max((now - shown).total_seconds() - BEAT_S, 0.0)
-
-    def is_behind(self, route: Route) -> bool:
-        """Whether the copy is far behind."""
-        lag_s = self.lag_s(route)
-        return lag_s is None or lag_s > BEHIND_S
 
     def _repeat(self, work: Callable[[], None]) -> None:
         try:
