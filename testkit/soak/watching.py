@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ class Watch:
     def __init__(self, routes: Sequence[Route], operator: Operator, state: Path, samples: Path, clock: Clock) -> None:
         self._routes, self._operator, self._state, self._file, self._clock = routes, operator, state, samples, clock
         self._seen: dict[str, datetime] = {}
+        # Servers are killed while they are asked; the driver would tell of each time.
+        logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
         self._stopping = threading.Event()
         work: tuple[Callable[[], None], ...] = (self._look, self._sample, self._tend)
         self._threads = [threading.Thread(target=self._repeat, args=(one,), name=f"watch-{one.__name__}", daemon=True) for one in work]
