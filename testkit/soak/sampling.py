@@ -22,6 +22,7 @@ class ProcessSample:
     uss: int
     """Memory that would be free again if it ended."""
     descriptors: int
+    """Without looks at /proc: ClickHouse keeps three of its own threads' accounts open for each thread that has worked."""
     threads: int
     cpu_s: float
 
@@ -59,7 +60,7 @@ def _look(pid: int, kind: str) -> ProcessSample | None:
     try:
         fields = (here / "stat").read_text().rpartition(")")[2].split()
         memory = dict(_sizes((here / "smaps_rollup").read_text().splitlines()[1:]))
-        descriptors = len(list((here / "fd").iterdir()))
+        descriptors = sum(not _target(found).startswith("/proc/") for found in (here / "fd").iterdir())
         uptime = float(Path("/proc/uptime").read_text().split()[0])
     except OSError:
         return None
@@ -67,6 +68,14 @@ def _look(pid: int, kind: str) -> ProcessSample | None:
     cpu_s = (int(fields[11]) + int(fields[12])) / _TICK
     age_s = uptime - int(fields[19]) / _TICK
     return ProcessSample(pid, kind, age_s, memory.get("Rss", 0), private, descriptors, int(fields[17]), cpu_s)
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        # It was closed meanwhile.
+        return "/proc/"
 
 
 def _sizes(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
