@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Whoever runs us in the background may have us ignore Ctrl-C; processes that we start, and interrupt, would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[UNAVAILABLE] = {}
     config.stash[BEGAN] = time.time()
 
