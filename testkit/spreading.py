@@ -20,6 +20,11 @@ ENOUGH_PENDING = 2
 class Spreading(LoadScopeScheduling):
     """Hands out the groups in the order in which they were collected, each when a process has nothing else to go on with."""
 
+    def schedule(self) -> None:
+        # Its own order would be by the number of tests, and leave the long ones for the end.
+        self.config.option.loadscopereorder = False
+        super().schedule()
+
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
