@@ -2,7 +2,7 @@
 
 Memory: while Headrace's long-lived processes are left alone (the calm part: everything else goes on breaking), none of them may grow. A
 line is fitted through each one's memory after its first minutes; over an hour it must rise by less than `GROWTH` of its size, or by less
-than `GROWTH_BYTES`. Java fills the heap that it was given before it clears it: its bound is that heap and what it needs beside it.
+than `GROWTH_BYTES`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ STUCK_S = 300.0
 GROWTH, GROWTH_BYTES = 0.10, 96 << 20
 SPARE_DESCRIPTORS, SPARE_THREADS = 40, 40
 WARM_S = 300.0
-JAVA_BYTES = (768 + 384) << 20
-"""The heap of Spark's Java process (`start_session`), and half as much for classes, compiled code, threads and buffers."""
 RELAY_BYTES, STATE_BYTES = 1 << 30, 2 << 30
 
 
@@ -53,8 +51,6 @@ class Growth:
 
     @property
     def is_flat(self) -> bool:
-        if self.kind == JAVA:
-            return self.last * 1e6 <= JAVA_BYTES
         grown = self.per_hour * 1e6
         return grown <= max(GROWTH_BYTES, GROWTH * self.first * 1e6)
 
@@ -145,8 +141,7 @@ def judge(outcome: Outcome) -> list[Finding]:
         ),
         Finding("no pipe needs a person", not outcome.resumed, f"{len(outcome.resumed)} resumed by hand" + _list(outcome.resumed)),
         Finding(
-            f"memory is flat: no long-lived process grows by more than {GROWTH:.0%} or {GROWTH_BYTES >> 20} MB an hour; Java stays below "
-            f"{JAVA_BYTES >> 20} MB, its heap of 768 included",
+            f"memory is flat: no long-lived process grows by more than {GROWTH:.0%} or {GROWTH_BYTES >> 20} MB an hour",
             all(one.is_flat for one in grown),
             "; ".join(f"{one.kind} {one.first:,.0f} → {one.last:,.0f} MB in {one.minutes:.0f} min" for one in grown)
             or "too short a run to say",
