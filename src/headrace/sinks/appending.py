@@ -14,7 +14,7 @@ from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs, Written
-from headrace.sinks.following import LedgerEntry, Step, Translation
+from headrace.sinks.following import Altering, LedgerEntry, Step, Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Appending:
         """Changes name their tables."""
         del schemas
 
-    def altering(self) -> AppendingAltering:
+    def altering(self) -> Altering:
         return AppendingAltering(self.record)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:

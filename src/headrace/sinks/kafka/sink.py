@@ -16,7 +16,8 @@ from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.kafka.mypipe_values import Mapping as ValueMapping
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs, Written
+from headrace.sinks.appending import Appending
+from headrace.sinks.base import Needs
 from headrace.sinks.kafka.altering import KafkaAltering
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
 from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
@@ -30,7 +31,7 @@ from headrace.sinks.kafka.writer import KafkaWriter
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSink:
+class KafkaSink(Appending):
     """Where changes go: a cluster. Picklable; the password is never shown."""
 
     address: KafkaAddress
@@ -46,11 +47,6 @@ class KafkaSink:
         if address.topic:
             chosen = replace(chosen, topic=address.topic)
         return cls(replace(address, topic=""), chosen)
-
-    @property
-    def appends(self) -> bool:
-        """A topic only ever gets longer."""
-        return True
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Make the topics that are missing, and register the schemas; raise `DefiniteError` if one cannot be held."""
@@ -88,59 +84,16 @@ class KafkaSink:
                     hint="give each table a topic (kafka.topic with ${db} and ${table}), or leave out kafka.cleanup = compact",
                 )
 
-    def replace(self, schema: TableSchema) -> None:
-        """A topic stays: its table's rows come again, as rows of a snapshot."""
-        self.prepare([schema])
-
     def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
         """Every update with the row before it, in order; a snapshot of one position; and transactions."""
         return {schema.name: Needs((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
-        """Nothing is taken out of a topic."""
-        del schema, before
-
-    def holds_rows(self, schema: TableSchema) -> bool:
-        """What is in a topic does not stand in the way of what comes."""
-        del schema
-        return False
-
-    def newest_version(self, schema: TableSchema) -> int | None:
-        del schema
-        return None
-
-    def clear(self, schema: TableSchema, since: int) -> None:
-        """Nothing is taken out of a topic: an attempt at a snapshot stays in it, and the next one follows with newer positions."""
-        del schema, since
-
-    def settle(self, written: Written) -> None:
-        """Every block was acknowledged already."""
-        del written
-
     def altering(self) -> KafkaAltering:
         return KafkaAltering(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
-
-    def books(self) -> None:
-        """A cluster has no place for what is told of pipes: the state directory keeps it."""
-
-    def written_by(self, pipe: str, label: str = "") -> Self:
-        """Positions tell messages apart, whoever writes them."""
-        del pipe, label
-        return self
 
     def reading(self, connector: str, log: str) -> Self:
         """Debezium's events name their source."""
         return replace(self, origin=Origin(connector, log))
-
-    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
-        del schemas
-        return self
-
-    def again(self) -> Self:
-        return self
-
-    def renewed(self) -> Self:
-        return self
 
     def writer(self) -> KafkaWriter[ChangeBlock]:
         return KafkaWriter(self.address, self.choices, self.encoder())
