@@ -29,3 +29,11 @@ def create_replica_account(server: PrivateServer, user: str = "replica") -> Acco
         # MariaDB names the second right BINLOG MONITOR and takes REPLICATION CLIENT as the older name of it.
         cursor.execute(f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'@'%'")
     return account
+
+
+def create_locking_account(server: PrivateServer) -> Account:
+    """An account of its own kind, for tests whose snapshots lock tables for a moment: other tests rely on `replica` being refused that."""
+    account = create_replica_account(server, f"locker_{secrets.token_hex(4)}")
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"GRANT RELOAD, LOCK TABLES ON *.* TO '{account.user}'@'%'")
+    return account

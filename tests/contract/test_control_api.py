@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
@@ -314,19 +315,18 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
     finally:
         for client in slow:
             client.close()
-    listeners = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(2)]
-    for listener in listeners:
-        listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
-        assert b" 200 " in listener.recv(100)
-    assert _streams(served) == 503
-    # One that takes nothing is let go too, and holds up nobody meanwhile.
-    served.control.set("shop", source="x" * 8_000_000)
-    begun = time.monotonic()
-    assert served.ask("GET", "/health").status == 200
-    assert time.monotonic() - begun < 5
-    _until(lambda: _streams(served) == 200)
-    for listener in listeners:
-        listener.close()
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20)) for _ in range(2)]
+        for listener in listeners:
+            listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+            assert b" 200 " in listener.recv(100)
+        assert _streams(served) == 503
+        # One that takes nothing is let go too, and holds up nobody meanwhile.
+        served.control.set("shop", source="x" * 8_000_000)
+        begun = time.monotonic()
+        _until(lambda: served.ask("GET", "/health").status == 200)
+        assert time.monotonic() - begun < 5
+        _until(lambda: _streams(served) == 200)
 
 
 def test_a_status_that_is_long_in_coming_holds_up_no_probe(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

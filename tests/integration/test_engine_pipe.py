@@ -9,7 +9,7 @@ import clickhouse_connect
 import pytest
 
 from headrace.demo.server import PrivateServer
-from testkit.accounts import Account
+from testkit.accounts import create_locking_account
 from testkit.binlogs import open_logbook
 from testkit.clustered import CLUSTER, ClusteredServer
 from testkit.pipeline import Pipeline
@@ -47,12 +47,12 @@ def told(statements: tuple[str, ...]) -> list[str]:
 # One flavour: what differs between them is in the log, and the matrix reads both.
 @pytest.mark.parametrize("flavour", ["mysql"], indirect=True)
 @pytest.mark.timeout(400)
-def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
+def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, tmp_path: Path) -> None:
     steps = [told(tuple(statements)) for _, statements in STEPS]
     with ClusteredServer(tmp_path / "ch") as sink, open_logbook(server, database) as book:
         # Tables whose engines add rows up are read at one position, for which they are locked for a moment.
-        user = f"'{replica_account.user}'@'%'"
-        book.run(f"GRANT LOCK TABLES ON `{database}`.* TO {user}", f"GRANT RELOAD ON *.* TO {user}", *told(TABLES[:1]))
+        account = create_locking_account(server)
+        book.run(*told(TABLES[:1]))
         for statements in steps[:2]:
             book.run(*statements)
         with closing(clickhouse_connect.get_client(host="127.0.0.1", port=sink.port)) as client:
@@ -64,7 +64,7 @@ def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: 
             settings = tmp_path / "settings.toml"
             settings.write_text(SETTINGS)
             target = f"clickhouse://default@127.0.0.1:{sink.port}"
-            pipeline = Pipeline(replica_account.url(), target, tmp_path / "state", tables=(f"{database}.*",))
+            pipeline = Pipeline(account.url(), target, tmp_path / "state", tables=(f"{database}.*",))
             first = pipeline.once("--settings", str(settings))
             assert first.code == 0, first.output
             for statements in steps[2:]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.demo.server import PrivateServer
-from testkit.accounts import Account
+from testkit.accounts import create_locking_account
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, json_converters, mysql_settings
 from testkit.pipeline import Pipeline, run_command
@@ -73,17 +73,16 @@ def test_debezium_to_kafka_to_clickhouse(mysql_server: PrivateServer, fresh_brok
 
 
 @pytest.mark.timeout(900)
-def test_headrace_to_kafka_to_clickhouse(
-    server: PrivateServer, replica_account: Account, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path
-) -> None:
+def test_headrace_to_kafka_to_clickhouse(server: PrivateServer, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path) -> None:
     if server.flavour == "mariadb" and not os.environ.get("HEADRACE_SOAK"):
         pytest.skip("on MariaDB only with HEADRACE_SOAK=1; test_kafka_crash kills there, too")
     database = "whole_headrace"
     broker = fresh_broker()
     with _database(server, database), Workload(server, database, 8, pause_s=0.02) as workload:
-        _grant_lock(server, database, replica_account)
+        # A table's snapshot as of one position, which a topic needs, may have to lock it for a moment.
+        account = create_locking_account(server)
         options = ("--set", "kafka.format=debezium", "--set", f"kafka.partitions={PARTITIONS}", "--set", "kafka.schemas=true")
-        writer = Pipeline(replica_account.url(database), broker.url(), tmp_path / "writer", options)
+        writer = Pipeline(account.url(database), broker.url(), tmp_path / "writer", options)
         readers = Readers(broker, "headrace", database, tmp_path)
         with writer.running() as run:
             run.until(lambda: writer.last_committed_batch() >= 2)
@@ -118,12 +117,6 @@ def _shake(readers: Readers, broker: PrivateBroker, kill: Callable[[], None], st
         before = readers.pipeline.last_committed_batch()
         run.until(lambda: readers.pipeline.last_committed_batch() >= before + 2)
     readers.killed_after(1)
-
-
-def _grant_lock(server: PrivateServer, database: str, account: Account) -> None:
-    """A table's snapshot as of one position, which a topic needs, may have to lock it for a moment."""
-    with closing(server.root_connection()) as connection, connection.cursor() as cursor:
-        cursor.execute(f"GRANT LOCK TABLES ON {database}.* TO '{account.user}'@'%'")
 
 
 @contextmanager

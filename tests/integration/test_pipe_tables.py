@@ -12,7 +12,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from testkit.accounts import Account
+from testkit.accounts import create_locking_account
 from testkit.pipeline import Pipeline, Run, run_command
 from testkit.witness import log_end, sink_client, sink_rows, source_rows
 
@@ -93,16 +93,14 @@ def compare(client: Client, server: PrivateServer, database: str, *tables: str) 
 
 
 @pytest.mark.timeout(400)
-def test_a_pipe_s_tables(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     target = f"clickhouse://default@127.0.0.1:{sink.port}"
     hidden = ("--exclude-columns", "*.private.hidden")
     mode = "consistent" if server.flavour == "mariadb" else "lock-free"
     options = ("--exclude", "skipped*", "--exclude", "_*", "--snapshot", mode, *hidden)
-    pipeline = Pipeline(replica_account.url(database), target, tmp_path / "state", options)
-    user = f"'{replica_account.user}'@'%'"
-    run(server, database, f"GRANT LOCK TABLES ON `{database}`.* TO {user}", f"GRANT RELOAD ON *.* TO {user}", *TABLES)
+    account = create_locking_account(server)
+    pipeline = Pipeline(account.url(database), target, tmp_path / "state", options)
+    run(server, database, *TABLES)
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
         assert ("they were locked for" in stream.output) == (mode == "consistent")
@@ -151,6 +149,6 @@ def test_a_pipe_s_tables(
     done = pipeline.once("--schema-changes", "drop_column=apply")
     assert done.code == 0, done.output
     compare(client, server, database, "keyed", "uniquely", "later")
-    verified = run_command("verify", replica_account.url(database), target, *hidden)
+    verified = run_command("verify", account.url(database), target, *hidden)
     assert verified.output.splitlines()[-1].endswith("0 differences"), verified.output
-    assert replica_account.password not in (tmp_path / "state" / "pipe.json").read_text()
+    assert account.password not in (tmp_path / "state" / "pipe.json").read_text()

@@ -115,6 +115,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
         "12:30:01 a@b.example",
         "unexpected token: SELECT",
         "bearer of news",
+        "write mysql://user:password@host:port/db",
     ],
 )
 def test_other_words_stay(text: str) -> None:

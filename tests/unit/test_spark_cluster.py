@@ -37,7 +37,9 @@ def test_where_tasks_run() -> None:
     assert chosen_master("yarn", {"spark.master": "spark://h:7077"}) == "yarn"
 
 
-def test_the_driver_is_where_the_master_sees_it() -> None:
+def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A session on this machine, of another test, says it of itself.
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert route_to("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
     assert route_to("k8s://https://127.0.0.1:6443") == "127.0.0.1"
     assert route_to("yarn") == ""

@@ -21,7 +21,8 @@ MASK: Final = "***"
 _SHORTEST: Final = 4
 """A secret that is shorter would be found in every other word."""
 _FORMS: Final = (
-    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
+    # Not so the example of an address that remedies give.
+    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://(?!user:password@host\b)[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
     (re.compile(r"(?i)((?:password|passwd|secret|token|api[._-]?key)['\"]?\s*=\s*)(?:'[^']*'|\"[^\"]*\"|[^\s'\",;&)]+)"), rf"\1{MASK}"),
     (re.compile(r"(?i)(['\"](?:[\w.]*password|[\w.]*secret|token)['\"]\s*:\s*)(?:'[^']*'|\"[^\"]*\")"), rf'\1"{MASK}"'),
     (re.compile(r"(?i)(identified\s+(?:with\s+\S+\s+)?(?:by|as)\s+)(?:'[^']*'|\"[^\"]*\")"), rf"\1'{MASK}'"),
