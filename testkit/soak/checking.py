@@ -123,10 +123,11 @@ def _sum_of(kind: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
         # Sums of fractions depend on their order; whole numbers of 1024ths do not.
         return lambda name: f"CAST(FLOOR({name} * 1024) AS DECIMAL(30,0))", lambda name: f"toInt256(floor(toFloat64({name}) * 1024))"
     if kind == "time":
-        # Both print it, but not with as many digits for the hours.
-        return (lambda name: f"TIME_TO_SEC({name}) + 0"), (lambda name: f"toDecimal64({name}, 3)")
+        # Both print it, but not with as many digits for the hours; TIME_TO_SEC of MySQL leaves out the fraction.
+        return _seconds, (lambda name: f"toDecimal64({name}, 3)")
     if kind == "vector":
-        return lambda name: f"CRC32({name})", lambda name: f"CRC32(arrayStringConcat(arrayMap(v -> reinterpretAsFixedString(v), {name})))"
+        # By their digits: bytes that are all zero would be left out of what is joined.
+        return lambda name: f"CRC32({name})", lambda name: f"CRC32(unhex(arrayStringConcat(arrayMap(v -> hex(v), {name}))))"
     if kind in _TEXTS:
         return lambda name: f"CRC32(CONVERT({name} USING utf8mb4))", lambda name: f"CRC32(toString({name}))"
     if kind == "json":
@@ -135,6 +136,11 @@ def _sum_of(kind: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
         return lambda name: f"CRC32({name})", lambda name: f"CRC32({name})"
     # Dates, addresses and the like: as both print them.
     return lambda name: f"CRC32(CAST({name} AS CHAR))", lambda name: f"CRC32(toString({name}))"
+
+
+def _seconds(name: str) -> str:
+    parts = f"HOUR({name}) * 3600 + MINUTE({name}) * 60 + SECOND({name}) + MICROSECOND({name}) * 0.000001"
+    return f"IF({name} < '00:00:00', -1, 1) * ({parts})"
 
 
 def _plain(value: Any) -> Any:

@@ -75,6 +75,9 @@ def _alike(event: Event, table: str) -> Event:
             if column.get("default") == BACKSLASHED:
                 # Debezium leaves a default's backslashes as the statement had them.
                 column["default"] = BACKSLASHED.replace("\\\\", "\\")
+            if column.get("parameters") == {"__debezium.source.column.type": "BIGINT UNSIGNED"}:
+                # Debezium says it when asked to, ours always.
+                del column["parameters"]
     source = payload["source"]
     # Debezium's own version; the thread is not in a block; transactions are counted where Debezium was asked to; the clock is the clock.
     for name in ("version", "thread"):

@@ -21,6 +21,9 @@ from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, Tombstones
 from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
 from headrace.sinks.kafka.fragments import in_base64, quoted, shown
 from headrace.sinks.kafka.messages import Messages
+from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from testkit.debezium_encoded import as_records
+from testkit.debezium_recordings import as_batches
 
 TABLE = TableSchema(
     TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING), Column("k", Kind.INT64, False)), ("k", "id")
@@ -198,3 +201,20 @@ def test_a_schema_goes_with_each_event_if_it_is_wanted() -> None:
     assert (key["schema"]["name"], key["payload"]) == ("srv.shop.t.Key", {"k": 1, "id": 1})
     assert (value["schema"]["name"], value["payload"]["op"]) == ("srv.shop.t.Envelope", "c")
     assert [field["field"] for field in value["schema"]["fields"][0]["fields"]] == ["id", "v", "k"]
+
+
+def test_numbers_without_a_sign_are_read_back_as_what_they_are() -> None:
+    """By a reader that knows nothing but the events; in the key, too, which does not say it."""
+    name, most = TableName("shop", "t"), (1 << 64) - 1
+    schema = TableSchema(name, (Column("id", Kind.UINT64, False), Column("n", Kind.UINT64), Column("s", Kind.INT64)), ("id",))
+    images = [(Op.INSERT, 1, (most, most - 1, -1)), (Op.INSERT, 2, (1, None, -2)), (Op.DELETE, 3, (most, most - 1, -1))]
+    messages = sent(block(images, schema), replace(CHOICES, schemas=True))
+    reader = DebeziumReader()
+    for batch in as_batches(as_records(messages)):
+        found = reader.read(batch)
+        assert not found.refused
+        reader = replace(reader, tables={**reader.tables, **{one.schema.name: KnownTable(one.schema) for one in found.found}})
+    [again] = [block for batch in as_batches(as_records(messages)) for block in reader.read(batch).blocks]
+    assert [column.kind for column in again.schema.columns] == [Kind.UINT64, Kind.UINT64, Kind.INT64]
+    assert again.images.to_pylist()[0] == {"id": most, "n": most - 1, "s": -1}
+    assert again.images.column(0).to_pylist() == [most, 1, most]

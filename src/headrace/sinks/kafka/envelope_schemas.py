@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.model.schema import TableSchema
+from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.kafka.fragments import field_of
 
+_SOURCE_TYPE: Final = "__debezium.source.column.type"
 _SNAPSHOT: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
 
@@ -19,7 +20,7 @@ def key_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, An
 def value_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, Any]:
     """The schema of a table's events."""
     base = _base(schema, prefix)
-    row = {"fields": [field_of(column, connector) for column in schema.columns], "optional": True, "name": f"{base}.Value"}
+    row = {"fields": [_row_field(column, connector) for column in schema.columns], "optional": True, "name": f"{base}.Value"}
     source = {"fields": _source_fields(), "optional": False, "name": f"io.debezium.connector.{connector}.Source", "version": 1}
     order = [_plain("string", "id"), _plain("int64", "total_order"), _plain("int64", "data_collection_order")]
     fields = [
@@ -31,6 +32,19 @@ def value_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, 
         *(_plain("int64", name, optional=True) for name in ("ts_ms", "ts_us", "ts_ns")),
     ]
     return {"type": "struct", "fields": fields, "optional": False, "name": f"{base}.Envelope", "version": 2}
+
+
+def _row_field(column: Column, connector: str) -> dict[str, Any]:
+    """The column's schema in a row.
+
+    A BIGINT UNSIGNED says that it is one, as Debezium does with `column.propagate.source.type`: otherwise its numbers above
+    9223372036854775807 could not be told from those below zero. Keys stay as they are: partitions depend on their bytes.
+    """
+    field = field_of(column, connector)
+    if column.kind is not Kind.UINT64:
+        return field
+    head = {name: field.pop(name) for name in ("type", "optional")}
+    return {**head, "parameters": {_SOURCE_TYPE: "BIGINT UNSIGNED"}, **field}
 
 
 def _source_fields() -> list[dict[str, Any]]:
