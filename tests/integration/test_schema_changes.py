@@ -265,7 +265,7 @@ def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, c
 
 def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     """Neither a hidden column nor a target that has not followed keeps a pipe from going on without the table."""
-    for name in ("steady", "hiding", "keyed"):
+    for name in ("steady", "hiding", "keyed", "taken"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))", f"INSERT INTO {name} VALUES (1, '17')")
     state = tmp_path / "state"
     pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
@@ -274,8 +274,8 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     book.run("ALTER TABLE keyed MODIFY c INT NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (id, c)")
     pipe._stream()
     assert [name.table for name in pipe.state.waiting] == ["keyed"]
-    book.run("DROP TABLE keyed", "DROP TABLE hiding")
-    ask_for_resync(pipe.directory, (f"{book.database}.hiding",))
+    book.run("DROP TABLE keyed", "DROP TABLE hiding", "DROP TABLE taken")
+    ask_for_resync(pipe.directory, (f"{book.database}.hiding", f"{book.database}.taken"))
     pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
     book.run("INSERT INTO steady VALUES (2, 'x')")
     pipe.catch_up()
@@ -285,10 +285,11 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     # Their targets stayed; tables of these names that come later, with other keys, get targets of their own.
     for name in ("hiding", "keyed"):
         book.run(f"CREATE TABLE {name} (c VARCHAR(9), n INT, PRIMARY KEY (c, n))", f"INSERT INTO {name} VALUES ('a', 1), ('a', 2)")
+    book.run("RENAME TABLE steady TO taken", "INSERT INTO taken VALUES (3, 'y')")
     pipe.catch_up()
-    book.run("DELETE FROM keyed WHERE n = 1", "INSERT INTO hiding VALUES ('b', 3)")
+    book.run("DELETE FROM keyed WHERE n = 1", "INSERT INTO hiding VALUES ('b', 3)", "DELETE FROM taken WHERE id = 1")
     pipe.catch_up()
-    assert_same(client, book, ["steady", "hiding", "keyed"])
+    assert_same(client, book, ["taken", "hiding", "keyed"])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
 from headrace.pipes.requests import pending_requests
 from headrace.pipes.state import TableState
 from headrace.retry import retrying
-from headrace.sinks.following import Altering, LedgerEntry, Translation, renamed_from
+from headrace.sinks.following import Altering, LedgerEntry, PlaceTaken, Translation, renamed_from
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.history import Followed
 from headrace.sources.mysql.position import BinlogPosition, file_number
@@ -207,9 +207,8 @@ class Decision:
             # Where the old target is gone by then, it does not matter what it is now.
             found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
         except DefiniteError as error:
-            if self.executor.reread is None or self.policy.of(ChangeKind.DROP_TABLE) is not Policy.APPLY:
+            if not self._makes_anew:
                 raise
-            # An earlier table of this name went while it was being read, and its target stayed: one of ours is made anew for a reading.
             self._read_again(name, f"a target for an earlier table of this name is there: {error.message}")
             return
         self._intent.gone.discard(name)
@@ -219,6 +218,12 @@ class Decision:
             # A copy of an earlier table of this name may be there.
             self._intent.swept.append(shown)
         self._take(name, [kind], found, APPLIED)
+
+    @property
+    def _makes_anew(self) -> bool:
+        """Whether a target that is in the way is settled by a reading: an earlier table of its name went while it was being read, and its
+        target stayed. One of ours is then made anew; a stranger's is refused."""
+        return self.executor.reread is not None and self.policy.of(ChangeKind.DROP_TABLE) is Policy.APPLY
 
     def _check_apart(self, made: TableSchema) -> None:
         """A new table's target must not be another table's: it would be swept, and both would be written to it."""
@@ -265,7 +270,12 @@ class Decision:
             assert table is not None
             assert before is not None
             pairs.append((self.executor.shown(before), self.executor.show(self.after.tables[new], table.hidden)))
-        return self._ask(lambda sink: sink.plan_moves(pairs))
+        try:
+            return self._ask(lambda sink: sink.plan_moves(pairs))
+        except PlaceTaken as error:
+            if not self._makes_anew:
+                raise
+            return Translation((), f"a target for an earlier table of its new name is there: {error.message}")
 
     # -- one table's definition
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.schema import TableSchema
 
@@ -81,6 +82,10 @@ class LedgerEntry:
 def renamed_from(table: str) -> str:
     """The detail of an entry about a table that had another name before."""
     return f"from {table}"
+
+
+class PlaceTaken(DefiniteError):
+    """Another table stands where one is to go."""
 
 
 class Altering(Protocol):

@@ -12,7 +12,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.creation import create_sql
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.names import check_name_lengths, quote_name
-from headrace.sinks.following import Step, Translation
+from headrace.sinks.following import PlaceTaken, Step, Translation
 
 Place = tuple[str, str]
 """Database and table."""
@@ -102,7 +102,7 @@ def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -
         ring = next((old for old, new in waiting.items() if new in waiting), None)
         if ring is None:
             old, blocked = next(iter(waiting.items()))
-            raise DefiniteError(
+            raise PlaceTaken(
                 f"a table cannot be renamed to {blocked[0]}.{blocked[1]}: there is another table of that name in the sink",
                 place=f"table {old[0]}.{old[1]}",
                 hint=f"drop or rename {blocked[0]}.{blocked[1]} in ClickHouse, then start again",
