@@ -134,6 +134,10 @@ def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "line 3, sources.a.a" in text
     assert cli.main(["config", "check", str(tmp_path / "nothing.toml")]) == cli.FAILED
     assert "there is no such file" in capsys.readouterr().err
+    for listen, said in (("0.0.0.0:8088", "would let other machines in"), ("nowhere", "is no address to listen on")):
+        (tmp_path / "x.toml").write_text(f'[headrace]\nlisten = "{listen}"\n{base()}')
+        assert cli.main(["config", "check", str(tmp_path / "x.toml")]) == cli.FAILED
+        assert said in capsys.readouterr().err
 
 
 def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

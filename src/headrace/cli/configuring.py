@@ -41,8 +41,11 @@ def check(arguments: argparse.Namespace) -> int:
     """Load the file, and say what it came to."""
     from headrace.config import load
     from headrace.config.showing import summary
+    from headrace.dashboard.gate import check_reach, parse_listen
 
     configuration = load(Path(arguments.file), arguments.pipe)
+    if configuration.process.listen:
+        check_reach(parse_listen(configuration.process.listen), configuration.process.hosts)
     print(summary(configuration))
     count = len(configuration.pipes)
     print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}", flush=True)
