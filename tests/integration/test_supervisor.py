@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,8 @@ from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor
 from testkit.accounts import create_replica_account
 from testkit.servers import build
+from testkit.supervision import counted, until
 
-PATIENCE_S = 180.0
 FILE = """
 [headrace]
 state = "state"
@@ -105,19 +103,9 @@ def supervised(tmp_path: Path, addresses: dict[str, str]) -> Iterator[Supervisor
         yield supervisor
 
 
-def until(what: str, condition: Callable[[], Any], supervisor: Supervisor) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            states = [(one.name, one.stage, one.position, one.lag_bytes, one.error) for one in supervisor.status().pipes]
-            raise AssertionError(f"{what} did not happen: {states}")
-        time.sleep(0.1)
-
-
 def rows(supervisor: Supervisor, table: str, condition: str = "1") -> int:
     """As anybody sees them in the warehouse."""
-    [[count]] = supervisor.query("crm", f"SELECT count() FROM {table} FINAL WHERE {condition}")[1]
-    return int(count)
+    return counted(supervisor, "crm", f"{table} FINAL WHERE {condition}")
 
 
 def stage(supervisor: Supervisor, name: str) -> PipeStage:

@@ -1,0 +1,31 @@
+"""Waiting for what the pipes of a `Supervisor` in the test's own process do, and asking their sinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.service.status import PipeStage
+from headrace.service.supervisor import Supervisor
+
+PATIENCE_S = 180.0
+
+
+def until(what: str, condition: Callable[[], Any], supervisor: Supervisor) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            states = [(one.name, one.stage, one.position, one.lag_bytes, one.error) for one in supervisor.status().pipes]
+            raise AssertionError(f"{what} did not happen: {states}")
+        time.sleep(0.1)
+
+
+def await_stage(supervisor: Supervisor, stage: PipeStage, *names: str) -> None:
+    until(f"{stage} of {', '.join(names)}", lambda: all(supervisor.pipe(name).stage is stage for name in names), supervisor)
+
+
+def counted(supervisor: Supervisor, pipe: str, rows: str) -> int:
+    """How many rows anybody sees in the sink of a pipe: `db.table FINAL WHERE …`."""
+    [[count]] = supervisor.query(pipe, f"SELECT count() FROM {rows}")[1]
+    return int(count)
