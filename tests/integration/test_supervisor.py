@@ -112,6 +112,7 @@ def stage(supervisor: Supervisor, name: str) -> PipeStage:
     return supervisor.pipe(name).stage
 
 
+@pytest.mark.timeout(900)
 def test_pipes_share_a_process_and_nothing_else(databases: Databases, tmp_path: Path) -> None:
     addresses = databases.fill()
     own, shared, shop = databases.own, databases.shared, databases.shop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,3 +107,17 @@ def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: 
     with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass
     shared._lock.release()
+
+
+def test_what_java_says_when_it_cannot_start_is_told(tmp_path: Path) -> None:
+    """In a process of its own: this one may have a Java already."""
+    code = f"""
+import subprocess
+import sys
+from pathlib import Path
+from headrace.spark.session import start_session
+start_session("local[1]", Path({str(tmp_path)!r}), spark_log=False, memory="7z")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "DefiniteError: Spark cannot start" in ran.stderr
+    assert "Java says: Invalid maximum heap size: -Xmx7z" in ran.stderr

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +20,8 @@ from urllib.parse import quote, unquote
 from headrace.retry import GOING_ON, WAITING, in_context, own_waits, waits, waits_of
 
 _MARK: Final = "headrace-log "
+_LAST_LINES: Final = 4
+_LAST_WORDS_S: Final = 2.0
 
 log = logging.getLogger("headrace")
 
@@ -45,26 +48,57 @@ def mark_log(pipe: str | None = None) -> None:
         handler.pipe = pipe
 
 
+class Ear:
+    """Hears what Spark's processes write. Lines are kept while our own standard error is that pipe too, and shown from then on."""
+
+    def __init__(self, reading: int, *, show_all: bool) -> None:
+        self._show_all, self._lock = show_all, threading.Lock()
+        self._kept: list[str] | None = []
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._thread = threading.Thread(target=in_context(self._hear), args=(reading,), name="headrace-log", daemon=True)
+        self._thread.start()
+
+    def show(self) -> None:
+        """Show what was kept, and all that comes."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+            for line in kept or ():
+                self._take(line)
+
+    def last_words(self) -> str:
+        """What was heard last of a process that has ended."""
+        self._thread.join(_LAST_WORDS_S)
+        return " / ".join(line.strip() for line in self._last)
+
+    def _hear(self, reading: int) -> None:
+        with os.fdopen(reading, "r", errors="replace") as lines:
+            for line in lines:
+                with self._lock:
+                    self._last.append(line)
+                    if self._kept is None:
+                        self._take(line)
+                    else:
+                        self._kept.append(line)
+
+    def _take(self, line: str) -> None:
+        if not take_line(line) and self._show_all:
+            sys.stderr.write(line)
+
+
 @contextmanager
-def forwarded_errors(show_all: bool) -> Iterator[None]:
+def forwarded_errors(show_all: bool) -> Iterator[Ear]:
     """Processes started inside have the pipe as their standard error, for as long as they live."""
     reading, writing = os.pipe()
     saved = os.dup(2)
     os.dup2(writing, 2)
     os.close(writing)
+    ear = Ear(reading, show_all=show_all)
     try:
-        yield
+        yield ear
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        threading.Thread(target=in_context(_forward), args=(reading, show_all), name="headrace-log", daemon=True).start()
-
-
-def _forward(reading: int, show_all: bool) -> None:
-    with os.fdopen(reading, "r", errors="replace") as lines:
-        for line in lines:
-            if not take_line(line) and show_all:
-                sys.stderr.write(line)
+        ear.show()
 
 
 def take_line(line: str) -> bool:

@@ -25,7 +25,7 @@ from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings,
 from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.executors import await_executors, check_executors, slots_of, watch_executors
 from headrace.spark.forking import python_script
-from headrace.spark.logs import forwarded_errors
+from headrace.spark.logs import Ear, forwarded_errors
 from headrace.spark.shipping import pack
 
 log = logging.getLogger("headrace")
@@ -69,15 +69,17 @@ def start_session(
     settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
     is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    ear: Ear | None = None
     try:
-        with forwarded_errors(show_all=spark_log), _own_interrupts():
+        with forwarded_errors(show_all=spark_log) as ear, _own_interrupts():
             session = _started(chosen, settings)
     except RuntimeError as error:
+        said = ear.last_words() if ear is not None else ""
         remedy = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
         if "spark.jars.packages" in asked:
             wanted = asked["spark.jars.packages"]
             remedy = f"see with --spark-log why {wanted} cannot be had; or give a folder of jars: --kafka-jars DIR. Without Java, {remedy}"
-        raise DefiniteError(f"Spark cannot start: {error}", hint=remedy) from error
+        raise DefiniteError(f"Spark cannot start: {error}{f' Java says: {said}' if said else ''}", hint=remedy) from error
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
     if runs_already and "spark.jars" in asked:
         _add_jars(session, asked["spark.jars"].split(","))
