@@ -11,7 +11,7 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.catalogue import sections
+from headrace.config.catalogue import in_file_words, sections
 from headrace.config.page import configuration_page
 from headrace.config.schema import schema, schema_text
 from testkit.config_files import WHOLE, base, several
@@ -151,3 +151,18 @@ def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.
         assert not judge(example), example
         (tmp_path / "headrace.toml").write_text(example.replace("/run/secrets/", ""))
         assert load(tmp_path / "headrace.toml").pipes
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ("choose --zero-dates null or epoch", "zero_dates in [sources.NAME]"),
+        ("--snapshot none, or --exclude a.b", "snapshot in [sources.NAME], exclude in [sources.NAME]"),
+        ("start again with --set debezium.epoch=2", "epoch in [sources.NAME]"),
+        ("--schema-changes drop_column=apply", "[pipes.NAME.schema_changes]"),
+        ("headrace resync a.b --state DIR", ""),
+        ("check user and password", ""),
+    ],
+)
+def test_hints_that_speak_of_flags_are_told_in_the_words_of_a_file(hint: str, said: str) -> None:
+    assert in_file_words(hint) == (f"{hint} (in the file: {said})" if said else hint)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from headrace.config.catalogue import in_file_words
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.building import BuiltPipe, PipeSpec
 from headrace.pipes.progress import ProgressView
@@ -316,6 +317,7 @@ class Part:
                 self._note(error)
 
     def _note(self, error: HeadraceError) -> None:
+        error.hint = in_file_words(error.hint)
         trouble = _trouble(error)
         self._error = trouble
         self._errors.appendleft(trouble)
