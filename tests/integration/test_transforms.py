@@ -19,10 +19,7 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
 from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import Chosen, parse_settings
 from headrace.pipes.state import StateDirectory
 from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
@@ -31,20 +28,14 @@ from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
 from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.writer import ClickHouseWriter
-from headrace.sinks.kafka.choices import KafkaChoices
-from headrace.sinks.kafka.sink import KafkaSink
-from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook
-from testkit.broker import PrivateBroker
 from testkit.driven import Crash, DrivenPipe, crash_at
-from testkit.folding import fold, read_sent
 from testkit.pipeline import Pipeline
-from testkit.sparkless import without_spark
 from testkit.victim import Victim
 from testkit.witness import sink_client
-from testkit.workload import Workload, run_transaction
+from testkit.workload import Workload
 
 
 @pytest.fixture(scope="module")
@@ -391,38 +382,6 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), mobile_no VARCHAR(20))", "INSERT INTO t VALUES (7, 'gy', '1234')")
     with pytest.raises(DefiniteError, match="mask names mobile"):
         pipe.catch_up()
-
-
-def test_transformed_rows_in_kafka(book: Logbook, broker: PrivateBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that leaves the filter is a delete in the topic, one that enters it an insert; the key is the hash."""
-    without_spark(monkeypatch)
-    Workload(book.server, book.database, 3).prepare()
-    own = "filter = 'floor(balance) % 2 = 0'\nhash = { id = 'sha256' }\ndrop = ['changed']"
-    own += "\ncomputed = { whole = 'CAST(floor(balance) AS INT)' }"
-    settings = PipeSettings(
-        Selection((f"{book.database}.*",)),
-        tmp_path / "state",
-        once=True,
-        choices=settings_for(book, own, "accounts"),
-        limits=Limits(flush_rows=50),
-    )
-    sink, chooser = KafkaSink.from_url(broker.url(), KafkaChoices(partitions=3)), random.Random(7)
-    for _ in range(3):
-        Pipe(book.address, sink, "sink", settings, LogView()).run()
-        with book.server.root_connection(book.database, autocommit=False) as connection:
-            for _ in range(60):
-                run_transaction(connection, chooser)
-    Pipe(book.address, sink, "sink", settings, LogView()).run()
-    where = "FROM accounts WHERE FLOOR(balance) % 2 = 0 ORDER BY 1"
-    rows_there = book.fetch(f"SELECT LOWER(SHA2(id, 256)), owner, balance, FLOOR(balance) {where}")
-    messages = read_sent(broker, f"{book.database}_accounts_generic")
-    assert {message.kind for message in messages} == {"insert", "update", "delete"}
-    for by_position in (True, False):
-        rows = fold(messages, by_position=by_position).values()
-        found = sorted((row["id"], row["owner"], row["balance"], str(row["whole"])) for row in rows)
-        assert found == [tuple(map(str, row)) for row in rows_there]
-        assert all(row.keys() == {"id", "owner", "balance", "whole"} for row in rows)
-    assert len(rows_there) > 100
 
 
 SPARK_SETTINGS = """
