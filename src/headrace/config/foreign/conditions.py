@@ -16,8 +16,10 @@ def globs_of(text: str, place: str) -> tuple[str, ...]:
     """The tables that a condition lets through; none if it is empty."""
     if not text.strip():
         return ()
-    parser = _Parser(text, place)
-    return tuple(f"{choice.get('db', '*')}.{choice.get('table', '*')}" for choice in parser.whole())
+    found = _Parser(text, place).whole()
+    if not found:
+        raise DefiniteError("the condition lets no table through", place=place, hint="correct it, or leave it out")
+    return tuple(f"{choice.get('db', '*')}.{choice.get('table', '*')}" for choice in found)
 
 
 class _Parser:

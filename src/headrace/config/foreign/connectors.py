@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ _START: Final = {"no_data": "now", "schema_only": "now", "never": "oldest"}
 _AVRO: Final = {"io.confluent.connect.avro.AvroConverter": 4, "io.apicurio.registry.utils.converter.AvroConverter": 8}
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 _TRANSFORMS: Final = "say what it does by tables of the pipe (docs/transforms.md)"
+_ACCESS: Final = re.compile(r"(consumer|producer)\.(override\.)?(security|sasl|ssl)\..*")
 _FLAT: Final = "io.debezium.transforms.ExtractNewRecordState"
 
 
@@ -40,7 +42,9 @@ def translate_connector(text: str, file: str) -> Translation:
 class _Connector:
     def __init__(self, entries: list[Entry], file: str) -> None:
         self._to = Translation(file)
-        self._given = {_without_server(one.key): one._replace(value=_reference(one.value)) for one in entries}
+        self._given: dict[str, Entry] = {}
+        for one in entries:
+            self._give(_without_server(one.key), one._replace(value=_reference(one.value)))
         self._left = dict(self._given)
         """Keys that nobody has taken up yet."""
         self._name = name_of(self._text("name") or self._text("topic.prefix") or self._text("database.server.name") or "pipe")
@@ -69,6 +73,12 @@ class _Connector:
             self._rest(key, one)
         return self._to
 
+    def _give(self, key: str, one: Entry) -> None:
+        if key in self._given:
+            before = self._given[key]
+            self._to.refuse(one.key, one.line, f"{one.key} says again what {before.key} on line {before.line} says", "leave one out")
+        self._given[key] = one
+
     # where changes come from
 
     def _check_class(self) -> None:
@@ -93,16 +103,29 @@ class _Connector:
         self._tables(here)
         for key, ours in (("column.include.list", "columns"), ("column.exclude.list", "exclude_columns")):
             self._globs(here, key, ours)
+        self._check_columns(here)
         self._start(here)
+
+    def _check_columns(self, here: tuple[str, str]) -> None:
+        """What is not in the list of columns is left out there, in tables that it does not name as well; here those are whole."""
+        section = self._to.written.content[here[0]][here[1]]
+        named = [glob.rpartition(".")[0] for glob in section.get("columns", ())]
+        whole = [glob for glob in section["tables"] if named and not any(fnmatchcase(glob, one) for one in named)]
+        if whole:
+            why = f"it names no columns of {whole[0]}, of which the connector would capture none, and Headrace all"
+            hint = "name just the tables whose columns are listed in table.include.list"
+            self._to.refuse("column.include.list", self._line("column.include.list"), why, hint)
 
     def _tables(self, here: tuple[str, str]) -> None:
         databases = self._list("database.include.list", "database.whitelist")
         tables = self._list("table.include.list", "table.whitelist")
         line = self._line("table.include.list") or self._line("database.include.list")
         if tables and databases:
-            outside = [glob for glob in tables if glob.partition(".")[0] not in databases and "*" not in "".join(databases)]
+            # Only tables that both lists let through are captured. A glob's own text matches one that holds all that it matches.
+            outside = [glob for glob in tables if not any(fnmatchcase(glob.partition(".")[0], one) for one in databases)]
             if outside:
-                self._to.refuse("table.include.list", line, f"{outside[0]} is in no database of database.include.list", "leave it out")
+                why = f"{outside[0]} is not, or not only, in databases of database.include.list"
+                self._to.refuse("table.include.list", line, why, "name its database, or leave one of the lists out")
         self._to.set((*here, "tables"), tables or [f"{one}.*" for one in databases] or ["*.*"], line)
         left_out = [f"{one}.*" for one in self._list("database.exclude.list", "database.blacklist")]
         left_out += self._list("table.exclude.list", "table.blacklist")
@@ -149,9 +172,21 @@ class _Connector:
                 # Its own interface is beside one that speaks as Confluent's does.
                 address = re.sub(r"/apis/registry/v\d+/?$", "/apis/ccompat/v7", address)
                 self._to.set((*here, "schema_id_bytes"), _AVRO[one.value], one.line)
-            self._to.set((*here, "registry"), address, registry.line)
+            self._to.set((*here, "registry"), self._with_account(address, here), registry.line)
         elif one is not None and one.value != _JSON:
             self._to.refuse(one.key, one.line, f"records of {one.value} cannot be read", "JSON and Avro can")
+
+    def _with_account(self, registry: str, here: tuple[str, str]) -> str:
+        """The registry's address with the user's name; the password has a variable of its own."""
+        keys = ("value.converter.basic.auth.user.info", "value.converter.schema.registry.basic.auth.user.info")
+        one = next((found for key in keys if (found := self._take(key)) is not None), None)
+        self._unneeded("value.converter.basic.auth.credentials.source", "the account is in the registry's address")
+        if one is None:
+            return registry
+        user, _, _ = one.value.partition(":")
+        self._to.written.beside[*here, "registry"] = f"set HEADRACE_REGISTRY_PASSWORD to the password on line {one.line} of the file"
+        scheme, _, rest = registry.partition("://")
+        return f"{scheme}://{_quoted(user)}@{rest}"
 
     def _flattened(self) -> None:
         """The one transform that leaves what is read here: rows without their envelope."""
@@ -174,6 +209,10 @@ class _Connector:
             raise DefiniteError("clickhouse.server.url is missing", place=self._to.file, hint="name the host")
         scheme, _, host = server.value.rpartition("://")
         host = host.rstrip("/")
+        if "/" in host or "?" in host:
+            hint = "name the host; clickhouse.server.database names the database"
+            self._to.refuse(server.key, server.line, f"{server.value} is more than a host", hint)
+            return
         secure = scheme.endswith("https") or (port is not None and port.value in ("8443", "443"))
         address = host if port is None or re.search(r":\d+$", host) else f"{host}:{port.value}"
         database = self._take("clickhouse.server.database")
@@ -281,6 +320,10 @@ class _Connector:
         topics = self._take("clickhouse.topic2table.map")
         for topic, table in self._pairs(topics):
             source = ".".join(topic.split(".")[-2:])
+            if "." not in source and topics is not None:
+                why, hint = f"the topic {topic} does not say which table it is of", "give topics as SERVER.DATABASE.TABLE"
+                self._to.refuse(topics.key, topics.line, why, hint)
+                continue
             self._to.set((*here, "tables", source, "target"), table, topics.line if topics else 0)
 
     def _ignored_statements(self) -> None:
@@ -296,6 +339,13 @@ class _Connector:
     # keys
 
     def _rest(self, key: str, one: Entry) -> None:
+        if key in _KNOWN and self._to.problems.found:
+            # Nobody came as far as to take it up: what is wrong before it is told.
+            return
+        if _ACCESS.fullmatch(key):
+            hint = "leave it out here, and put it into the address: kafka://user@host:9092?security.protocol=… (docs/kafka.md)"
+            self._to.refuse(one.key, one.line, f"{one.key} says how Kafka is reached, which is not translated", hint)
+            return
         reason = reason_for(key)
         if reason:
             self._to.drop(one.key, one.line, reason)

@@ -84,7 +84,7 @@ def _unescaped(text: str) -> str:
 
 def _json(text: str, file: str) -> Iterator[Entry]:
     try:
-        content: Any = json.loads(text)
+        content: Any = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, text, file))
     except ValueError as error:
         raise DefiniteError(f"the file is not JSON: {error}", place=file, hint="correct it") from error
     if not isinstance(content, dict):
@@ -100,6 +100,16 @@ def _json(text: str, file: str) -> Iterator[Entry]:
             raise DefiniteError(f"{name} must be a text", place=_line(text, name, file), hint="connectors have texts only")
         if value is not None:
             yield Entry(name, _as_text(value), _line_number(text, name))
+
+
+def _once(pairs: list[tuple[str, Any]], text: str, file: str) -> dict[str, Any]:
+    """An object, each key of which is there once: a second one would go over the first without a word."""
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise DefiniteError(f"{name} is given twice", place=_line(text, name, file), hint="leave one out")
+        content[name] = value
+    return content
 
 
 def _as_text(value: Any) -> str:

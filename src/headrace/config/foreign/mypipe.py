@@ -6,7 +6,6 @@ file. Several consumers of a pipe write to the same topics there, hence they are
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,7 @@ _UNNEEDED: Final = {
 }
 _ONLY_STDOUT: Final = "mypipe's stdout producer has no settings"
 _REGISTRY: Final = "schemas"
+_YES: Final = ("true", "yes", "on")
 _DATA: Final = "/tmp/mypipe"
 
 
@@ -85,7 +85,7 @@ class _Mypipe:
             return
         if name == "include-event-condition":
             with self._to.problems.catching():
-                self._tables = globs_of(str(value), self._place(path)) or self._tables
+                self._tables = globs_of(str(value), self._place(path)) if str(value).strip() else self._tables
         elif name in _UNNEEDED:
             self._to.drop(f"mypipe.{name}", self._line(path), _UNNEEDED[name])
         else:
@@ -100,6 +100,8 @@ class _Mypipe:
         self._sources[name] = []
         for number, source in enumerate(several):
             section = name_of(name) if not number else f"{name_of(name)}-{number + 1}"
+            if section in self._to.written.content.get(SOURCES, {}):
+                raise DefiniteError(f"another consumer would be called {section} here", place=self._place(path), hint="rename one of them")
             self._source(section, source, (*path, "source"))
             self._sources[name].append(section)
 
@@ -128,6 +130,8 @@ class _Mypipe:
             raise DefiniteError("the pipe names no producer, or several", place=self._place((*path, "producer")), hint="name one")
         ((producer, settings),) = producers.items()
         here, line = (PIPES, name_of(name)), self._line(path)
+        if name_of(name) in self._to.written.content.get(PIPES, {}):
+            raise DefiniteError(f"another pipe would be called {name_of(name)} here", place=self._place(path), hint="rename one of them")
         sources = [source for consumer in consumers for source in self._consumers_sources(consumer, (*path, "consumers"))]
         if not sources:
             # What is wrong with the consumer was told.
@@ -139,7 +143,7 @@ class _Mypipe:
         self._to.set((*here, "sink"), sink, line)
         if "enabled" in table:
             enabled = table["enabled"]
-            self._to.set((*here, "enabled"), enabled if isinstance(enabled, bool) else enabled == "true", self._line((*path, "enabled")))
+            self._to.set((*here, "enabled"), enabled if isinstance(enabled, bool) else enabled in _YES, self._line((*path, "enabled")))
         if len(sources) > 1 and kind != _STDOUT:
             self._to.set((*here, "merge"), True, line)
             self._to.written.beside[*here, "merge"] = "as mypipe: all write to the same topics"
@@ -162,7 +166,7 @@ class _Mypipe:
         config = repository.get("config", {}) if isinstance(repository, dict) else {}
         directory = config.get("data-dir") or self._root.get("data-dir") or _DATA
         prefix = config.get("file-prefix") or pipe
-        file = Path(os.fspath(directory)) / f"{prefix}-{host}-{port}.pos"
+        file = Path(str(directory)) / f"{prefix}-{host}-{port}.pos"
         try:
             name, _, offset = file.read_text(encoding="utf-8").strip().rpartition(":")
         except OSError:

@@ -6,15 +6,16 @@ passed over. Passwords are known as such: a converted file has references in the
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.config.document import Document, Keys, dotted
 from headrace.config.problems import Problems
-from headrace.config.substitution import References
+from headrace.config.substitution import References, references_in
 from headrace.config.writing import SCHEMA_LINE, Written, to_text
 from headrace.errors import DefiniteError
 
@@ -44,8 +45,10 @@ class Translation:
     def set_secret(self, path: Keys, value: str, line: int = 0) -> None:
         """Write a key with a password."""
         self.set(path, value, line)
-        if "${" not in value:
-            self.secrets[path] = re.sub(r"[^A-Z0-9]+", "_", f"{path[1]}_{path[-1]}".upper())
+        if not references_in(value):
+            variable = re.sub(r"[^A-Z0-9]+", "_", f"{path[1]}_{path[-1]}".upper())
+            taken = set(self.secrets.values())
+            self.secrets[path] = next(name for name in _numbered(variable) if name not in taken)
 
     def section(self, path: Keys, line: int = 0) -> None:
         table = self.written.content
@@ -91,6 +94,11 @@ class Translation:
     def _place(self, path: Keys) -> str:
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if self.lines.get(path[:end])), 0)
         return f"{self.file}, line {line}, {dotted(path)}" if line else f"{self.file}, {dotted(path)}"
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))
 
 
 def name_of(text: str) -> str:
