@@ -23,7 +23,7 @@ from testkit.migrations import Migrations
 from testkit.soak.things import Things
 from testkit.workload import Workload, run_transaction
 
-_AWAY = (0, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
+_AWAY = (0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2006, 2013, 2055)
 """What clients say of a server that is gone, or is going."""
 _BUSY = (1205, 1213, 1020)
 """Locked rows, and rows that changed under a transaction: it is over, the next one comes."""

@@ -3,6 +3,7 @@ it, and what it says when it cannot go on. The view is compared with the server'
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -25,6 +26,7 @@ from headrace.pipes.progress import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sinks import LogTarget
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.skipping import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
@@ -338,3 +340,33 @@ def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
     source.exclude = (*source.exclude, "kept")
     source.run()
     assert source.assert_equal("other") == 1
+
+
+def test_batches_that_are_left_out_by_request(source: Source) -> None:
+    """One of an unknown operation, one with a date that ClickHouse does not hold: each is named, left out, recorded; the rest is there."""
+    ks = source.keyspace
+    table = source.create("t", "k int PRIMARY KEY, v text, d date")
+    table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (1, 'before')")
+    source.run()
+    [(stream,)] = source.session.execute(f'SELECT "cdc$stream_id" FROM {ks}.t_scylla_cdc_log LIMIT 1')
+    source.session.execute(
+        f'INSERT INTO {ks}.t_scylla_cdc_log ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$end_of_batch") '
+        "VALUES (%s, now(), 0, 42, true)",
+        (stream,),
+    )
+    table.execute(f"INSERT INTO {ks}.t (k, v, d) VALUES (2, 'far', 2220000000)")
+    table.execute(f"INSERT INTO {ks}.t (k, v, d) VALUES (3, 'behind', '2020-01-01')")
+    for reason in ("operation 42", "is not one that ClickHouse holds"):
+        with pytest.raises(DefiniteError, match=reason) as raised:
+            source.run()
+        assert raised.value.event == raised.value.place.removesuffix(", column d")
+        request_skip(source.state, raised.value.event)
+    source.run()
+    assert [row["k"] for row in shown(source.sink, describe(source.session, TableName(ks, "t")))] == [1, 3]
+    lines = [json.loads(line) for line in (source.state / RECORD).read_text().splitlines()]
+    assert [line["what"] for line in lines if line["what"] != PASSED] == [ASKED, ASKED, SKIPPED, SKIPPED]
+    assert skipped_events(source.state) == 2
+    # Nothing else is taken for them later.
+    table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (4, 'after')")
+    source.run()
+    assert len(shown(source.sink, describe(source.session, TableName(ks, "t")))) == 3

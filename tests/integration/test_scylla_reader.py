@@ -114,7 +114,10 @@ class Logged:
         return LogPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
     def blocks(self, work: Work, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[reader.LogBlock]:
-        return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices).read(work)
+        return self.reader(ttl, choices).read(work)
+
+    def reader(self, ttl: int = 0, choices: ScyllaChoices | None = None) -> LogReader:
+        return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
         """All rows up to a microsecond, as batches bring them, and where the batches ended."""
@@ -214,7 +217,9 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
     never = logged.write(other, begin + 8 * S, 2, ends=False)
     with pytest.raises(DefiniteError, match="has no end") as raised:
         list(logged.blocks(work))
-    assert f"stream 0x{other.hex()}, after " in raised.value.place
+    assert raised.value.place == f"log of {logged.name}, stream 0x{other.hex()}, cdc$time {never}"
+    skipped = replace(logged.reader(), skips=frozenset({raised.value.event}))
+    assert sum(block.changes for block in skipped.read(work)) == len(logged.written) - 2
     logged.session.execute(
         f'UPDATE {logged.keyspace}.t_scylla_cdc_log SET "{END}" = true WHERE "{STREAM}" = %s AND "{TIME}" = %s AND "{SEQUENCE}" = 1',
         (other, never),
@@ -261,8 +266,13 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
     work = only_work(logged, generation, begin, begin + 10 * S)
     assert [sorted(block.operations) for block in logged.blocks(work)] == [[-4, -3, *range(10)]]
     logged.write(generation.streams[0], begin + 2 * S, 1, operation=-7)
-    with pytest.raises(DefiniteError, match="operation -7, which Headrace does not know"):
+    with pytest.raises(DefiniteError, match="operation -7, which Headrace does not know") as poison:
         list(logged.blocks(work))
+    # Left out by its place, also where the window is looked at again.
+    for again in (0, 1):
+        work["windows"][0][-1] = again
+        assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(work)) == 10
+    work["windows"][0][-1] = 0
     gone = make_generation(generation.time + 1, 1, 1)
     with pytest.raises(DefiniteError, match=r"streams of generation .* are not there any more"):
         list(logged.blocks(only_work(logged, gone, begin, begin + S)))

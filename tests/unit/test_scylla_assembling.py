@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -11,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.timeuuid import make
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
 from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
+from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.skipping import Skipping, is_passed
 
 Row = tuple[bytes, bytes, int, bool | None]
 """Stream, time, number in its batch, end."""
@@ -97,13 +102,41 @@ def test_rows_without_end_wait_for_the_next_page() -> None:
 @pytest.mark.parametrize("code", [10, 11, -1, -2, -5, 127])
 def test_an_operation_that_nobody_knows_is_an_error(code: int) -> None:
     rows = [*batch(1, 1000, 1), *batch(7, 2000, 1)]
-    check_operations(page(rows, [0, 9]), "here")
-    check_operations(page(rows, [-3, -4]), "here")
+    table = TableName("ks", "t")
+    check_operations(page(rows, [0, 9]), table)
+    check_operations(page(rows, [-3, -4]), table)
     with pytest.raises(DefiniteError, match=f"operation {code}, which") as raised:
-        check_operations(page(rows, [1, code]), "table ks.t")
-    assert raised.value.place.startswith(f"table ks.t, stream 0x{stream(7).hex()}, cdc$time ")
+        check_operations(page(rows, [1, code]), table)
+    assert raised.value.place.startswith(f"log of ks.t, stream 0x{stream(7).hex()}, cdc$time ")
+    assert raised.value.event == raised.value.place
     with pytest.raises(DefiniteError, match="no operation"):
-        check_operations(page(rows, [1, None]), "table ks.t")
+        check_operations(page(rows, [1, None]), table)
+
+
+def test_a_batch_that_is_left_out_is_just_that_one() -> None:
+    place = BatchPlace("ks.t", stream(1), UUID(int=1).bytes)
+    assert BatchPlace.parse(str(place)) == place
+    assert BatchPlace.parse("binlog.000001:4") is None
+    rows = page([*batch(1, 1000, 2), *batch(1, 2000, 1), *batch(7, 1000, 1)])
+    named = str(BatchPlace.of_row("ks.t", rows, 0))
+    skipping = Skipping([named, "row 17"])
+    assert skipping.without(rows, TableName("ks", "other")).equals(rows)
+    assert rows_of([skipping.without(rows, TableName("ks", "t"))]) == rows_of([rows])[2:]
+    [told] = skipping.told()
+    assert (told["place"], told["table"], told["rows"]) == (named, "ks.t", "2")
+    assert stream(1).hex() in told["content"]
+
+
+def test_a_batch_is_behind_when_its_second_look_is() -> None:
+    rows = page(batch(1, 1000, 1))
+    place = BatchPlace.of_row("ks.t", rows, 0)
+    name, at = TableName("ks", "t"), place.micros
+    before, after = Place(1, at - 1), Place(1, at)
+    assert not is_passed(str(place), LogPosition({name: before}))
+    assert is_passed(str(place), LogPosition({name: after}))
+    assert not is_passed(str(place), LogPosition({name: after}, {name: before}))
+    assert is_passed(str(place), LogPosition({name: after}, {name: after}))
+    assert not is_passed(str(place), LogPosition({TableName("ks", "other"): after}))
 
 
 def test_ids_of_another_length_are_an_error() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.cql.address import CqlAddress
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
@@ -33,6 +34,7 @@ from headrace.pipes.scylla.notes import Notes, TableNote
 from headrace.pipes.scylla.resyncing import Resyncs
 from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.skipping import Skips
 from headrace.pipes.state import PipeState, StateDirectory
 from headrace.retry import retrying, waits
 from headrace.sinks.base import Books
@@ -44,6 +46,7 @@ from headrace.sources.scylla.logs import LoggedTable, choose_tables, gone, look_
 from headrace.sources.scylla.pace import tell
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.reader import KnownLog, LogReader
+from headrace.sources.scylla.skipping import is_passed
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.spark.checkpoint import committed_offset, offset_of
@@ -79,9 +82,8 @@ class ScyllaPipe(RunnablePipe):
         return self._target.sink
 
     def _can_skip(self, event: str) -> bool:
-        """Windows of the log are read whole: no row of one is left out."""
-        del event
-        return False
+        """A batch of log rows; not a row of a copy."""
+        return BatchPlace.parse(event) is not None
 
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
@@ -155,7 +157,18 @@ class ScyllaPipe(RunnablePipe):
         copier = self._copier(directory, notes)
         reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: copier.incomplete)
         return Batches(
-            self._address, self._choices, self._settings, self._target, directory, notes, definitions, copier, reporter, self._view, reached
+            self._address,
+            self._choices,
+            self._settings,
+            self._target,
+            directory,
+            notes,
+            definitions,
+            copier,
+            reporter,
+            self._view,
+            reached,
+            Skips(directory.path),
         )
 
     def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
@@ -289,10 +302,13 @@ class Batches:
     reporter: Reporter
     view: ProgressView
     reached: LogPosition
+    skips: Skips
 
     def run(self, over: Over, number: int) -> None:
         """See to it that all of a batch is in the sink."""
+        self.skips.pass_by(lambda place: is_passed(place, self.reached))
         reports = self._read(over)
+        self.skips.left_out(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
         self.reached = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
         tell(self.directory.path / "pace.json", self.reached, _rows(reports))
         self._tell(reports)
@@ -322,7 +338,7 @@ class Batches:
         logs = {name: KnownLog(note.table, note.start.ttl) for name, note in self.notes.tables.items()}
         # An image shows all of its row: nothing is left in doubt.
         begun = {} if isinstance(self.target.sink, ImageSink) else self.copier.copies.begun()
-        reader = LogReader(self.address, logs, self.choices, begun)
+        reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
         return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
 
     def _tell(self, reports: Iterable[Report]) -> None:

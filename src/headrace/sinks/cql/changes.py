@@ -19,6 +19,7 @@ from cassandra.query import UNSET_VALUE
 from headrace.cql.arrow import Cells, Damage, split_collections, split_tuples, to_arrow
 from headrace.cql.blocks import LogBlock
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
@@ -104,7 +105,8 @@ class LogRows:
         return Cells.of(self.block.rows.column(name))
 
     def error(self, row: int, message: str, hint: str) -> DefiniteError:
-        return DefiniteError(message, place=self.place(row), hint=hint)
+        event = str(BatchPlace.of_row(str(self.block.table.name), self.block.rows, row))
+        return DefiniteError(message, place=self.place(row), hint=hint, event=event)
 
     def place(self, row: int) -> str:
         """Where a row is, for errors: its table, stream, time and key."""

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from headrace.cql.blocks import fixed_bytes
 from headrace.cql.log import END, OPERATION, STREAM, TIME, Operation
+from headrace.cql.log_places import BatchPlace
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
 
 ID_BYTES = 16
 _TRUE = b"\x01"
@@ -32,6 +34,8 @@ class Assembler:
     """What is read, for errors."""
     broken: dict[bytes, bytes | None] = field(default_factory=dict)
     """Streams with a batch that has no end, and the `cdc$time` up to which their rows were passed on (None: none of this query)."""
+    torn: dict[bytes, bytes] = field(default_factory=dict)
+    """The `cdc$time` of those batches, by stream."""
     _waiting: pa.RecordBatch | None = None
     _passed: dict[bytes, bytes] = field(default_factory=dict)
     """The `cdc$time` up to which rows of a stream were passed on, where a page ended in it."""
@@ -74,6 +78,7 @@ class Assembler:
             if stream not in self.broken:
                 follows = begin > 0 and streams[begin - 1].tobytes() == stream
                 self.broken[stream] = times[begin - 1].tobytes() if follows else self._passed.get(stream)
+                self.torn[stream] = times[end - 1].tobytes()
                 keep[begin:] &= (streams[begin:] != streams[end - 1]).any(axis=1)
         return rows.filter(pa.array(keep)), streams[keep], times[keep]
 
@@ -92,7 +97,7 @@ def _bounds(streams: NDArray[np.uint8], times: NDArray[np.uint8]) -> NDArray[np.
     return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(times)]])
 
 
-def check_operations(rows: pa.RecordBatch, place: str) -> None:
+def check_operations(rows: pa.RecordBatch, table: TableName) -> None:
     """Raise for rows whose operation is none that is known: what they mean is not known either."""
     column = rows.column(OPERATION)
     if not column.null_count:
@@ -103,17 +108,14 @@ def check_operations(rows: pa.RecordBatch, place: str) -> None:
         at, what = int(strange[0]), f"the operation {codes[strange[0]]}, which Headrace does not know"
     else:
         at, what = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), "no operation"
-    stream, time = rows.column(STREAM)[at].as_py(), rows.column(TIME)[at].as_py()
+    place = str(BatchPlace.of_row(str(table), rows, at))
     raise DefiniteError(
-        f"a log row has {what}: nothing of this window was taken as read",
-        place=f"{place}, stream 0x{stream.hex()}, cdc$time {_uuid(time)}",
-        hint="a newer ScyllaDB may write it: update Headrace, or report it; leave the table out with --exclude to go on with the others",
+        f"a log row has {what}: nothing of its window was taken as read",
+        place=place,
+        hint="a newer ScyllaDB may write it: update Headrace, or report it; headrace skip leaves out this one batch, "
+        "--exclude the table, to go on with the others",
+        event=place,
     )
-
-
-def _uuid(raw: bytes) -> str:
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 @dataclass(slots=True)

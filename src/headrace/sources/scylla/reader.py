@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from headrace.cql.address import CqlAddress
 from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.pages import Request, as_batch, read_many, read_pages
 from headrace.cql.raw import RawPage
 from headrace.cql.session import CqlSession, shared_session
@@ -37,6 +38,7 @@ from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import label_of, moment
 from headrace.sources.scylla.rereading import Begun, Rereader
+from headrace.sources.scylla.skipping import Skipping
 from headrace.sources.scylla.streams import ServerCatalog
 from headrace.sources.scylla.windows import Window
 
@@ -71,22 +73,25 @@ class LogReader:
     choices: ScyllaChoices
     begun: Mapping[TableName, Begun] = field(default_factory=dict)
     """Tables that were begun with a copy of their rows, of which the log does not tell all."""
+    skips: frozenset[str] = frozenset()
+    """Batches that are left out, by their places."""
 
     def read(self, work: Work) -> Generator[LogBlock | RowBlock, None, Work]:
-        """The blocks of a work; returns how many log rows each table had."""
+        """The blocks of a work; returns how many log rows each table had, and the batches that were left out."""
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.choices, os.getpid())
         found: dict[str, int] = {}
+        skipping = Skipping(self.skips)
         for keyspace, table, *numbers, again in work["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
-            reading = WindowReading(session, self.logs[name], window, self.choices, catalog)
+            reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping)
             for block in reading.late_blocks(asked) if again else reading.blocks(asked):
                 yield block
                 if name in self.begun:
                     yield from Rereader(session, self.choices).after(block, self.begun[name])
             found[label_of(name, again=again)] = reading.seen
-        return {"rows": found}
+        return {"rows": found, "skipped": skipping.told()}
 
 
 @functools.lru_cache(maxsize=4)
@@ -104,9 +109,11 @@ class WindowReading:
     window: Window
     choices: ScyllaChoices
     catalog: ServerCatalog
+    skipping: Skipping = field(default_factory=Skipping)
     seen: int = 0
     """Rows that were read."""
     _broken: dict[bytes, bytes | None] = field(default_factory=dict)
+    _torn: dict[bytes, bytes] = field(default_factory=dict)
 
     def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """The rows that the first look at the window cannot have seen, as far as anybody can tell; all of it was looked at before.
@@ -181,12 +188,13 @@ class WindowReading:
 
     def _fed(self, assembler: Assembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
         if pages:
-            yield assembler.feed(as_batch(pages, self._place))
+            yield assembler.feed(self.skipping.without(as_batch(pages, self._place), self.log.table.name))
         if last:
             rest = assembler.finish()
             if rest is not None:
                 yield rest
             self._broken |= assembler.broken
+            self._torn |= assembler.torn
 
     def _settled(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
         """The rows of streams whose batches had no end, when they have one."""
@@ -203,17 +211,18 @@ class WindowReading:
             self._broken = {stream: after or broken[stream] for stream, after in self._broken.items()}
 
     def _endless(self, broken: Mapping[bytes, bytes | None]) -> DefiniteError:
-        stream, after = next(iter(broken.items()))
-        where = f"after {UUID(bytes=after)}" if after else f"after {moment(self.window.after)}"
+        stream = next(iter(broken))
+        place = str(BatchPlace(str(self.log.table.name), stream, self._torn[stream]))
         return DefiniteError(
             f"a batch of log rows has no end (cdc$end_of_batch), also {_END_PATIENCE_S:.0f} s after it should be there: a part is missing",
-            place=f"log of {self.log.table.name}, stream 0x{stream.hex()}, {where}",
+            place=place,
             hint="look at these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
-            "Leave the table out with --exclude, or copy it again with a new --state",
+            "headrace skip leaves out what is there of the batch; headrace resync copies the table again",
+            event=place,
         )
 
     def _block(self, rows: pa.RecordBatch) -> LogBlock:
-        check_operations(rows, self._place)
+        check_operations(rows, self.log.table.name)
         self.seen += rows.num_rows
         return LogBlock(self.log.table, rows.drop_columns([LEFT]), self._written(rows))
 

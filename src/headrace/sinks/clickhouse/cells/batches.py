@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.cql.arrow import Cells, Damage
-from headrace.cql.log import STREAM, TIME
+from headrace.cql.log import TIME
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.tables import CqlColumn, Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.ordering import Array, order_keys
@@ -76,8 +76,7 @@ class Columns:
         """Where one of these rows is, for errors: in the log by its time, in the base table by the first column of its key."""
         found = self._rows.slice(int(self._chosen[row]), 1)
         if TIME in found.schema.names:
-            stream, time = (found.column(name)[0].as_py() for name in (STREAM, TIME))
-            return f"log of {self._subject}, stream 0x{stream.hex()}, cdc$time {UUID(bytes=time)}"
+            return str(BatchPlace.of_row(self._subject, found, 0))
         return f"table {self._subject}, {found.schema.names[0]} = 0x{(found.column(0)[0].as_py() or b'').hex()}"
 
     def array(self, name: str) -> Array:
@@ -95,7 +94,7 @@ def key_arrays(storage: Storage, read: Columns, *roles: Role) -> dict[str, Array
     for column in storage.table.columns:
         if column.role not in roles:
             continue
-        _check_key(storage, column, read)
+        _check_key(column, read)
         made[f"key:{column.name}"] = read.array(column.name) if is_plain(column.type) else _typed(column, read)
         if not is_exact(column.type):
             made[sort_name(column)] = orders[column.name] if column.name in orders else read.array(column.name)
@@ -111,15 +110,16 @@ def _typed(column: CqlColumn, read: Columns) -> Array:
         raise in_column(damage, column.name, read.place(damage.row)) from None
 
 
-def _check_key(storage: Storage, column: CqlColumn, read: Columns) -> None:
+def _check_key(column: CqlColumn, read: Columns) -> None:
     least = 0 if column.type.name in ("text", "ascii", "blob") else 1
     wrong = np.flatnonzero(read(column.name).sizes < least)
     if len(wrong):
-        missing = "null" if read(column.name).sizes[wrong[0]] < 0 else "empty"
+        missing, place = "null" if read(column.name).sizes[wrong[0]] < 0 else "empty", read.place(int(wrong[0]))
         raise DefiniteError(
             f"column {column.name} of the key is {missing}, and ClickHouse cannot sort by that",
-            place=f"table {storage.table.name}",
+            place=place,
             hint="delete that row at the source, or leave the table out",
+            event=event_of(place),
         )
 
 
@@ -130,7 +130,13 @@ def in_column(damage: Damage, name: str, place: str = "") -> DefiniteError:
         place=place or f"row {damage.row} of the block",
         hint="an empty value (no bytes) must be another one at the source, or its table left out; if the table or its type was altered "
         "just now, start again to read its definition anew; else report this",
+        event=event_of(place),
     )
+
+
+def event_of(place: str) -> str:
+    """What `headrace skip` takes, of a place where a row is: a batch of the log; rows of the base table are not skipped."""
+    return place if BatchPlace.parse(place) is not None else ""
 
 
 def insert_sql(storage: Storage, table: str, batch: Batch, types: dict[str, str]) -> str:

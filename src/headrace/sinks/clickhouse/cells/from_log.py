@@ -9,7 +9,6 @@ DELETE of the column, which the log shows one microsecond late).
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.cql.arrow import Cells, Damage, split_collections
 from headrace.cql.blocks import LogBlock, fixed_bytes
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
@@ -86,10 +86,12 @@ class LogEncoder:
         places = np.flatnonzero(wrong)
         if len(places):
             row = int(places[0])
+            place = str(BatchPlace.of_row(block.subject, block.rows, row))
             raise DefiniteError(
                 f"operation {int(block.operations[row])} {why}; nothing of its block is written",
-                place=row_place(block, row),
+                place=place,
                 hint="use a newer Headrace, which knows it; or leave the table out",
+                event=place,
             )
 
     def _rows(
@@ -193,9 +195,3 @@ def _stamps(block: LogBlock) -> Stamps:
         expiring = ttls > 0
         expiries[expiring] = np.maximum(seconds[expiring] + ttls[expiring], 1)
     return Stamps(times, expiries, ttls)
-
-
-def row_place(block: LogBlock, row: int) -> str:
-    """Where a log row is."""
-    stream, moment = block.rows.column(STREAM)[row].as_py(), block.rows.column(TIME)[row].as_py()
-    return f"log of {block.subject}, stream 0x{stream.hex()}, cdc$time {UUID(bytes=moment)}"

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cql.arrow import to_arrow
+from headrace.cql.log import TIME
+from headrace.cql.log_places import BatchPlace
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.limits import ServerLimits
@@ -43,10 +45,13 @@ def check_moments(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatch, 
             )
             if len(wrong):
                 unit = "days" if leaf == "date" else "milliseconds"
+                # Of a moment inside of another value it is not told which row it is in.
+                event = str(BatchPlace.of_row(subject, rows, int(wrong[0]))) if kind.name in _MOMENTS and TIME in rows.schema.names else ""
                 raise DefiniteError(
                     f"a {leaf} of column {name}, {numbers[int(wrong[0])]} {unit} since 1970, is not one that ClickHouse holds",
-                    place=f"table {subject}, column {name}",
+                    place=f"{event or f'table {subject}'}, column {name}",
                     hint="correct the value in the source (ClickHouse 26 holds the years 0000 to 9999), or leave the table out",
+                    event=event,
                 )
 
 
