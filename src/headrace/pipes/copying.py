@@ -80,7 +80,12 @@ class Copier:
 
     def plan(self, connection: Connection[Any]) -> None:
         """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
-        unplanned = [(name, table) for name, table in self.state.tables.items() if not self.log.is_planned(name, table.snapshot)]
+        unplanned = [
+            (name, table)
+            for name, table in self.state.tables.items()
+            # What waits to be read again is planned with the request for that.
+            if name not in self.state.waiting and not self.log.is_planned(name, table.snapshot)
+        ]
         self.targets.check_apart(self._written())
         for _, table in unplanned:
             if table.snapshot:
@@ -183,14 +188,21 @@ class Copier:
         found = [(name, self.log.tables.get(str(name)), table.snapshot) for name, table in list(self.state.tables.items())]
         return [(name, snapshot) for name, snapshot, number in found if snapshot is not None and snapshot.number == number]
 
+    def _readable(self) -> list[tuple[TableName, TableSnapshot]]:
+        """Those of them that go on: a table that a statement made wait is not what its target is, and is read anew."""
+        return [(name, snapshot) for name, snapshot in self._current() if name not in self.state.waiting]
+
+    def _pending(self) -> list[Chunk]:
+        return [Chunk.from_json(raw) for _, snapshot in self._readable() for raw in snapshot.pending]
+
     def run(self, session: Any, parallelism: int, pause: Pause = nullcontext) -> None:
         """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
-        pending = [Chunk.from_json(raw) for _, snapshot in self._current() for raw in snapshot.pending]
+        pending = self._pending()
         if pending:
             with pause():
                 forget_seen(self.directory, self.state)
             self._read_steadily(session, pending, parallelism, pause)
-        for name in [name for name, snapshot in self._current() if snapshot.sweep is not None]:
+        for name in [name for name, snapshot in self._readable() if snapshot.sweep is not None]:
             # A statement must not alter the table between the look at it and the sweep.
             with pause():
                 self._sweep(name)
@@ -200,7 +212,7 @@ class Copier:
 
     def _sweep(self, name: TableName) -> None:
         """Take away what the table's snapshot did not see, once it is read whole."""
-        snapshot = dict(self._current()).get(name)
+        snapshot = dict(self._readable()).get(name)
         if snapshot is None or snapshot.sweep is None or snapshot.pending:
             return
         table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
@@ -216,11 +228,14 @@ class Copier:
                 self._read(session, pending, parallelism, pause)
                 return
             except DefiniteError as error:
-                altered = self._altered({chunk.name for chunk in pending})
-                if not altered:
+                names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self._pending()}
+                altered = self._altered(left)
+                # Of a table that a statement made wait, or made anew, nothing is left to be read.
+                if not altered and left == names:
                     raise
-                self._postpone(altered, error, pause)
-                pending = [Chunk.from_json(raw) for _, snapshot in self._current() for raw in snapshot.pending]
+                if altered:
+                    self._postpone(altered, error, pause)
+                pending = self._pending()
 
     def _altered(self, names: set[TableName]) -> set[TableName]:
         """Those of the tables that are no longer what they were when they were looked at."""

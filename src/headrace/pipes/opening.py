@@ -83,7 +83,7 @@ class Opening:
             self._begin(state, history)
         else:
             self._go_on(state, history)
-        if not state.tables:
+        if not state.tables and not state.waiting:
             raise DefiniteError(
                 f"no table matches {self.settings.selection}", place=str(self.address), hint="check --tables and the user's rights"
             )
@@ -146,7 +146,8 @@ class Opening:
                     # Or it has another name, under which its rows are still to be read.
                     ask_for_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
-        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored]
+        # Those that wait are asked for already.
+        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
         if self.targets.appends:
             # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
             came = [schema for schema in came if not chosen_before(schema.name)]
