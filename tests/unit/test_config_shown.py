@@ -11,7 +11,7 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.catalogue import in_file_words, sections
+from headrace.config.elsewhere import in_file_words, sections
 from headrace.config.page import configuration_page
 from headrace.config.schema import schema, schema_text
 from testkit.config_files import WHOLE, base, several
@@ -138,6 +138,25 @@ def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "x.toml").write_text(f'[headrace]\nlisten = "{listen}"\n{base()}')
         assert cli.main(["config", "check", str(tmp_path / "x.toml")]) == cli.FAILED
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[headrace]\nhosts = ["http://x"]\n' + base(), "'http://x' is no host's name"),
+        ('[headrace]\nmaster = "spark://10.1.2.3:7077"\n' + base(), "on this one only"),
+        (base(source='start_at = "now"\nsnapshot = "consistent"'), "reads no rows first"),
+        (base(pipe='[pipes.p.tables."db.*"]\nhash = { a = "sha256" }\nhash_salt = "env:NO_SUCH_SALT"'), "NO_SUCH_SALT is not set"),
+        (
+            '[sources.s]\nurl = "mysql://u@db/shop"\n[sinks.k]\nclass = "no_such_module:Sink"\n[pipes.p]\nsource = "s"\nsink = "k"\n',
+            "'no_such_module' cannot be imported",
+        ),
+    ],
+)
+def test_check_says_what_a_run_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    assert cli.main(["config", "check", str(tmp_path / "x.toml")]) == cli.FAILED
+    assert said in capsys.readouterr().err
 
 
 def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

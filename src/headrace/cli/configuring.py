@@ -42,10 +42,14 @@ def check(arguments: argparse.Namespace) -> int:
     from headrace.config import load
     from headrace.config.showing import summary
     from headrace.dashboard.gate import check_reach, parse_listen
+    from headrace.pipes.building import check_here
 
     configuration = load(Path(arguments.file), arguments.pipe)
     if configuration.process.listen:
         check_reach(parse_listen(configuration.process.listen), configuration.process.hosts)
+    for pipe in configuration.pipes:
+        for spec in pipe.parts if pipe.enabled else ():
+            check_here(spec)
     print(summary(configuration))
     count = len(configuration.pipes)
     print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}", flush=True)

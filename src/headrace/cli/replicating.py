@@ -92,7 +92,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.lifeline import held_line
     from headrace.pipes.progress import LogView, choose_view
     from headrace.pipes.remembered import chosen_for
-    from headrace.pipes.settings import PipeSettings, SnapshotMode
+    from headrace.pipes.settings import PipeSettings, SnapshotMode, snapshot_before
     from headrace.sources.mysql.origin import Limits
 
     # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
@@ -110,7 +110,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         once=arguments.once,
         start_at=arguments.start_at,
-        snapshot=SnapshotMode.NONE if arguments.start_at else SnapshotMode(arguments.snapshot),
+        snapshot=snapshot_before(arguments.start_at, SnapshotMode(arguments.snapshot)),
         limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         relay=arguments.relay,

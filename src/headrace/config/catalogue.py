@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -40,11 +39,6 @@ _SINKS: Final = {
     REPLAY: ("a CQL cluster", "^cql://"),
     STDOUT: ("the standard output", "^stdout:"),
 }
-_FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
-_SETTING: Final = re.compile(r"--set [a-z]+\.([a-z_]+)")
-_OTHERS: Final = frozenset({"set", "state"})
-"""Keys that are called like flags and mean something else."""
-_SCHEMA_CHANGES: Final = "schema_changes"
 _PLACES: Final = frozenset({"url", "password", "password_file"})
 
 
@@ -115,18 +109,3 @@ def sink_choices(section: str) -> dict[str, Field]:
 def _later(section: str) -> frozenset[str]:
     kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(fields_of(PLAIN_SECTIONS[REPLAY]))}
     return kept.get(section, frozenset(fields_of(StdoutWords))) | _PLACES
-
-
-def in_file_words(hint: str) -> str:
-    """A hint that speaks of flags, for who has a file: with the keys that are meant, and the sections they stand in."""
-    flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
-    keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
-    told = [f"{key} in [{header}]" for key in keys for header in _headers_of(key)[:1]]
-    if _SCHEMA_CHANGES in keys:
-        told.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
-    return f"{hint} (in the file: {', '.join(told)})" if told else hint
-
-
-def _headers_of(key: str) -> list[str]:
-    """Where a key may stand."""
-    return [section.header for section in sections() if key in section.fields and key not in _OTHERS]

@@ -20,6 +20,11 @@ _WORDS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
     (r"--([a-z]+(?:-[a-z]+)*)", lambda found: found[1].replace("-", "_")),
 )
 """From the words of a settings file and of flags to those of a file of pipes."""
+_FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
+_SETTING: Final = re.compile(r"--set [a-z]+\.([a-z_]+)")
+_SCHEMA_CHANGES: Final = "schema_changes"
+_OTHERS: Final = frozenset({"set", "state"})
+"""Keys that are called like flags and mean something else."""
 
 
 def hint_for(name: str, raw: Any, here: str) -> str:
@@ -47,3 +52,18 @@ def _dotted(name: str, raw: Any) -> list[str]:
     if not isinstance(raw, dict):
         return [name]
     return [f"{name}.{rest}" for inner, value in raw.items() for rest in _dotted(inner, value)] + [name]
+
+
+def in_file_words(hint: str) -> str:
+    """A hint that speaks of flags, for who has a file: with the keys that are meant, and the sections they stand in."""
+    flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
+    keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
+    told = [f"{key} in [{header}]" for key in keys for header in _headers_of(key)[:1]]
+    if _SCHEMA_CHANGES in keys:
+        told.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
+    return f"{hint} (in the file: {', '.join(told)})" if told else hint
+
+
+def _headers_of(key: str) -> list[str]:
+    """Where a key may stand."""
+    return [section.header for section in sections() if key in section.fields and key not in _OTHERS]

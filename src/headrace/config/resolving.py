@@ -36,7 +36,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.pipes.building import PipeSpec, TopicChoice, selected
 from headrace.pipes.fields import nearest
-from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.settings import PipeSettings, snapshot_before
 from headrace.pipes.settings_file import KAFKA, SINK, Chosen, Plain
 from headrace.sources.mysql.origin import Limits
 
@@ -120,7 +120,7 @@ class _Resolving:
                 state=self._state(pipe, source, several),
                 name=name,
                 start_at=start_at,
-                snapshot=SnapshotMode.NONE if start_at else words["snapshot"],
+                snapshot=snapshot_before(start_at, words["snapshot"]),
                 limits=Limits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
                 relay_bytes=words["relay_bytes"],
                 relay=words["relay"],

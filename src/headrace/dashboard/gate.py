@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 from headrace.dashboard.answers import Refused
 from headrace.errors import DefiniteError
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -50,7 +52,12 @@ def parse_listen(listen: str) -> Address:
 
 
 def check_reach(address: Address, hosts: Sequence[str]) -> None:
-    """Other machines get in by choice only."""
+    """Other machines get in by choice only, under names that a request can have."""
+    wrong = next((host for host in hosts if not _NAME.fullmatch(host) and not _is_ip(host)), None)
+    if wrong is not None:
+        raise DefiniteError(
+            f"{wrong!r} is no host's name", place="hosts", hint='write names alone, without http:// and port: hosts = ["headrace.internal"]'
+        )
     if not address.is_loopback and not hosts:
         raise DefiniteError(
             f"listening on {address} would let other machines in",

@@ -18,8 +18,10 @@ from headrace.pipes.schemes import CLICKHOUSE, is_kafka, is_stdout
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
 from headrace.sinks.clickhouse.url import parse_target
+from headrace.sinks.producing import is_producer, parse_producer
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
+from headrace.transforms.salts import read_salts
 
 if TYPE_CHECKING:
     from headrace.pipes.progress import ProgressView
@@ -203,6 +205,14 @@ def check_reach(spec: PipeSpec) -> None:
             place=f"the {'source' if near == spec.source else 'sink'} of pipe {spec.name}",
             hint="give an address that those machines understand, or run here: --master local[N]",
         )
+
+
+def check_here(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` for what a run on this machine would find: an address out of reach, a class or a secret that is not there."""
+    check_reach(spec)
+    read_salts(spec.settings.transforms)
+    if is_producer(spec.sink):
+        parse_producer(spec.sink, spec.chosen.producer).load()
 
 
 def check_sections(spec: PipeSpec) -> None:

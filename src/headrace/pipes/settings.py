@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.pipes.policy import SchemaPolicy
@@ -30,6 +31,15 @@ class SnapshotMode(StrEnum):
     NONE = "none"
     LOCK_FREE = "lock-free"
     CONSISTENT = "consistent"
+
+
+def snapshot_before(start_at: str, asked: SnapshotMode) -> SnapshotMode:
+    """What is read first, of a pipe that may start at a place in the log: then nothing."""
+    if start_at and asked is SnapshotMode.CONSISTENT:
+        raise DefiniteError(
+            "a pipe that starts at a place in the log reads no rows first", place="start_at", hint="leave out start_at, or snapshot"
+        )
+    return SnapshotMode.NONE if start_at else asked
 
 
 @dataclass(frozen=True, slots=True)

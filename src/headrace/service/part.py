@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from headrace.config.catalogue import in_file_words
+from headrace.config.elsewhere import in_file_words
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.building import BuiltPipe, PipeSpec
 from headrace.pipes.progress import ProgressView

@@ -14,6 +14,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,7 @@ log = logging.getLogger("headrace")
 
 _FAULT: Final = "fault"
 _CONNECT_S: Final = 2.0
+_KEY_S: Final = 10.0
 _LONGEST_LINE: Final = 1 << 16
 
 
@@ -129,15 +131,25 @@ def _listening(bound: str, host: str) -> LogLine:
 
 def _accept(server: socket.socket, key: str) -> None:
     while True:
-        connection, _ = server.accept()
+        try:
+            connection, _ = server.accept()
+        except OSError as error:
+            # No more descriptors, or a client that went at once: tasks go on, and are heard again later.
+            log.debug("a task's log cannot be heard: %s", error)
+            time.sleep(_CONNECT_S)
+            continue
         threading.Thread(target=_hear, args=(connection, key), name="headrace-far-log", daemon=True).start()
 
 
 def _hear(connection: socket.socket, key: str) -> None:
     try:
+        # Who does not say the key is not waited for; a machine that went without a word is found out by the system.
+        connection.settimeout(_KEY_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with connection, connection.makefile("r", errors="replace") as lines:
             if not secrets.compare_digest(lines.readline(_LONGEST_LINE).strip().encode(), key.encode()):
                 return
+            connection.settimeout(None)
             while line := lines.readline(_LONGEST_LINE):
                 take_line(line)
     except OSError:
