@@ -109,7 +109,7 @@ class Proxy:
                 _abort(writer)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(_SLOW_CHUNK if self._is_slow else _CHUNK):
                 await self._flowing.wait()
                 if self._is_slow:
@@ -120,6 +120,11 @@ class Proxy:
             await self._flowing.wait()
             if not pair.is_dark and writer.can_write_eof():
                 writer.write_eof()
+        except OSError:
+            # One end was reset, as by a process that was killed: the other end hears of it, as without a wire between.
+            if not pair.is_dark:
+                _abort(pair.client)
+                _abort(pair.peer)
 
     async def _reset(self, seconds: float) -> None:
         del seconds
