@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.embedded.process import EmbeddedServer
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 _MARK = "HEADRACE_TEST_RUN"
 _COMMAND = (sys.executable, "-m", "headrace")
 
