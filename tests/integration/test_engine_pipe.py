@@ -46,7 +46,7 @@ def told(statements: tuple[str, ...]) -> list[str]:
 
 # One flavour: what differs between them is in the log, and the matrix reads both.
 @pytest.mark.parametrize("flavour", ["mysql"], indirect=True)
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, tmp_path: Path) -> None:
     steps = [told(tuple(statements)) for _, statements in STEPS]
     with ClusteredServer(tmp_path / "ch") as sink, open_logbook(server, database) as book:

@@ -34,7 +34,7 @@ def newest_epoch(pipeline: Pipeline) -> int:
         return -1
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     primary = fresh_server()
     execute(primary, "CREATE DATABASE shop CHARACTER SET utf8mb4")

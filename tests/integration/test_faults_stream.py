@@ -41,7 +41,7 @@ def catch_up(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
     run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, 90)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     server = fresh_server()
     account = create_replica_account(server)

@@ -75,7 +75,7 @@ def test_a_replay_writes_the_same_files(server: PrivateServer, database: str, tm
     assert not list((tmp_path / "lake").rglob("*.unfinished"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_example_through_spark(mariadb_server: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Started in the folder where the module is; settings from a file."""
     shutil.copy(EXAMPLES / "parquet_files.py", tmp_path)

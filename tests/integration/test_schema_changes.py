@@ -71,7 +71,7 @@ def ledger(client: Client, book: Logbook) -> list[tuple[str, str, str]]:
     return [(table.partition(".")[2], kind, outcome) for table, kind, outcome in found]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     for case in CASES:
         book.run(f"CREATE TABLE {case.name} ({case.columns})", f"INSERT INTO {case.name} VALUES ({'), ('.join(case.rows)})")
@@ -114,7 +114,7 @@ def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, t
     assert_same(client, book, names)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_whole_tables(book: Logbook, server: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     mariadb = server.flavour == "mariadb"
     for number, name in enumerate(("a", "b", "c", "d", "emptied", "gone", "goes", "duplicated")):

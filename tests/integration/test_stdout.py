@@ -97,7 +97,7 @@ def test_snapshot_changes_and_statements(
     assert {line["transaction"] for line in second} != {None}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, tmp_path: Path) -> None:
     """Lines come while the pipe runs; a reader that leaves ends it well; the next one gets what was not printed, and all is there."""
     with mariadb_server.root_connection() as connection, connection.cursor() as cursor:

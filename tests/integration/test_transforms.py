@@ -177,7 +177,7 @@ def assert_same(client: Client, book: Logbook) -> None:
         assert source
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_sink_shows_what_the_sources_own_select_shows(
     book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

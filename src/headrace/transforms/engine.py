@@ -25,7 +25,9 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": False,
     "preserve_insertion_order": True,
 }
-_own = threading.local()
+_own: dict[tuple[int, int], Any] = {}
+"""Connections by process and thread. Not a `threading.local`: in a child that another thread forks, Python clears what all others had of
+their own, and there a connection cannot be closed: the child would die before it is the program that it was to be, such as Spark's Java."""
 
 
 class EvaluationError(Exception):
@@ -44,15 +46,16 @@ class Function:
 
 def connection() -> Any:
     """This thread's connection."""
-    if getattr(_own, "pid", None) != os.getpid():
+    place = os.getpid(), threading.get_ident()
+    if place not in _own:
         # Imported by those who have expressions.
         import duckdb
 
         made = duckdb.connect(":memory:", config=_CONFIG)
         made.execute("SET TimeZone = 'UTC'")
         made.execute("SET lock_configuration = true")
-        _own.connection, _own.pid = made, os.getpid()
-    return _own.connection
+        _own[place] = made
+    return _own[place]
 
 
 def syntax_of(statement: str) -> str:
