@@ -56,9 +56,11 @@ class TestHostileNames:
             for place in ("#pipe-source", "#pipe-sink", "#halt-message", "#pipe-position"):
                 assert page.locator(place).text_content() == name
             assert page.locator("#halt-remedy span").nth(1).text_content() == name
+            expect(page.locator("#tables-body .table-name")).to_have_count(len(HOSTILE_NAMES))
             assert page.locator("#tables-body .table-name").all_text_contents() == list(HOSTILE_NAMES)
             assert page.locator("#schema-changes .statement").all_text_contents() == [name]
         page.get_by_role("button", name="Run").click()
+        expect(page.locator("#query-result th")).to_have_count(len(HOSTILE_NAMES))
         assert page.locator("#query-result th").all_text_contents() == list(HOSTILE_NAMES)
         assert page.locator("#query-result td").all_text_contents()[: len(HOSTILE_NAMES)] == list(HOSTILE_NAMES)
         page.get_by_role("button", name="Skip this event…").click()
