@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
@@ -112,6 +113,11 @@ def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, 
         assert run.stdout is not None
         lines = [json.loads(run.stdout.readline()) for _ in range(2)]
         assert [line["after"]["v"] for line in lines] == ["first", "sec\nond"]
+        # The other table is read, too, before it changes: what comes then is a change of it.
+        deadline = time.monotonic() + PATIENCE_S
+        while "snapshot: complete" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         cursor.execute("UPDATE printed.t SET v = 'third' WHERE id = 1")
         cursor.execute("INSERT INTO printed.u VALUES (18446744073709551615)")
         lines += [json.loads(run.stdout.readline()) for _ in range(2)]
