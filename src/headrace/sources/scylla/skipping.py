@@ -27,8 +27,9 @@ def is_passed(place: str, reached: LogPosition) -> bool:
     at = BatchPlace.parse(place)
     if at is None:
         return False
-    looks = [look.get(parse_name(at.table)) for look in (reached.places, reached.again) if parse_name(at.table) in look]
-    return bool(looks) and all(look is not None and look.time >= at.micros for look in looks)
+    name = parse_name(at.table)
+    looks = [look[name] for look in (reached.places, reached.again) if name in look]
+    return bool(looks) and all(look.time >= at.micros for look in looks)
 
 
 @dataclass(slots=True)
