@@ -32,7 +32,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 ROWS_PER_S: Final = 100_000
 PAGES_A_BLOCK: Final = 10
@@ -109,7 +109,7 @@ def measure_cells(rows: int, console: Console) -> CellCost:
     total = sum(page.count for page in pages)
     driver_per_s = _driver_rate(pages[:DECODED_PAGES])
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
-        target = ClickHouseTarget(server.host, server.port)
+        target = target_of(server)
         sink = CellSink(ClickHouseSink(target))
         sink.prepare([made.table])
         _load(sink, made.table, pages[:PAGES_A_BLOCK])

@@ -24,7 +24,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 NAME, PLAIN, VIEW = "bench.orders", "bench.plain", "bench.orders_current"
 COLUMNS = ", ".join(column.name for column in SCHEMA.columns)
@@ -80,7 +80,7 @@ class FinalCost:
 def measure_final(rows: int, console: Console) -> FinalCost:
     console.print(f"final: {rows:,} rows through the sink's writer", highlight=False)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
-        target = ClickHouseTarget(server.host, server.port)
+        target = target_of(server)
         sink = ClickHouseSink(target, SinkChoices(all_tables=(("view", True),)))
         sink.prepare([SCHEMA])
         growth = Growth(rows)

@@ -30,6 +30,7 @@ from bench.target import PASSWORD, USER
 from headrace.demo.private_process import find_free_port
 from headrace.demo.server import PrivateServer
 from headrace.embedded.claim import read_holder
+from headrace.embedded.credentials import read_account
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.client import connect as connect_sink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
@@ -241,7 +242,7 @@ def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float
     """Commit to visible, of one row after the other."""
     holder = read_holder(warehouse)
     assert holder is not None
-    client = connect_sink(ClickHouseTarget(holder.host, holder.port)).client
+    client = connect_sink(ClickHouseTarget(holder.host, holder.port, password=read_account(warehouse).password)).client
     table = f"idle_{pipe:02}.t3"
     with server.root_connection(autocommit=True) as connection, connection.cursor() as cursor:
         for number in range(1000, 1000 + PROBES):

@@ -27,6 +27,7 @@ from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
 from headrace.demo.server import PrivateServer
 from headrace.embedded.claim import read_holder
+from headrace.embedded.credentials import read_account
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.client import connect as connect_sink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
@@ -154,5 +155,6 @@ class _Question:
         if self._client is None:
             holder = read_holder(self._directory)
             assert holder is not None
-            self._client = connect_sink(ClickHouseTarget(holder.host, holder.port)).client
+            account = read_account(self._directory)
+            self._client = connect_sink(ClickHouseTarget(holder.host, holder.port, account.user, account.password)).client
         return self._client

@@ -26,10 +26,10 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.settings_file import parse_settings
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.reader import Catalog, read_segment
 from headrace.transforms.blocks import Shaper
 from headrace.transforms.salts import Salts
+from testkit.embedded_access import target_of
 
 NONE, ALL = "none", "filter, computed, hash"
 ORDERS, SBTEST = f'transforms."{DATABASE}.orders"', f'transforms."{DATABASE}.sbtest"'
@@ -117,7 +117,7 @@ def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -
     schemas = {schema.name: schema for schema in capture_tables(target)}
     shaper = Shaper(transforms, Salts())
     shapes = {name: shaper.shape(schema) for name, schema in schemas.items()}
-    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", engine.port, database=database), SinkChoices())
+    sink = ClickHouseSink(target_of(engine, database=database), SinkChoices())
     shown = [shape.schema for shape in shapes.values()]
     sink.prepare(shown)
     needs = sink.needs(shown)

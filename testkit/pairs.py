@@ -23,13 +23,13 @@ from headrace.sinks.clickhouse.client import connect as connect_sink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.positions import prepare_positions, write_progress
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.digests import read_digest
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablescan import scan_table
 from headrace.sources.mysql.watermark import log_end
+from testkit.embedded_access import target_of
 
 
 class Pair:
@@ -97,7 +97,7 @@ class Pair:
 @contextmanager
 def open_pair(address: MySQLAddress, engine: EmbeddedServer) -> Iterator[Pair]:
     """A connection to the source, in the address's database, and a sink."""
-    target = ClickHouseTarget("127.0.0.1", engine.port)
+    target = target_of(engine)
     with closing(connect(address)) as connection:
         query(connection, address, f"USE {address.database}")
         yield Pair(connection, address, ClickHouseSink(target))

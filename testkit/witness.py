@@ -13,9 +13,10 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 
 from headrace.demo.server import PrivateServer
+from testkit.embedded_access import PASSWORD
 
 
-def sink_client(url: str, password: str = "") -> Client:
+def sink_client(url: str, password: str = PASSWORD) -> Client:
     """A client of the ClickHouse at `clickhouse://user@host:port` or `http://host:port`."""
     parts = urlsplit(url)
     return clickhouse_connect.get_client(

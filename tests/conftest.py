@@ -27,11 +27,13 @@ from testkit.broker import PrivateBroker
 from testkit.browser import SCREENSHOTS, chromium, find_chromium, kept_since
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.debezium import Worker
+from testkit.embedded_access import set_password
 from testkit.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.schema_registry import PrivateRegistry
 from testkit.servers import FLAVOURS, build, find_program
 from testkit.spreading import Spreading, longest_first
 
+set_password()
 IN_CI = os.environ.get("CI") == "true"
 _CQL = {"cassandra", "fresh_cassandra"}
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()

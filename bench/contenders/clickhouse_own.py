@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.client import connect as connect_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 
 class ClickHouseOwn:
@@ -44,7 +44,7 @@ class ClickHouseOwn:
 def copy_tables(target: Target) -> Window:
     schemas = capture_tables(target)
     with EmbeddedServer(Path.cwd() / "clickhouse") as server:
-        place = ClickHouseTarget(server.host, server.port)
+        place = target_of(server)
         connection = connect_sink(place)
         ClickHouseSink(place).prepare(schemas)
         watch = Stopwatch(whole_tree=True)

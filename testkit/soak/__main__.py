@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headrace.demo.private_process import find_free_port
+from testkit.embedded_access import set_password
 from testkit.soak.chaos import Chaos, Event
 from testkit.soak.checking import Comparison, compare
 from testkit.soak.judging import STUCK_S, Outcome, judge
@@ -234,6 +235,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--report", type=Path, default=PAGE, help="the page that the report goes into (docs/reliability.md)")
     parser.add_argument("--keep", action="store_true", help="leave the directory there even if all went well")
     asked = parser.parse_args(arguments)
+    set_password()
     # Asked to end, it ends what it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="headrace-soak-"))

@@ -23,7 +23,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 Row = tuple[int, str, str | None]
 Image = tuple[int, Op, Row]
@@ -41,7 +41,7 @@ class Subject:
 @pytest.fixture(scope="module")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port)
+        target = target_of(server)
         sink = ClickHouseSink(target)
 
         def show(schema: TableSchema) -> set[Row]:

@@ -28,9 +28,9 @@ from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from testkit.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block
 from testkit.cql_values import serialised, witnessed
+from testkit.embedded_access import target_of
 
 NOW = int(time.time())
 T = NOW * 1_000_000
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 def sink(server: EmbeddedServer) -> Iterator[CellSink]:
-    target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(server, database=f"d_{secrets.token_hex(6)}")
     yield CellSink(ClickHouseSink(target))
     disconnect(target)
 

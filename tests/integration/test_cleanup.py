@@ -24,7 +24,7 @@ from headrace.retry import Waits
 from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING)), ("id",))
 
@@ -85,7 +85,7 @@ def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: 
     monkeypatch.setattr(cleaning, "waits", Waits)
     more = getattr(request, "param", ())
     chosen = SinkChoices(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     targets = Targets(ClickHouseSink(target, chosen, label="p"))
     targets.prepare([SCHEMA])
     made: list[Scene] = []

@@ -25,6 +25,7 @@ from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.replicas import check_same, check_shared
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target, same_sink
+from testkit.embedded_access import PASSWORD, target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING)), ("id",))
 LOOPBACK = "127.0.0.1"
@@ -49,7 +50,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = ClickHouseTarget(LOOPBACK, clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     found = ClickHouseSink(target)
     found.prepare([SCHEMA])
     yield found
@@ -64,7 +65,7 @@ def unused_port() -> int:
 def test_the_next_host_is_taken_at_once_and_the_first_again_when_it_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two servers that know nothing of each other show which of them was written to; the check that forbids this is passed by."""
     first, second = EmbeddedServer(tmp_path / "1").start(), EmbeddedServer(tmp_path / "2").start()
-    target = ClickHouseTarget(LOOPBACK, first.port, database="d", others=((LOOPBACK, second.port),))
+    target = target_of(first, database="d", others=((LOOPBACK, second.port),))
     writer, waited = ClickHouseSink(target).writer(), []
 
     def write(*ids: int) -> None:
@@ -97,7 +98,7 @@ def test_the_next_host_is_taken_at_once_and_the_first_again_when_it_is_back(tmp_
 
 def test_one_waits_only_when_every_host_has_failed(clickhouse: EmbeddedServer) -> None:
     ports = [unused_port() for _ in range(3)]
-    target = ClickHouseTarget(LOOPBACK, ports[0], others=tuple((LOOPBACK, port) for port in ports[1:]))
+    target = ClickHouseTarget(LOOPBACK, ports[0], password=PASSWORD, others=tuple((LOOPBACK, port) for port in ports[1:]))
     with pytest.raises(TransientError, match="cannot be reached") as caught:
         connect(target)
     assert not caught.value.elsewhere
@@ -108,7 +109,7 @@ def test_one_waits_only_when_every_host_has_failed(clickhouse: EmbeddedServer) -
 
 def test_a_definite_error_is_not_taken_to_another_host(tmp_path: Path, clickhouse: EmbeddedServer) -> None:
     with EmbeddedServer(tmp_path / "data", password="secret") as closed:
-        target = ClickHouseTarget(LOOPBACK, closed.port, others=((LOOPBACK, clickhouse.port),))
+        target = ClickHouseTarget(LOOPBACK, closed.port, password="wrong", others=((LOOPBACK, clickhouse.port),))
         with pytest.raises(DefiniteError) as caught:
             connect(target)
         assert f":{closed.port}/" in caught.value.place
@@ -116,7 +117,7 @@ def test_a_definite_error_is_not_taken_to_another_host(tmp_path: Path, clickhous
 
 
 def test_an_unknown_name_among_several_hosts_is_a_host_that_is_down(clickhouse: EmbeddedServer) -> None:
-    target = ClickHouseTarget("no-such-host.invalid", 1, others=((LOOPBACK, clickhouse.port),))
+    target = ClickHouseTarget("no-such-host.invalid", 1, password=PASSWORD, others=((LOOPBACK, clickhouse.port),))
     assert connect(target).client.query("SELECT 1").result_rows == [(1,)]
     disconnect(target)
 
@@ -124,7 +125,7 @@ def test_an_unknown_name_among_several_hosts_is_a_host_that_is_down(clickhouse: 
 def test_threads_that_fail_together_go_on_together(tmp_path: Path, clickhouse: EmbeddedServer) -> None:
     database = f"d_{secrets.token_hex(4)}"
     gone = EmbeddedServer(tmp_path / "data").start()
-    target = ClickHouseTarget(LOOPBACK, gone.port, database=database, others=((LOOPBACK, clickhouse.port),))
+    target = target_of(gone, database=database, others=((LOOPBACK, clickhouse.port),))
     for index in range(2):
         ClickHouseSink(target.at(index)).prepare([SCHEMA])
     writers = [ClickHouseSink(target).writer() for _ in range(8)]
@@ -150,7 +151,7 @@ def test_threads_that_fail_together_go_on_together(tmp_path: Path, clickhouse: E
 
 
 def test_tables_that_each_host_has_for_itself_are_refused(clickhouse: EmbeddedServer) -> None:
-    target = ClickHouseTarget(LOOPBACK, clickhouse.port, database=f"d_{secrets.token_hex(4)}", others=((LOOPBACK, unused_port()),))
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(4)}", others=((LOOPBACK, unused_port()),))
     with pytest.raises(DefiniteError, match="each of the 2 hosts would have for itself") as caught:
         ClickHouseSink(target).prepare([SCHEMA])
     assert "cluster" in caught.value.hint

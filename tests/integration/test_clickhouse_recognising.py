@@ -14,6 +14,7 @@ from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 _PARAMETERS = {
     Kind.DECIMAL: {"precision": 12, "scale": 2},
@@ -27,7 +28,7 @@ _PARAMETERS = {
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database="shop")
+        target = target_of(server, database="shop")
         yield target
         disconnect(target)
 

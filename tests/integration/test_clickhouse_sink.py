@@ -30,6 +30,7 @@ from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.reader import orders_by_bytes
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
 HOSTILE = [
@@ -59,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 def sink(server: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(server, database=f"d_{secrets.token_hex(6)}")
     yield ClickHouseSink(target)
     disconnect(target)
 
@@ -88,7 +89,7 @@ def test_hostile_names_of_databases_tables_and_columns(server: EmbeddedServer, n
         Column(f"x{name}", Kind.ENUM, True, members=(name,)),
     )
     schema = TableSchema(TableName(f"h_{name}", name), columns, (name,))
-    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", server.port))
+    sink = ClickHouseSink(target_of(server))
     sink.prepare([schema])
     sink.prepare([schema])
     images = pa.record_batch(
@@ -308,7 +309,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
     schema = schema_of()
     with EmbeddedServer(tmp_path / "data") as first:
         port = first.port
-        sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", port, database="away"))
+        sink = ClickHouseSink(target_of(first, database="away"))
         sink.prepare([schema])
         writer = sink.writer()
         writer.write(block_of(schema, "before"))
@@ -335,7 +336,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
 def test_a_server_killed_while_blocks_arrive_loses_none_that_was_acknowledged(tmp_path: Path) -> None:
     schema = schema_of()
     first = EmbeddedServer(tmp_path / "data").start()
-    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", first.port, database="killed"))
+    sink = ClickHouseSink(target_of(first, database="killed"))
     sink.prepare([schema])
     writer, acknowledged = sink.writer(), 0
     killer = threading.Timer(0.4, os.kill, (first.pid, signal.SIGKILL))
@@ -374,7 +375,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
     name = f"o_{secrets.token_hex(6)}"
     statement = parse_statement(f"CREATE DATABASE {name} ENGINE = MaterializeMySQL('h', 'shop', 'u', 'p') {override}")
     assert isinstance(statement, CreateMirror)
-    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", server.port), plan_pipe(statement).chosen.sink)
+    sink = ClickHouseSink(target_of(server), plan_pipe(statement).chosen.sink)
     schema = schema_of()
     sink.prepare([schema])
     sink = sink.renewed()

@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.blocks import BlockEncoder
 from headrace.sinks.clickhouse.client import INSERT_SETTINGS, connect, disconnect
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 FIRST_DAY, LAST_DAY, DAY_US = -719_528, 2_932_896, 86_400_000_000
 FIRST_US, LAST_US = FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1
@@ -35,7 +35,7 @@ MOST_TIME_US = (838 * 3600 + 59 * 60 + 59) * 1_000_000
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database="types")
+        target = target_of(server, database="types")
         yield ClickHouseSink(target)
         disconnect(target)
 

@@ -29,6 +29,7 @@ from headrace.sinks.clickhouse.constants import constant_in
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 from testkit.type_cases import (
     CHOICES,
     FIRST_US,
@@ -48,7 +49,7 @@ from testkit.type_cases import (
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database="types")
+        target = target_of(server, database="types")
         yield target
         disconnect(target)
 

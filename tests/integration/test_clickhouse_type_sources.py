@@ -18,10 +18,10 @@ from headrace.pipes.verifying.result import Verdict
 from headrace.sinks.clickhouse.choices import BitAs, EnumAs, GeometryAs, SetAs, SinkChoices, TimeAs, TinyintAs, UnsignedAs, YearAs
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import connect, parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, open_logbook
+from testkit.embedded_access import target_of
 from testkit.pairs import Pair
 
 
@@ -108,7 +108,7 @@ CHOICES = {
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port)
+        target = target_of(server)
         yield ClickHouseSink(target, SinkChoices(tuple(CHOICES.items())))
         disconnect(target)
 

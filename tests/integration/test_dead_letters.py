@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.dead_letters import waiting
 from headrace.sinks.clickhouse.retrial import ORDER_COUNTS, retry_letters
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 Image = tuple[Op, int, int | None, str | None]
 """Operation, id, day, text."""
@@ -37,7 +37,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     chosen = SinkChoices(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
     yield ClickHouseSink(target, chosen, pipe=secrets.token_hex(4), label=f"pipe-{target.database}")
     disconnect(target)

@@ -21,9 +21,9 @@ from headrace.pipes.skipping import Skips, note_halt, request_skip, skipped_even
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed, Unavailable
 from testkit.debezium_recordings import KafkaRecord, load_records, load_truth
+from testkit.embedded_access import target_of
 from testkit.topic_pipe import LocalTopicPipe
 
 PLAIN_TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
@@ -39,7 +39,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     yield ClickHouseSink(target)
     disconnect(target)
 

@@ -27,13 +27,13 @@ from headrace.pipes.settings_file import parse_settings
 from headrace.pipes.verifying.pipes import KnownPipe, find_watermark, known_pipe
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.debezium.choices import DebeziumChoices, SecondSnapshot, Unavailable, Versions
 from headrace.sources.debezium.records import Found
 from headrace.sources.debezium.topics import Naming
 from headrace.sources.mysql.connection import parse_mysql_url
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
+from testkit.embedded_access import target_of
 from testkit.topic_pipe import LocalTopicPipe
 
 Open = Callable[..., LocalTopicPipe]
@@ -47,7 +47,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     yield ClickHouseSink(target)
     disconnect(target)
 

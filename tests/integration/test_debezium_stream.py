@@ -12,9 +12,9 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, load_records, load_truth
+from testkit.embedded_access import target_of
 from testkit.pipeline import Run
 
 TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
@@ -34,7 +34,7 @@ class Story:
         self.broker, self.directory = broker, directory
         self.database = f"d_{secrets.token_hex(4)}"
         self.pipe = f"pipe_{self.database}"
-        self.sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", clickhouse.port, database=self.database))
+        self.sink = ClickHouseSink(target_of(clickhouse, database=self.database))
         self.url = f"clickhouse://default@127.0.0.1:{clickhouse.port}/{self.database}"
 
     def send(self, records: Sequence[KafkaRecord]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -17,12 +18,12 @@ from headrace.pipes import verification
 from headrace.pipes.verify import compare
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import connect
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.tablescan import scan_table
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
+from testkit.embedded_access import target_of
 from testkit.servers import build
 
 
@@ -35,7 +36,7 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database="corners")
+        target = target_of(server, database="corners")
         yield ClickHouseSink(target)
         disconnect(target)
 
@@ -271,7 +272,7 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logb
     book.insert("t", [(f"é{n}", n) for n in range(100)])
     book.run("ANALYZE TABLE t")
     assert differences(book, sink, book.read(start, "t")) == 0
-    target = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database))
+    target = ClickHouseSink(replace(sink.target, database=book.database))
     options = verification.VerifyOptions(chunk_rows=10, settle=False)
     [result] = verification.verify_tables(book.address, target, Selection((f"{book.database}.t",)), options)
     assert (result.comparison.rows, result.comparison.total) == (100, 0)
@@ -280,7 +281,7 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logb
 def differences(book: Logbook, sink: ClickHouseSink, blocks: Any) -> int:
     """Write the blocks to ClickHouse; in how many values its table differs from the source's, as `headrace verify` would count."""
     schema = book.schema("t")
-    target = ClickHouseSink(ClickHouseTarget(sink.target.host, sink.target.port, database=book.database))
+    target = ClickHouseSink(replace(sink.target, database=book.database))
     target.prepare([schema])
     writer = target.writer()
     for block in blocks:

@@ -15,6 +15,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, StreamFailureErr
 from clickhouse_connect.driver.external import ExternalData
 
 from headrace.embedded.process import EmbeddedServer
+from testkit.witness import sink_client
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,6 @@ def test_an_insert_with_a_deduplication_token_counts_once(client: Client) -> Non
 def test_a_config_file_in_the_working_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.xml").write_text("<clickhouse><mark_cache_size>12345</mark_cache_size></clickhouse>")
     monkeypatch.chdir(tmp_path)
-    with EmbeddedServer(tmp_path / "db") as server, clickhouse_connect.get_client(host=server.host, port=server.port) as made:
+    with EmbeddedServer(tmp_path / "db") as server, sink_client(server.url, server.password) as made:
         value = made.command("SELECT value FROM system.server_settings WHERE name = 'mark_cache_size'")
         assert int(str(value)) == 64 << 20

@@ -21,12 +21,13 @@ from headrace.cli import main
 from headrace.embedded.claim import DirectoryInUse, read_holder
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError
+from testkit.embedded_access import basic
 
 
 def _run(server: EmbeddedServer, query: str, body: bytes = b"") -> bytes:
     connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
     with contextlib.closing(connection):
-        connection.request("POST", f"/?{urlencode({'query': query})}", body=body)
+        connection.request("POST", f"/?{urlencode({'query': query})}", body=body, headers=basic(server.password))
         response = connection.getresponse()
         answer = response.read()
         assert response.status == 200, answer
@@ -133,7 +134,7 @@ def test_sigterm_lets_an_insert_under_way_finish(server: EmbeddedServer) -> None
 
     connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
     with contextlib.closing(connection):
-        connection.request("POST", f"/?{urlencode({'query': 'INSERT INTO t FORMAT TSV'})}", body=rows())
+        connection.request("POST", f"/?{urlencode({'query': 'INSERT INTO t FORMAT TSV'})}", body=rows(), headers=basic())
         response = connection.getresponse()
         assert (response.status, response.read()) == (200, b"")
         assert response.headers["Connection"] == "close"

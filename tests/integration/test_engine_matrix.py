@@ -23,9 +23,9 @@ from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.layout import Family
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.sweeping import can_clean
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from testkit.binlogs import Row, open_logbook, rows_of
 from testkit.clustered import CLUSTER, ClusteredServer
+from testkit.embedded_access import target_of
 from testkit.servers import FLAVOURS
 from testkit.story import Story, tell
 
@@ -264,7 +264,7 @@ class Trial:
 
     def __init__(self, case: Case, story: Story, engine: EmbeddedServer) -> None:
         self.case, self.schema = case, story.schemas[case.table]
-        target = ClickHouseTarget("127.0.0.1", engine.port, database=f"m_{secrets.token_hex(4)}")
+        target = target_of(engine, database=f"m_{secrets.token_hex(4)}")
         self.sink = ClickHouseSink(target, SinkChoices(tuple(case.choices.items())), pipe="matrix")
         self.place = f"{target.database}.{case.table}"
         if case.made:

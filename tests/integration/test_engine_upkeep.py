@@ -29,6 +29,7 @@ from headrace.sinks.clickhouse.sweeping import allow_cleanup_sql
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.position import BinlogPosition
 from testkit.clustered import ClusteredServer
+from testkit.embedded_access import target_of
 
 COLUMNS = (Column("id", Kind.INT64, False), Column("word", Kind.STRING, False, comment="it's"))
 KEYED = TableSchema(TableName("shop", "t"), COLUMNS, ("id",), comment="a `table`")
@@ -44,7 +45,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 def target(engine: EmbeddedServer) -> Iterator[ClickHouseTarget]:
-    found = ClickHouseTarget("127.0.0.1", engine.port, database=f"u_{secrets.token_hex(4)}")
+    found = target_of(engine, database=f"u_{secrets.token_hex(4)}")
     yield found
     disconnect(found)
 

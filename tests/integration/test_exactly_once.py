@@ -29,11 +29,11 @@ from headrace.pipes.state import StateDirectory
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql import decoder, reader
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, Place, open_logbook
+from testkit.embedded_access import target_of
 from testkit.replication import await_executed, executed, promote, start_replica
 from testkit.sparkless import Cutter, Killed, without_spark
 from testkit.witness import sink_client, source_rows
@@ -71,7 +71,7 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
     tables = tuple((f"*.{table}", (("engine", engine),)) for table, engine in ENGINES.items())
     parted = tuple((f"*.{table}_parted", (("engine", engine), ("partition_by", "n % 3"))) for table, engine in ENGINES.items())
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port, database=f"d_{secrets.token_hex(6)}")
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
     yield ClickHouseSink(target, SinkChoices(tables=(*tables, *parted)))
     disconnect(target)
 

@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.clearing import clear_table
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from testkit.embedded_access import target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("n", Kind.INT32)), ("id",))
 COUNTING = (EngineChoice.COLLAPSING, EngineChoice.VERSIONED, EngineChoice.HISTORY)
@@ -38,7 +38,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 @pytest.fixture
 def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
     """Makes a sink whose table is there."""
-    target = ClickHouseTarget("127.0.0.1", clickhouse.port)
+    target = target_of(clickhouse)
 
     def make(engine: EngineChoice, **choices: Any) -> ClickHouseSink:
         own = replace(target, database=f"d_{secrets.token_hex(6)}")

@@ -24,9 +24,9 @@ from headrace.pipes.verifying.result import Verdict
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
+from testkit.embedded_access import target_of
 from testkit.sparkless import without_spark
 from testkit.witness import sink_client
 
@@ -85,7 +85,7 @@ def test_names_stay_names(
 ) -> None:
     without_spark(monkeypatch)
     address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, DATABASE)
-    sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", clickhouse.port))
+    sink = ClickHouseSink(target_of(clickhouse))
     selection = Selection.of_globs([f"{DATABASE.replace('[', '[[]')}.*"])
 
     def run() -> None:

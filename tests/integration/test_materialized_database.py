@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +24,7 @@ from headrace.pipes.endpoints import open_sink
 from headrace.pipes.materialized.answers import answer
 from headrace.pipes.materialized.background import Background
 from testkit.accounts import Account, create_replica_account
+from testkit.embedded_access import basic
 from testkit.pipeline import command_lines, marked_processes, run_command
 
 MARK = "HEADRACE_TEST_RUN"
@@ -69,7 +70,8 @@ class Sink:
             time.sleep(0.3)
             holder = read_holder(self.path)
             if holder is not None and holder.port:
-                with urlopen(f"http://{holder.host}:{holder.port}/", query.encode(), timeout=60) as response:
+                asked = Request(f"http://{holder.host}:{holder.port}/", query.encode(), basic())
+                with urlopen(asked, timeout=60) as response:
                     found = response.read().decode().strip()
 
     def processes(self) -> list[int]:

@@ -20,6 +20,7 @@ from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.position import BinlogPosition
+from testkit.embedded_access import target_of
 
 COMMITTED_US = 1_700_000_000_000_000
 
@@ -32,7 +33,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> ClickHouseSink:
-    found = ClickHouseSink(ClickHouseTarget("127.0.0.1", clickhouse.port))
+    found = ClickHouseSink(target_of(clickhouse))
     found.reader().query("DROP TABLE IF EXISTS headrace.positions SYNC")
     return found
 

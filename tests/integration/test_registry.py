@@ -19,9 +19,9 @@ from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.books import ClickHouseBooks
 from headrace.sinks.clickhouse.positions import POSITIONS, prepare_positions, write_progress
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
+from testkit.embedded_access import target_of
 
 OPTIONS = {"settings": {"sink": {"database": "copy"}}, "columns": {"include": [], "exclude": ["shop.t.secret"]}, "zero_dates": "null"}
 SHOP = PipeEntry("o'shop", "mysql://reader@h:3306/shop", {"include": ["shop.*"], "exclude": [], "added": []}, OPTIONS, "/nowhere")
@@ -30,7 +30,7 @@ SHOP = PipeEntry("o'shop", "mysql://reader@h:3306/shop", {"include": ["shop.*"],
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[OwnTables]:
     with EmbeddedServer(tmp_path / "ch") as server:
-        yield ClickHouseSink(ClickHouseTarget("127.0.0.1", server.port)).own_tables()
+        yield ClickHouseSink(target_of(server)).own_tables()
 
 
 def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from headrace.sources.scylla.token_ranges import WHOLE
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_changes import Changes
+from testkit.embedded_access import target_of
 from testkit.pipeline import Pipeline
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
@@ -63,7 +64,7 @@ CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2, page_ro
 @pytest.fixture(scope="module")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port)
+        target = target_of(server)
         yield target
         disconnect(target)
 

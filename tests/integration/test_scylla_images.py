@@ -27,7 +27,6 @@ from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.images.sink import ImageSink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.scylla.base_rows import RowQuery
 from headrace.sources.scylla.capture.capturing import Capture, log_block
 from headrace.sources.scylla.capture.logrows import LogRow
@@ -35,12 +34,13 @@ from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.probing import ask_telling
 from headrace.sources.scylla.snapshot import Chunk, read_chunk
 from headrace.sources.scylla.token_ranges import WHOLE
+from testkit.embedded_access import target_of
 
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[ImageSink]:
     with EmbeddedServer(tmp_path / "clickhouse") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(4)}")
+        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
         yield ImageSink(ClickHouseSink(target))
         disconnect(target)
 

@@ -22,13 +22,13 @@ from headrace.pipes.scylla.tailing import Tail
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sinks.kafka.log_events import log_documents
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.capture.capturing import Capture, log_block
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import random_history
+from testkit.embedded_access import target_of
 from testkit.logged_cluster import LoggedCluster
 from testkit.sparkless import without_spark
 
@@ -114,7 +114,7 @@ def test_random_histories_are_in_clickhouse_what_they_are_on_the_server(
             cluster.execute(statement.text)
     without_spark(monkeypatch)
     with EmbeddedServer(tmp_path / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port)
+        target = target_of(server)
         sink = f"clickhouse://{target.user}@127.0.0.1:{server.port}/"
         state = ["--state", str(tmp_path / "state"), "--once", "--start-at", "oldest", "--exclude", "cdc_*"]
         assert main(["replicate", cassandra.url(keyspace), sink, *state, *cluster.settings]) == 0

@@ -42,6 +42,7 @@ from headrace.sources.scylla.streams import ServerCatalog
 from headrace.spark.checkpoint import committed_offset
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
+from testkit.embedded_access import target_of
 from testkit.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
 
@@ -51,7 +52,7 @@ CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2)
 @pytest.fixture(scope="module")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port)
+        target = target_of(server)
         yield target
         disconnect(target)
 

@@ -22,7 +22,6 @@ from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.base_rows import RowQuery
 from headrace.sources.scylla.choices import ScyllaChoices
@@ -30,6 +29,7 @@ from headrace.sources.scylla.position import LogPosition, Place
 from headrace.sources.scylla.probing import ask_telling
 from headrace.sources.scylla.snapshot import Chunk, read_chunk, server_time
 from headrace.sources.scylla.token_ranges import WHOLE
+from testkit.embedded_access import target_of
 
 COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
  f float, u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>,
@@ -39,7 +39,7 @@ COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc deci
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[CellSink]:
     with EmbeddedServer(tmp_path / "clickhouse") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(4)}")
+        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
         yield CellSink(ClickHouseSink(target))
         disconnect(target)
 

@@ -15,9 +15,9 @@ from headrace.pipes.progress import LogView
 from headrace.pipes.settings import PipeSettings
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, open_logbook
+from testkit.embedded_access import target_of
 from testkit.sparkless import without_spark
 from testkit.witness import sink_client, sink_rows, source_rows
 
@@ -33,7 +33,7 @@ def test_going_on_with_an_older_state(book: Logbook, tmp_path: Path, monkeypatch
     without_spark(monkeypatch)
     state, backup = tmp_path / "state", tmp_path / "backup"
     with EmbeddedServer(tmp_path / "clickhouse") as clickhouse, sink_client(clickhouse.url) as client:
-        sink = ClickHouseSink(ClickHouseTarget("127.0.0.1", clickhouse.port))
+        sink = ClickHouseSink(target_of(clickhouse))
 
         def run() -> None:
             Pipe(book.address, sink, "sink", PipeSettings(Selection((f"{book.database}.*",)), state, once=True), LogView()).run()

@@ -30,11 +30,11 @@ from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.scylla.capture.capturing import log_block
 from headrace.sources.scylla.capture.logrows import LogRow
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import Statement, random_log, random_table
+from testkit.embedded_access import target_of
 
 HISTORIES: Final = 20
 TABLES: Final = range(int(os.environ.get("HEADRACE_CELL_TABLES", "25")))
@@ -46,7 +46,7 @@ History = list[tuple[Statement, list[LogRow]]]
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellSink]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(6)}")
+        target = target_of(server, database=f"d_{secrets.token_hex(6)}")
         yield CellSink(ClickHouseSink(target))
         disconnect(target)
 

@@ -26,7 +26,6 @@ from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
 from headrace.sources.scylla.base_rows import RowQuery
 from headrace.sources.scylla.capture.capturing import Capture, log_block
 from headrace.sources.scylla.capture.logrows import LogRow
@@ -36,6 +35,7 @@ from headrace.sources.scylla.rereading import Begun, Rereader
 from headrace.sources.scylla.snapshot import Chunk, read_chunk, server_time
 from headrace.sources.scylla.token_ranges import WHOLE, cut
 from testkit.cql_histories import History, Statement, random_history, random_statements
+from testkit.embedded_access import target_of
 
 HOUR_US = 3600 * 1_000_000
 HISTORIES, STATEMENTS = 8, 25
@@ -44,7 +44,7 @@ HISTORIES, STATEMENTS = 8, 25
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[CellSink]:
     with EmbeddedServer(tmp_path / "clickhouse") as server:
-        target = ClickHouseTarget("127.0.0.1", server.port, database=f"d_{secrets.token_hex(4)}")
+        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
         yield CellSink(ClickHouseSink(target))
         disconnect(target)
 

@@ -34,7 +34,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "HEADRACE_KAFKA_PASSWORD": "the password of a Kafka cluster, if its address has none",
     "HEADRACE_REGISTRY_PASSWORD": "the password of a schema registry, if its address has none",
     "HEADRACE_TOKEN": "the token of a running process, for commands that are given its --url",
-    "HEADRACE_SERVE_PASSWORD": "the password that an embedded server asks for",
+    "HEADRACE_SERVE_PASSWORD": "the password that an embedded server asks for, instead of a random one",
     "HEADRACE_KAFKA_JARS": "a folder with Spark's Kafka connector, or its Maven coordinates",
     "HEADRACE_MAVEN": "where Maven's files are fetched from, instead of Maven Central",
     "HEADRACE_CACHE": "where fetched files and Java's class archive are kept, instead of ~/.cache/headrace",
@@ -47,7 +47,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "one pipe by itself": ("replicate", "resync"),
     "making sure": ("check", "verify", "ddl", "retry"),
     "looking": ("tail", "sql", "settings"),
-    "trying it out": ("demo", "serve"),
+    "trying it out": ("demo", "serve", "connection"),
     "tools": ("scylla", "completion", "help"),
 }
 """The commands, in the order in which people need them."""
@@ -154,7 +154,7 @@ PAGES: Final[Mapping[str, Page]] = {
             ("headrace replicate scylla://s1,s2/app clickhouse://default@ch1/app", "ScyllaDB's CDC log"),
             ("headrace replicate mysql://repl@db1/shop chdb:copy --once", "until it has caught up, then end"),
         ),
-        variables=(*_PASSWORDS, "HEADRACE_KAFKA_JARS", "HEADRACE_MAVEN", "HEADRACE_CACHE"),
+        variables=(*_PASSWORDS, "HEADRACE_SERVE_PASSWORD", "HEADRACE_KAFKA_JARS", "HEADRACE_MAVEN", "HEADRACE_CACHE"),
         see=("docs/mysql.md", "docs/clickhouse.md", "docs/kafka.md", "docs/scylla.md"),
     ),
     "resync": Page(
@@ -222,8 +222,16 @@ PAGES: Final[Mapping[str, Page]] = {
     "settings": Page("What they mean, what they may be, and what they are if nobody says.", (("headrace settings", "print them"),)),
     "serve": Page(
         "It speaks ClickHouse's HTTP interface on loopback, until interrupted. Pipes with the sink chdb:PATH start one by themselves.",
-        (("headrace serve copy --port 8123", "then: curl 'http://127.0.0.1:8123/?query=SELECT+1'"),),
+        (("headrace serve copy --port 8123", "then, in another terminal: headrace sql chdb:copy 'SELECT 1'"),),
         variables=("HEADRACE_SERVE_PASSWORD",),
+    ),
+    "connection": Page(
+        "For a client of your own. The password is the one of HEADRACE_SERVE_PASSWORD when the server started, else a random one that is "
+        "stored in the directory, readable by its owner alone.",
+        (
+            ("headrace connection chdb:copy", "host, port, user, password and URL"),
+            ("headrace connection chdb:copy password", "the password alone, for a script"),
+        ),
     ),
     "demo": Page(
         "Everything is private and temporary: a MariaDB with a shop whose customers order, an embedded ClickHouse, a pipe between "

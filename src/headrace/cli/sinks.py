@@ -1,4 +1,4 @@
-"""Commands about sinks: `sql`, `settings`, `serve`."""
+"""Commands about sinks: `sql`, `settings`, `serve`, `connection`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.flags import OK, Verbs, add_command, add_sink
+
+CONNECTION_FIELDS = ("host", "port", "user", "password", "url")
 
 
 def add(verbs: Verbs) -> None:
@@ -26,7 +28,17 @@ def add(verbs: Verbs) -> None:
     command.add_argument("path", metavar="PATH", help="the directory; made if missing")
     command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
     command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    command.add_argument("--user", default="default", help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD")
+    command.add_argument(
+        "--user",
+        default="default",
+        help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD or is random",
+    )
+    text = "a name that clients reach the server by, beside its addresses and localhost; may be repeated"
+    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=text)
+
+    command = add_command(verbs, connection, "connection", "print host, port, user and password of a running embedded ClickHouse")
+    command.add_argument("sink", metavar="SINK", help="chdb:PATH")
+    command.add_argument("field", nargs="?", choices=CONNECTION_FIELDS, help="print this one alone")
 
 
 def sql(arguments: argparse.Namespace) -> int:
@@ -75,7 +87,22 @@ def serve(arguments: argparse.Namespace) -> int:
 
     def ready(port: int) -> None:
         print(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}", flush=True)
+        print(f"  its password: headrace connection chdb:{arguments.path}", flush=True)
 
-    password = os.environ.get(PASSWORD_VARIABLE, "")
-    run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready)
+    # Taken out of the environment: the engine and its children have no use for it.
+    password = os.environ.pop(PASSWORD_VARIABLE, "")
+    run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready, allowed_hosts=arguments.allow_host)
+    return OK
+
+
+def connection(arguments: argparse.Namespace) -> int:
+    """Print how a client of one's own reaches a running embedded server."""
+    from headrace.pipes.endpoints import embedded_connection
+
+    found = embedded_connection(arguments.sink)
+    if arguments.field:
+        print(found[arguments.field])
+        return OK
+    for name in CONNECTION_FIELDS:
+        print(f"{name:<9} {found[name]}")
     return OK

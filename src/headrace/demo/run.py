@@ -135,7 +135,7 @@ def _stop_on_signals() -> threading.Event:
 def _tell_how_to_query(home: Path, sink: EmbeddedServer) -> None:
     _say("running until Ctrl-C. Query the copy from another terminal as soon as it begins to fill:")
     _say(f'  headrace sql chdb:{home / "clickhouse"} "SELECT status, count(), sum(total) FROM shop.orders FINAL GROUP BY status"')
-    _say(f"  curl '{sink.url}?query=SELECT+count()+FROM+shop.orders+FINAL'")
+    _say(f"or with a client of yours, at {sink.url}; user and password: headrace connection chdb:{home / 'clickhouse'}")
 
 
 def _say(message: str) -> None:

@@ -19,6 +19,7 @@ from headrace.errors import DefiniteError
 _NAME: Final = "headrace-server.json"
 _RETRY_SECONDS: Final = 0.05
 _RECORD_BYTES: Final = 128
+_ENGINE_FOLDERS: Final = frozenset({"data", "metadata", "metadata_dropped", "store", "tmp", "user_files", "headrace-scratch"})
 
 
 class DirectoryInUse(DefiniteError):
@@ -70,12 +71,27 @@ def make_directory(path: Path) -> None:
         raise DefiniteError(f"the directory cannot be created: {error.strerror}", place=str(path), hint=hint) from error
 
 
+def close_to_others(path: Path) -> None:
+    """Withdraw other users' access to what is inside the directory: earlier releases left it to the umask.
+
+    The directory itself keeps its mode: it may be one that the user made for more than this.
+    """
+    for entry in os.scandir(path):
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if entry.is_dir(follow_symlinks=False) and entry.name in _ENGINE_FOLDERS and mode & 0o077:
+            Path(entry.path).chmod(0o700)
+
+
 def read_holder(path: Path) -> Holder | None:
     """The running server of the directory; None if there is none."""
     try:
         fd = os.open(path / _NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise DefiniteError(
+            "the directory belongs to another user", place=str(path), hint="run the command as the user who owns the directory"
+        ) from error
     try:
         if _lock(fd, fcntl.LOCK_SH):
             return None

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from headrace.embedded.codecs import choose_coding, decode
+from headrace.embedded.credentials import Account
 from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats, spooled
-from headrace.embedded.failures import AUTHENTICATION_FAILED, READONLY, SYNTAX_ERROR, QueryFailure, refuse
+from headrace.embedded.failures import READONLY, SYNTAX_ERROR, QueryFailure, refuse
 from headrace.embedded.forms import ExternalTable, read_form
 from headrace.embedded.frames import FrameReader, FrameWriter
-from headrace.embedded.options import Account, Options, authenticate, read_fields, read_options
+from headrace.embedded.gate import Gate
+from headrace.embedded.options import Options, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
 from headrace.embedded.statement import Kind, Statement, leading_word, parse_insert, parse_statement
 from headrace.embedded.wire import PIECE, Readable, Request, Response
@@ -35,9 +37,10 @@ _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 class Handler:
     """Answers requests; shared by all connections."""
 
-    def __init__(self, engine: Engine, account: Account, scratch: Path) -> None:
+    def __init__(self, engine: Engine, account: Account, gate: Gate, scratch: Path) -> None:
         self._engine = engine
         self._account = account
+        self._gate = gate
         self._scratch = scratch
         self._sessions = Sessions(engine)
         self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
@@ -75,9 +78,7 @@ class Handler:
         if request.method != "POST" and not fields and request.body.ended:
             exchange.response.send(200, _TEXT, b"Ok.\n")
             return
-        if not self._account.password and request.headers.get("sec-fetch-site") == "cross-site":
-            # Without a password any web page in a browser of this machine could send statements here.
-            raise refuse(AUTHENTICATION_FAILED, "A page of another site may not query a server without a password")
+        self._gate.check(request.headers)
         authenticate(self._account, fields, request.headers)
         tables: list[ExternalTable] = []
         body: Readable = request.body

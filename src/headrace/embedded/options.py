@@ -10,9 +10,10 @@ import base64
 import binascii
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from headrace.embedded.credentials import Account
 from headrace.embedded.failures import AUTHENTICATION_FAILED, BAD_ARGUMENTS, INVALID_SESSION_TIMEOUT, REQUIRED_PASSWORD, refuse
 
 _OWN_WORDS = frozenset(
@@ -25,14 +26,6 @@ _OWN_WORDS = frozenset(
     }
 )  # fmt: skip
 _MAX_SESSION_SECONDS = 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The one user this server knows."""
-
-    user: str
-    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from headrace.embedded.claim import DirectoryInUse, Holder, in_use, make_directory, read_holder
+from headrace.embedded.credentials import read_account
 from headrace.errors import DefiniteError, TransientError
 
 PASSWORD_VARIABLE: Final = "HEADRACE_SERVE_PASSWORD"
@@ -28,7 +29,11 @@ _PACKAGES: Final = Path(__file__).resolve().parents[2]
 
 
 class EmbeddedServer:
-    """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`)."""
+    """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`).
+
+    `password` is what the server is to ask for: empty takes HEADRACE_SERVE_PASSWORD, the stored password or a random one, in this order.
+    Once the server runs, `user` and `password` are what it asks for.
+    """
 
     _program: ClassVar = ("-m", "headrace.embedded")
     """What the interpreter runs in the child."""
@@ -56,9 +61,9 @@ class EmbeddedServer:
         self._lifeline = -1
 
     @classmethod
-    def connect_or_start(cls, path: Path, *, user: str = "default", password: str = "", wait_seconds: float = 30.0) -> EmbeddedServer:
+    def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0) -> EmbeddedServer:
         """The directory's running server, or a new one; either is ready. Only one that was started here is stopped by `stop`."""
-        server = cls(path, user=user, password=password, lock_wait_seconds=1.0)
+        server = cls(path, lock_wait_seconds=1.0)
         deadline = time.monotonic() + wait_seconds
         while True:
             holder = read_holder(server.path)
@@ -131,7 +136,12 @@ class EmbeddedServer:
 
     def _adopt(self, holder: Holder) -> EmbeddedServer:
         self.host, self.port, self.owned = holder.host, holder.port, False
+        self._take_account()
         return self
+
+    def _take_account(self) -> None:
+        account = read_account(self.path)
+        self.user, self.password = account.user, account.password
 
     def _spawn(self, lifeline: int, ready: int) -> None:
         # -P: a module of the working directory must not take the place of one of ours.
@@ -139,7 +149,9 @@ class EmbeddedServer:
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(lifeline), "--ready-fd", str(ready)]
         # The child finds this very package, however this process came to it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
-        environment = {**os.environ, PASSWORD_VARIABLE: self.password, "PYTHONPATH": found}
+        environment = {**os.environ, "PYTHONPATH": found}
+        if self.password:
+            environment[PASSWORD_VARIABLE] = self.password
         with os.fdopen(os.open(self.path / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
             self._child = subprocess.Popen(
                 command,
@@ -166,6 +178,7 @@ class EmbeddedServer:
             kind = DirectoryInUse if report["in_use"] else DefiniteError
             raise kind(report["error"], place=report["place"], hint=report["hint"])
         self.port = int(report["port"])
+        self._take_account()
         while not ping(self.host, self.port):
             if time.monotonic() >= deadline:
                 raise TransientError("the embedded server does not answer", place=self.url, hint=f"see {_LOG_NAME} in {self.path}")

@@ -16,16 +16,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final, TypeAlias
 
-from headrace.embedded.claim import Claim, in_use, make_directory, read_holder
+from headrace.embedded.claim import Claim, close_to_others, in_use, make_directory, read_holder
+from headrace.embedded.credentials import store_account
 from headrace.embedded.engine import Engine, wait_for_directory
 from headrace.embedded.failures import QueryFailure
+from headrace.embedded.gate import Gate
 from headrace.embedded.handler import Handler
-from headrace.embedded.options import Account
 from headrace.embedded.tuning import raise_file_limit, render_config
 from headrace.embedded.wire import BadRequest, Request, Response, read_request
 from headrace.errors import DefiniteError
@@ -49,8 +50,14 @@ def serve(
     password: str = "",
     on_ready: Callable[[int], None] | None = None,
     lock_wait_seconds: float = 5.0,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are answered. Call it in the main thread."""
+    """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are answered. Call it in the main thread.
+
+    Without a password, the server uses the one that the directory's file holds, or makes a random one and stores it there.
+    """
+    # Other users of the machine read neither the rows nor the password, whatever mode the engine asks for.
+    os.umask(0o077)
     root = path.resolve()
     if "?" in str(root):
         raise DefiniteError("the directory's name contains a question mark", place=str(root), hint="choose another name")
@@ -62,6 +69,8 @@ def serve(
         stack.callback(claim.release)
         if not wait_for_directory(root, deadline):
             raise in_use(root, read_holder(root))
+        close_to_others(root)
+        account = store_account(root, user, password)
         listener = stack.enter_context(_listen(host, port))
         scratch = _make_scratch(root)
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -72,7 +81,7 @@ def serve(
         raise_file_limit()
         engine = Engine(root, config, scratch)
         stack.callback(engine.close)
-        handler = Handler(engine, Account(user, password), scratch)
+        handler = Handler(engine, account, Gate(host, allowed_hosts), scratch)
         stack.callback(handler.close)
         server = _Server(listener, handler)
         bound = int(listener.getsockname()[1])

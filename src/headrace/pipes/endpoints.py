@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from headrace.embedded.claim import read_holder
+from headrace.embedded.credentials import read_account
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
@@ -39,7 +40,7 @@ class NamedSink(Generic[S_co]):
 
 
 @contextmanager
-def open_sink(address: str, *, password: str = "", choices: SinkChoices | None = None) -> Iterator[NamedSink[ClickHouseSink]]:
+def open_sink(address: str, *, choices: SinkChoices | None = None) -> Iterator[NamedSink[ClickHouseSink]]:
     """A sink that holds tables: `clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory."""
     if address.startswith(CLICKHOUSE):
         target = parse_target(address)
@@ -63,8 +64,8 @@ def open_sink(address: str, *, password: str = "", choices: SinkChoices | None =
             f"the sink's address {scheme!r}… cannot be read",
             hint="write clickhouse://user:password@host:port/db, chdb:PATH, kafka://host:port, stdout: or class:MODULE:CLASS",
         )
-    with EmbeddedServer.connect_or_start(Path(path), password=password) as server:
-        target = ClickHouseTarget(server.host, server.port, server.user, password)
+    with EmbeddedServer.connect_or_start(Path(path)) as server:
+        target = ClickHouseTarget(server.host, server.port, server.user, server.password)
         is_lost = functools.partial(_is_other, Path(path).resolve(), server.port)
         yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}", is_lost)
 
@@ -117,6 +118,26 @@ def same_sink(one: str, other: str) -> bool:
     first, second = parse_kafka_url(one), parse_kafka_url(other)
     # Any broker tells of all others: clusters that are named by different ones of them are the same if they share one.
     return first.topic == second.topic and bool(set(first.servers.split(",")) & set(second.servers.split(",")))
+
+
+def embedded_connection(address: str) -> dict[str, str]:
+    """Host, port, user, password and URL of the running server of `chdb:PATH`."""
+    scheme, _, path = address.partition(":")
+    if scheme != "chdb" or not path:
+        raise DefiniteError("this is not the address of an embedded ClickHouse", place=address, hint="write chdb:PATH")
+    holder = read_holder(Path(path).resolve())
+    if holder is None or not holder.port:
+        raise DefiniteError(
+            "no embedded server runs on the directory",
+            place=str(Path(path).resolve()),
+            hint=f"start one: headrace serve {path}; or start the pipe that fills it",
+        )
+    account = read_account(Path(path).resolve())
+    # A client cannot connect to "any address".
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(holder.host, holder.host)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{holder.port}/"
+    return {"host": host, "port": str(holder.port), "user": account.user, "password": account.password, "url": url}
 
 
 def _is_other(path: Path, port: int) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from testkit.embedded_access import PASSWORD
 from testkit.httpclient import Client
 
 
@@ -80,8 +81,8 @@ def test_a_bad_insert_fails_and_leaves_nothing(client: Client, table: str, query
 
 def test_an_insert_broken_off_by_the_client_leaves_nothing(server: EmbeddedServer, client: Client, table: str) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        target = f"/?{urlencode({'query': f'INSERT INTO {table} (a) FORMAT TSV'})}"
-        sock.sendall(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n3\n".encode())
+        target = f"/?{urlencode({'query': f'INSERT INTO {table} (a) FORMAT TSV', 'password': PASSWORD})}"
+        sock.sendall(f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n1\n2\n3\n".encode())
     time.sleep(0.3)
     assert client.run(f"SELECT count() FROM {table}") == b"0\n"
 

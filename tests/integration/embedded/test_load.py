@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from testkit.embedded_access import PASSWORD
 from testkit.httpclient import Client
 
 # --- concurrency ---------------------------------------------------------------------------------------------------------------
@@ -64,7 +65,9 @@ def _memory_mib(pid: int) -> int:
 @pytest.mark.parametrize("name", ["Native", "JSON", "ArrowStream"])
 def test_ten_million_rows_stream_in_bounded_memory(server: EmbeddedServer, client: Client, name: str) -> None:
     before = _memory_mib(server.pid)
-    client.connection.request("GET", f"/?{urlencode({'query': f'SELECT number FROM numbers(10000000) FORMAT {name}'})}")
+    client.connection.request(
+        "GET", f"/?{urlencode({'query': f'SELECT number FROM numbers(10000000) FORMAT {name}', 'password': PASSWORD})}"
+    )
     response = client.connection.getresponse()
     assert response.headers["Transfer-Encoding"] == "chunked"
     size = peak = 0
@@ -77,7 +80,8 @@ def test_ten_million_rows_stream_in_bounded_memory(server: EmbeddedServer, clien
 
 def test_a_client_that_leaves_ends_its_query(server: EmbeddedServer, client: Client) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        sock.sendall(b"GET /?query=SELECT+number,'left'+FROM+numbers(100000000000) HTTP/1.1\r\nHost: x\r\n\r\n")
+        path = f"/?query=SELECT+number,'left'+FROM+numbers(100000000000)&password={PASSWORD}"
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
     running = "SELECT count() FROM system.processes WHERE query LIKE '%numbers(100000000000)%' AND query NOT LIKE '%processes%'"
     deadline = time.monotonic() + 10

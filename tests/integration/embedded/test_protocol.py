@@ -10,7 +10,10 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from testkit.embedded_access import PASSWORD
 from testkit.httpclient import Client
+
+_POST = f"POST /?password={PASSWORD} HTTP/1.1\r\nHost: localhost\r\n".encode()
 
 
 def _raw(port: int, request: bytes) -> bytes:
@@ -32,8 +35,8 @@ def _raw(port: int, request: bytes) -> bytes:
         (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n", 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (b"GET /" + b"x" * (1 << 20) + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(300)) + b"\r\n", 431),
@@ -56,15 +59,15 @@ def test_one_connection_serves_many_requests_also_after_errors(client: Client) -
 
 
 def test_pipelined_requests_are_answered_in_order(server: EmbeddedServer) -> None:
-    wire = b"".join(b"GET /?query=SELECT+%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(5))
+    wire = b"".join(b"GET /?query=SELECT+%d&password=%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (n, PASSWORD.encode()) for n in range(5))
     answers = _raw(server.port, wire)
     assert [part.rsplit(b"\r\n", 1)[1] for part in answers.split(b"HTTP/1.1 200 OK")[1:]] == [b"%d\n" % n for n in range(5)]
 
 
 def test_connection_close_and_http_1_0_end_the_connection(server: EmbeddedServer) -> None:
-    for head in (b"GET /?query=SELECT+1 HTTP/1.0\r\n\r\n", b"GET /?query=SELECT+1 HTTP/1.1\r\nConnection: close\r\n\r\n"):
+    for head in (b"HTTP/1.0\r\n\r\n", b"HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-            sock.sendall(head)
+            sock.sendall(b"GET /?query=SELECT+1&password=%s " % PASSWORD.encode() + head)
             answer = b"".join(iter(lambda sock=sock: sock.recv(65536), b""))
         assert answer.endswith(b"1\n")
         assert b"Connection: close" in answer
@@ -72,7 +75,9 @@ def test_connection_close_and_http_1_0_end_the_connection(server: EmbeddedServer
 
 def test_expect_100_continue_is_honoured(server: EmbeddedServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-        sock.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n")
+        sock.sendall(
+            b"POST /?password=%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n" % PASSWORD.encode()
+        )
         assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         sock.sendall(b"SELECT 6")
         assert sock.recv(10_000).endswith(b"6\n")
@@ -92,7 +97,9 @@ def test_a_query_longer_than_max_query_size_is_refused(client: Client) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_works(server: EmbeddedServer, table: str) -> None:
     def curl(*arguments: str, stdin: bytes = b"") -> bytes:
-        return subprocess.run(["curl", "-sS", "--fail-with-body", *arguments], input=stdin, capture_output=True, check=True).stdout
+        return subprocess.run(
+            ["curl", "-sS", "--fail-with-body", "--user", f"default:{PASSWORD}", *arguments], input=stdin, capture_output=True, check=True
+        ).stdout
 
     assert curl(f"{server.url}/ping") == b"Ok.\n"
     curl(f"{server.url}/?{urlencode({'query': f'INSERT INTO {table} (a) FORMAT CSV'})}", "--data-binary", "@-", stdin=b"1\n2\n" * 100_000)

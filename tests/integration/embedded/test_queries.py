@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from testkit.embedded_access import PASSWORD
 from testkit.httpclient import Client
 
 # --- health and routes ---------------------------------------------------------------------------------------------------------
@@ -144,7 +145,9 @@ def test_an_early_failure_in_a_json_result_is_still_an_error_status(client: Clie
 
 
 def test_a_late_failure_cuts_the_result_and_says_why(client: Client) -> None:
-    client.connection.request("GET", f"/?{urlencode({'query': 'SELECT number, throwIf(number = 3000000) FROM numbers(10000000)'})}")
+    client.connection.request(
+        "GET", f"/?{urlencode({'query': 'SELECT number, throwIf(number = 3000000) FROM numbers(10000000)', 'password': PASSWORD})}"
+    )
     response = client.connection.getresponse()
     tag = response.headers["X-ClickHouse-Exception-Tag"]
     assert response.status == 200
