@@ -144,7 +144,8 @@ def find_mariadb() -> Program:
     version = subprocess.run([server, "--no-defaults", "--version"], check=True, capture_output=True, text=True).stdout
 
     def initialise(data_dir: Path) -> None:
-        options = ("--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=48M")
+        # Without --force the program refuses a machine that cannot resolve its own name, as many containers cannot.
+        options = ("--force", "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=48M")
         run_to_end([install, "--no-defaults", f"--datadir={data_dir}", *options, *as_current_user()])
 
     return Program(
