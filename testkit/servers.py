@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.demo.server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
 from testkit.cache import cache_dir, hold_lock
+from testkit.mariadb_plugins import plugin_dir
 from testkit.mysql_fetch import fetch_mysql, mysql_command, mysql_version
 
 FLAVOURS = ("mariadb", "mysql")
@@ -40,13 +41,18 @@ def mysql(directory: Path, **settings: Setting) -> PrivateServer:
 @functools.cache
 def find_program(flavour: str) -> Program:
     """The flavour's server, with data directories made from the cached template."""
-    program = {"mariadb": find_mariadb, "mysql": find_mysql}[flavour]()
+    program = {"mariadb": _find_mariadb_with_plugins, "mysql": find_mysql}[flavour]()
     return replace(program, initialise=functools.partial(_copy_template, program))
 
 
 def mysqlbinlog(flavour: str) -> tuple[str, ...]:
     """The argument vector of the flavour's own log reader."""
     return find_program(flavour).mysqlbinlog
+
+
+def _find_mariadb_with_plugins() -> Program:
+    program = find_mariadb()
+    return replace(program, settings={**program.settings, "plugin_dir": str(plugin_dir(program.version))})
 
 
 def find_mysql() -> Program:

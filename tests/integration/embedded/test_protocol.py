@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 from urllib.parse import urlencode
@@ -94,7 +93,6 @@ def test_a_query_longer_than_max_query_size_is_refused(client: Client) -> None:
     assert client.ask(body=long, max_query_size="400000").body == b"1\n"
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_works(server: EmbeddedServer, table: str) -> None:
     def curl(*arguments: str, stdin: bytes = b"") -> bytes:
         return subprocess.run(
