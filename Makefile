@@ -34,9 +34,14 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 .PHONY: test
 test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetched on the first run)
 	@scripts/install-system-packages $(PYTHON) test
+	@$(BIN)/python -m testkit.mariadb_plugins
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
+
+.PHONY: test-fresh
+test-fresh: ## Run make demo and make test on a bare Debian 12 and list what the set-up did not install (root; ONLY=demo or ONLY=test; ARGS="-k decode" for a part)
+	$(PYTHON) -m testkit.bare_machine $(if $(ONLY),--only $(ONLY)) --arguments='$(ARGS)'
 
 .PHONY: test-scylla
 test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)
