@@ -38,7 +38,7 @@ class Flow(ProgressView):
 
     def snapshot_ends(self, rows: int, seconds: float) -> None: ...
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None: ...
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None: ...
 
     def close(self) -> None: ...
 
@@ -57,7 +57,7 @@ class Stream(Flow):
             time.sleep(WATCH_PAUSE_S)
         self._cold = Stopwatch(whole_tree=True)
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None:  # noqa: ARG002
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:  # noqa: ARG002
         self._total += changes
         if self._watch is None:
             self._watch, self._before = Stopwatch(whole_tree=True), changes

@@ -30,7 +30,6 @@ from headrace.service import supervisor as supervisor_module
 from headrace.service.collecting import Collected
 from headrace.service.groups import merged_history
 from headrace.service.history import History
-from headrace.service.lag import Lag
 from headrace.service.merging import merged_tables
 from headrace.service.processes import usage
 from headrace.service.status import PipeStage, PipeStatus, Sample
@@ -70,7 +69,7 @@ class ToldPipe(RunnablePipe):
             raise act
         self._view.tables({"shop.orders": "shop.orders"})
         self._view.written([Written("shop.orders", 7, 70, 1_000_000)])
-        self._view.batch(7, 0.25, "binlog.000001:4")
+        self._view.batch(7, 0.0, "binlog.000001:4")
         if act == "end":
             return
         while not self._stop.wait(0.02):
@@ -371,42 +370,9 @@ def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
         supervisor.resume("p")
         until(lambda: supervisor.pipe("p").batches == 2)
         found: PipeStatus = supervisor.pipe("p")
-        assert (found.changes, found.bytes, found.position, found.lag_s) == (14, 140, "binlog.000001:4", 0.25)
+        assert (found.changes, found.bytes, found.position) == (14, 140, "binlog.000001:4")
         [table] = found.tables
         assert (table.name, table.changes, table.last_change) == ("shop.orders", 14, 1.0)
-
-
-def test_lag_grows_while_a_pipe_stands_still_and_its_source_goes_on() -> None:
-    lag = Lag()
-    assert lag.seconds(0.0, flowing=True) is None
-    lag.looked(100, 100, 0, 1.0)
-    assert (lag.seconds(1.0, flowing=True), lag.size) == (0.0, 0)
-    lag.looked(100, 300, 200, 5.0)
-    lag.looked(100, 500, 400, 10.0)
-    assert (lag.seconds(12.0, flowing=True), lag.size) == (7.0, 400)
-    lag.arrived(9.0, 12.0)
-    lag.looked(300, 500, 200, 13.0)
-    assert lag.seconds(13.0, flowing=True) == 9.0
-    assert lag.seconds(40.0, flowing=True) == 30.0, "the second end was seen at 10"
-    lag.looked(500, 500, 0, 41.0)
-    assert lag.seconds(41.0, flowing=True) == 0.0
-    lag.arrived(0.2, 50.0)
-    assert lag.seconds(51.0, flowing=True) == 0.2
-    assert lag.seconds(70.0, flowing=True) == 0.0
-    unasked = Lag()
-    unasked.arrived(2.0, 100.0)
-    assert unasked.seconds(130.0, flowing=False) == 32.0
-    assert unasked.seconds(130.0, flowing=True) == 0.0
-
-
-def test_lag_is_not_that_of_a_log_that_is_gone() -> None:
-    lag = Lag()
-    lag.looked(9_000, 9_500, 500, 1.0)
-    # A failover: the new server's log has other numbers.
-    lag.looked(100, 200, 100, 60.0)
-    assert lag.seconds(61.0, flowing=True) == 1.0
-    lag.looked(200, 200, 0, 65.0)
-    assert lag.seconds(70.0, flowing=True) == 0.0
 
 
 def test_usage_does_not_mind_what_processes_are_called() -> None:

@@ -34,7 +34,12 @@ def _known(moment: float) -> float | None:
 
 
 FIGURES: Final = (
-    Figure("headrace_pipe_lag_seconds", _GAUGE, "Seconds between a change's commit and its visibility in the sink.", lambda p: p.lag_s),
+    Figure(
+        "headrace_pipe_lag_seconds",
+        _GAUGE,
+        "Age of the oldest change that is committed at the source and not yet visible in the sink.",
+        lambda p: p.lag_s,
+    ),
     Figure(
         "headrace_pipe_lag_bytes",
         _GAUGE,

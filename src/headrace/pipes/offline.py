@@ -84,7 +84,7 @@ class OfflinePipe(FollowingPipe):
         start = BinlogPosition.from_json(state.start)
         with self._spark(directory) as session:
             limits = replace(self._settings.limits, parallelism=slots_of(session))
-            source = BinlogDirectory(log.path, start, limits, log.mariadb)
+            source = BinlogDirectory(log.path, start, limits, log.mariadb, streaming.backlog.path)
             streaming.run(session, source, ended, lambda _: None)
 
     def _new_state(self, log: OfflineLog) -> PipeState:

@@ -166,6 +166,7 @@ class Pipe(FollowingPipe):
             server.mariadb,
             server.identity,
             self._reach(session),
+            parts.streaming.backlog.path,
         )
         try:
             parts.streaming.run(session, source, ended, meanwhile)

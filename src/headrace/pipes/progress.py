@@ -15,10 +15,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from headrace.pipes.lag import Pending, lag_text
+
 log = logging.getLogger("headrace")
 
 _RATE_WINDOW_S = 3.0
 LINE_EVERY_S = 5.0
+_REFRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,12 @@ class ProgressView(Protocol):
 
     def snapshot_ends(self, rows: int, seconds: float) -> None: ...
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None: ...
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
+        """A batch is visible in the sink. `lag_s` is the lag after it, None if that is not known."""
+
+    def pending(self, pending: Pending | None) -> None:  # noqa: ARG002
+        """Which changes the sink does not show yet; said several times a second while the log is followed."""
+        return
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         """What is waited for, if anything is, and for how many seconds; told often."""
@@ -108,12 +116,12 @@ class LogView(ProgressView):
     def snapshot_ends(self, rows: int, seconds: float) -> None:
         log.info("snapshot: complete, %d rows in %.1f s (%d rows/s)", rows, seconds, rows / max(seconds, 1e-3))
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None:
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
         rate = self._rate.add(changes)
         now = time.monotonic()
         if now - self._last_line >= self._every_s:
             self._last_line = now
-            log.info("stream: %d changes, %.0f/s, lag %.1f s, at %s", self._rate.total, rate, lag_s, position)
+            log.info("stream: %d changes, %.0f/s, %s, at %s", self._rate.total, rate, lag_text(lag_s), position)
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         """The log has a line of every try already."""
@@ -131,7 +139,9 @@ class TerminalView(ProgressView):
         self._tasks: dict[str, TaskID] = {}
         self._line: Live | None = None
         self._rate = Rate()
-        self._said, self._waited = "", False
+        self._said, self._waiting_for, self._waited = "", "", False
+        self._lag_s: float | None = None
+        self._position, self._shown_at = "", -math.inf
 
     def note(self, message: str) -> None:
         self._console.print(message, highlight=False)
@@ -165,24 +175,35 @@ class TerminalView(ProgressView):
             self._bars = None
         self.note(f"snapshot complete: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 1e-3):,.0f} rows/s)")
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None:
-        rate = self._rate.add(changes)
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
+        self._rate.add(changes)
+        self._lag_s, self._position = lag_s, position
+        self._refresh()
+
+    def pending(self, pending: Pending | None) -> None:
+        if self._position and time.monotonic() - self._shown_at >= _REFRESH_S:
+            self._lag_s = None if pending is None else pending.lag_s(time.time())
+            self._refresh()
+
+    def _refresh(self) -> None:
         if self._bars is not None:
             return
-        self._said = f"{self._rate.total:,} changes · {rate:,.0f}/s · lag {lag_s:.1f} s · {position}"
-        self._show(self._said)
+        self._said = f"{self._rate.total:,} changes · {self._rate.now():,.0f}/s · {lag_text(self._lag_s)} · {self._position}"
+        self._show(self._said + self._waiting_for)
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         if self._bars is not None or (wait is None and not self._waited):
             return
         self._waited = wait is not None
-        self._show(self._said if wait is None else f"{self._said}{' · ' if self._said else ''}waiting for {wait[1]:.0f} s: {wait[0]}")
+        self._waiting_for = "" if wait is None else f"{' · ' if self._said else ''}waiting for {wait[1]:.0f} s: {wait[0]}"
+        self._show(self._said + self._waiting_for)
 
     def _show(self, line: str) -> None:
         if self._line is None:
             self._line = Live(console=self._console, refresh_per_second=4)
             self._line.start()
         self._line.update(Text(line))
+        self._shown_at = time.monotonic()
 
     def close(self) -> None:
         for part in (self._bars, self._line):

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.errors import TransientError
+from headrace.pipes.lag import Backlog
 from headrace.pipes.progress import Written
 from headrace.retry import in_context, retrying
 from headrace.sinks.base import Books, Progress
@@ -23,6 +24,9 @@ from headrace.spark.tasks import Report
 log = logging.getLogger("headrace")
 
 BEAT_S = 10.0
+_LOOK_S = 0.25
+_NOTICED_US = 500_000
+"""A change that is pending for longer than this is told to the sink, and so is the end of that."""
 _NAMESAKE_S = 60.0
 
 
@@ -60,6 +64,7 @@ class Reporter:
 
     def __init__(self, targets: Told, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]]) -> None:
         self._targets, self._pipe, self._source, self._incomplete = targets, pipe, source, incomplete
+        self.backlog: Backlog = lambda: None
         self._lock = threading.Lock()
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
 
@@ -96,22 +101,34 @@ class Reporter:
             yield
         finally:
             ended.set()
-        # Tables that were read beside the last batch are whole now.
-        if self._incomplete() != self._told.incomplete:
-            self._say_so()
+            thread.join()
+            # From now on nothing says what is pending. The copy is as old as this moment, or as the oldest change that is pending.
+            self._say_so(stopped=True)
 
     def _beat(self, ended: threading.Event) -> None:
-        while not ended.wait(BEAT_S / 2):
-            if _now_us() - self._told.seen_us >= BEAT_S * 1e6:
+        while not ended.wait(min(BEAT_S / 2, _LOOK_S)):
+            now_us = _now_us()
+            if now_us - self._told.seen_us >= BEAT_S * 1e6 or self._is_told_wrong(now_us):
                 self._say_so()
 
-    def _say_so(self) -> None:
-        """Tell once more what was told last, with what is incomplete now."""
+    def _is_told_wrong(self, now_us: int) -> bool:
+        """Whether the sink shows another lag than there is."""
+        pending_us, told_us = self._pending_us(), self._told.pending_us
+        if not pending_us or not told_us:
+            return bool(told_us) or 0 < pending_us < now_us - _NOTICED_US
+        return pending_us - told_us > _NOTICED_US
+
+    def _pending_us(self) -> int:
+        pending = self.backlog()
+        return 0 if pending is None or pending.since is None else round(pending.since * 1e6)
+
+    def _say_so(self, *, stopped: bool = False) -> None:
+        """Tell once more what was told last, with what is incomplete and pending now."""
         with self._lock:
             if not self._told.position:
                 return
             try:
-                self._write(replace(self._told, seen_us=_now_us()))
+                self._write(replace(self._told, seen_us=_now_us()), stopped=stopped)
             except TransientError as error:
                 # Silence is what a beat that fails has to say; whoever waits for the sink says why.
                 log.debug("the sink was not told that the pipe runs: %s", error.message)
@@ -129,8 +146,9 @@ class Reporter:
             )
             retrying(lambda: self._write(progress))
 
-    def _write(self, progress: Progress) -> None:
-        complete = replace(progress, incomplete=self._incomplete())
+    def _write(self, progress: Progress, *, stopped: bool = False) -> None:
+        pending_us = self._pending_us() or (progress.seen_us if stopped else 0)
+        complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us)
         self._targets.books.tell(complete)
         self._told = complete
 

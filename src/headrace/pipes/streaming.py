@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.following import Follower
+from headrace.pipes.lag import Pending
 from headrace.pipes.opening import selection_of
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.reporting import Reporter, written_in
@@ -24,6 +26,7 @@ from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying, waits
 from headrace.sinks.base import Written
 from headrace.sources.base import Source
+from headrace.sources.mysql.backlog import BacklogFile, log_place
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.events import Query
@@ -55,6 +58,20 @@ class Streaming:
     skips: Skips
     waited: frozenset[TableName] = frozenset()
     """Which tables waited to be read again when the view was told of tables last."""
+    backlog: BacklogFile = field(init=False)
+    """What the relay has received."""
+
+    def __post_init__(self) -> None:
+        self.backlog = BacklogFile(self.directory.path / "relay" / f"backlog-{secrets.token_hex(8)}")
+        self.reporter.backlog = self.pending
+
+    def pending(self) -> Pending | None:
+        """Which changes the sink does not show yet; None until the relay has heard of the source."""
+        found = self.backlog.read()
+        if found is None:
+            return None
+        since_us = found.pending_since(log_place(self.reached.file, self.reached.offset), time.time_ns() // 1000)
+        return Pending(None if since_us is None else since_us / 1e6)
 
     @property
     def written(self) -> BinlogPosition:
@@ -69,8 +86,11 @@ class Streaming:
                 while not stream.wait(LOOP_S) and not ended():
                     meanwhile(stream)
                     self.view.waiting(waits().current())
+                    self.view.pending(self.pending())
         finally:
             stream.stop()
+            self.view.pending(self.pending())
+            self.backlog.path.unlink(missing_ok=True)
         self.view.note(f"stopped at {self.reached}")
 
     @property
@@ -160,11 +180,12 @@ class Streaming:
             self.waited = frozenset(self.state.waiting)
             self.view.tables(targets_of(self.targets, self.written_tables))
         newest = max((report.commit_ts for report in reports), default=0)
-        lag_s = max(time.time() - newest / 1e6, 0.0) if newest else 0.0
         if ends:
             self.reached = max(ends)
+            self.view.pending(self.pending())
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
         self.view.written(written_in(reports))
-        self.view.batch(changes, lag_s, str(self.reached))
+        pending = self.pending()
+        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

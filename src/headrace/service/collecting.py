@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from headrace.pipes.lag import Lag, Pending
 from headrace.pipes.progress import LogView, ProgressView, Rate, Written
-from headrace.service.lag import Lag
 from headrace.service.status import SchemaChangeSeen, TableStatus, VerifyResult
 
 _CHANGES_KEPT: Final = 20
@@ -117,15 +117,17 @@ class Collected(ProgressView):
             self._told.copy = None
             self._told.tables = {name: replace(table, complete=True) for name, table in self._told.tables.items()}
 
-    def batch(self, changes: int, lag_s: float, position: str) -> None:
+    def pending(self, pending: Pending | None) -> None:
+        with self._lock:
+            self.lag.say(pending, time.time())
+
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
         self._lines.batch(changes, lag_s, position)
         with self._lock:
             self._rate.add(changes)
             self._told.position = position
             self._told.batches += 1
             self._told.following = True
-            if changes:
-                self.lag.arrived(lag_s, time.monotonic())
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         del wait
@@ -161,7 +163,7 @@ class Collected(ProgressView):
     def looked(self, reached: int, end: int, behind: int | None) -> None:
         """The source's log ends at `end`, and the pipe has come to `reached`."""
         with self._lock:
-            self.lag.looked(reached, end, behind, time.monotonic())
+            self.lag.looked(reached, end, behind, time.time())
 
     # -- what is asked
 
@@ -182,9 +184,14 @@ class Collected(ProgressView):
                 tuple(told.schema_changes),
             )
 
-    def lag_s(self, *, flowing: bool) -> float | None:
+    def lag_s(self) -> float | None:
         with self._lock:
-            return self.lag.seconds(time.monotonic(), flowing=flowing)
+            return self.lag.seconds(time.time())
+
+    def knows_lag(self) -> bool:
+        """Whether the pipe itself says what is pending."""
+        with self._lock:
+            return self.lag.is_known(time.time())
 
     def targets(self) -> dict[str, str]:
         """The tables' names in the sink, by the source's names."""

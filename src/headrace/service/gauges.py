@@ -8,6 +8,7 @@ that fill it. A peer that does not answer leaves the figures as they were; the p
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +34,7 @@ from headrace.sinks.clickhouse.dead_letters import ERRORS, WAITING
 from headrace.sinks.clickhouse.ledger import LEDGER
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.backlog import log_place
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url, query
 from headrace.sources.mysql.position import file_number
 from headrace.sources.mysql.watermark import log_end
@@ -40,12 +42,14 @@ from headrace.spark.checkpoint import committed_offset
 
 log = logging.getLogger("headrace")
 
+_STANDING_S: Final = 1.0
+"""How often a server is asked for the end of its log while a pipe that reads it does not run."""
+_STANDING_TOPICS_S: Final = 5.0
 _SERVER_S, _TOPICS_S, _SINK_S, _RELAY_S = 5.0, 30.0, 20.0, 10.0
 _COUNTED_S: Final = 60.0
 _MOST_COUNTED: Final = 2_000_000
 """Tables up to this size are counted exactly, as FINAL shows them; of larger ones it is told how many rows are stored."""
 _MOST_AT_ONCE: Final = 100
-_FILE_BITS: Final = 48
 _CHANGES: Final = 5
 _BLOCK: Final = 512
 
@@ -64,16 +68,21 @@ class Gauge(Protocol):
 class ServerGauge:
     """Where the log of a MySQL or MariaDB server ends."""
 
-    every_s = _SERVER_S
+    every_s = _STANDING_S
 
     def __init__(self, address: MySQLAddress, parts: Sequence[Part]) -> None:
-        self._address, self._parts = address, parts
+        self._address, self._parts, self._looked = address, parts, -math.inf
         self._connection: Connection[Any] | None = None
 
     def look(self) -> None:
-        asking = [(part, place) for part in self._parts if _is_of_interest(part) and (place := _log_place(part)) is not None]
+        # Running pipes know their lag themselves; only its size in bytes is asked for, less often.
+        due = time.monotonic() - self._looked >= _SERVER_S
+        parts = [part for part in self._parts if _is_of_interest(part) and (due or not part.view.knows_lag())]
+        asking = [(part, place) for part in parts if (place := _log_place(part)) is not None]
         if not asking:
             return
+        if due:
+            self._looked = time.monotonic()
         try:
             if self._connection is None:
                 self._connection = connect(self._address)
@@ -85,7 +94,7 @@ class ServerGauge:
             raise
         for part, (file, offset) in asking:
             behind = _between(file, offset, end.file, end.offset, sizes)
-            part.view.looked(_number(file, offset), _number(end.file, end.offset), behind)
+            part.view.looked(log_place(file, offset), log_place(end.file, end.offset), behind)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -97,12 +106,16 @@ class ServerGauge:
 class TopicGauge:
     """Where the topics of a pipe end, in records."""
 
-    every_s = _TOPICS_S
+    every_s = _STANDING_TOPICS_S
 
     def __init__(self, part: Part) -> None:
-        self._part = part
+        self._part, self._looked = part, -math.inf
 
     def look(self) -> None:
+        # As with servers: a running pipe knows its lag itself.
+        if self._part.view.knows_lag() and time.monotonic() - self._looked < _TOPICS_S:
+            return
+        self._looked = time.monotonic()
         from headrace.kafka.address import parse_kafka_url
         from headrace.pipes.debezium.cluster import standing
         from headrace.pipes.debezium.position import KafkaPosition
@@ -293,10 +306,6 @@ def _log_place(part: Part) -> tuple[str, int] | None:
         state = directory.load()
         raw = state.start if state is not None else None
     return (str(raw["file"]), int(raw["pos"])) if raw is not None else None
-
-
-def _number(file: str, offset: int) -> int:
-    return (file_number(file) << _FILE_BITS) + offset
 
 
 def _between(file: str, offset: int, end_file: str, end: int, sizes: dict[str, int]) -> int | None:

@@ -204,7 +204,7 @@ class Part:
             self.shown.sink,
             stage,
             since,
-            self.view.lag_s(flowing=stage in (PipeStage.STREAMING, PipeStage.SNAPSHOT)),
+            self.view.lag_s(),
             self.view.lag.size,
             figures.position,
             figures.rate,

@@ -55,6 +55,8 @@ class Progress:
     gtid: str = ""
     incomplete: tuple[str, ...] = ()
     """Tables whose rows are being read: they are not complete yet."""
+    pending_us: int = 0
+    """When the oldest change was committed that the sink does not show yet; 0 if there is none, or if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.debezium.backlog import TopicBacklog
 from headrace.pipes.debezium.cluster import Standing, check_offsets, standing, topic_ids
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
@@ -125,7 +126,7 @@ class DebeziumPipe(ChangePipe):
             return
         if not now.high.offsets:
             self._view.note(f"no topic matches {self._topics.pattern} yet; those that come are taken in")
-        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session:
+        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session, batches.backlog.watched():
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
 
@@ -237,8 +238,10 @@ class DebeziumPipe(ChangePipe):
             with batches.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():
                     self._view.waiting(waits().current())
+                    self._view.pending(batches.backlog.pending())
         finally:
             stream.stop()
+            self._view.pending(batches.backlog.pending())
 
 
 @dataclass(slots=True)
@@ -261,10 +264,19 @@ class Batches:
     done: int = 0
     """Batches of this run."""
     _left_out: set[str] = field(default_factory=set)
+    backlog: TopicBacklog = field(init=False)
+    """Which records are not read yet."""
     _skips: Skips = field(init=False)
 
     def __post_init__(self) -> None:
         self._skips = Skips(self.directory.path)
+        self.backlog = TopicBacklog(self.address, self.topics.pattern, lambda: self.begun)
+        self.reporter.backlog = self.backlog.pending
+
+    @property
+    def begun(self) -> KafkaPosition:
+        """How far the topics were read, from where reading started on."""
+        return self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.directory.checkpoint) or {})
 
     @property
     def sink(self) -> ClickHouseSink:
@@ -278,8 +290,7 @@ class Batches:
             topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
             for topic, inner in now.high.offsets.items()
         }
-        begun = self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.directory.checkpoint) or {})
-        return begun.covers(KafkaPosition(ends))
+        return self.begun.covers(KafkaPosition(ends))
 
     def shown(self) -> dict[TableName, TableSchema]:
         """The tables that are written, as the sink gets to see them."""
@@ -376,7 +387,9 @@ class Batches:
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
         self.view.written(written_in(written))
-        self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, _summary(self.reached))
+        pending = self.backlog.pending()
+        self.view.pending(pending)
+        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), _summary(self.reached))
         for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
             log.info("records without a change of a row: %s", why)
             self._left_out.add(why)

@@ -22,6 +22,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.pipes.lag import Pending
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import settings_of, take_settings
 from headrace.pipes.reporting import Reporter, written_in
@@ -283,6 +284,7 @@ class ScyllaPipe(RunnablePipe):
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(slots - 1, 1))
                     self._view.waiting(waits().current())
+                    self._view.pending(batches.pending())
         finally:
             stream.stop()
 
@@ -303,6 +305,13 @@ class Batches:
     view: ProgressView
     reached: LogPosition
     skips: Skips
+
+    def __post_init__(self) -> None:
+        self.reporter.backlog = self.pending
+
+    def pending(self) -> Pending | None:
+        """The log is read up to a moment: whatever was written after it is pending, and nothing says whether there is anything."""
+        return Pending(self.reached.reached / 1e6) if self.reached.reached else None
 
     def run(self, over: Over, number: int) -> None:
         """See to it that all of a batch is in the sink."""
@@ -347,7 +356,9 @@ class Batches:
         self.reporter.batch(self.reached, changes, newest)
         waits().over()
         self.view.written(written_in(written))
-        self.view.batch(changes, max(time.time() - newest / 1e6, 0.0) if newest else 0.0, str(self.reached))
+        pending = self.pending()
+        self.view.pending(pending)
+        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))
 
 
 def _rows(reports: Iterable[Report]) -> Counter[str]:

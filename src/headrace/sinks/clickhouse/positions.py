@@ -26,10 +26,13 @@ POSITIONS = OwnTable(
         ("incomplete", "Array(String)"),
         ("updated_at", _MOMENT),
         ("seen_at", _MOMENT),
+        ("pending_since", f"Nullable({_MOMENT})"),
     ),
     ("pipe",),
 )
 LAG = "lag"
+STOPPED_S = 30
+"""A pipe without a heartbeat for this long counts as stopped."""
 
 
 def prepare_positions(tables: OwnTables) -> None:
@@ -38,7 +41,9 @@ def prepare_positions(tables: OwnTables) -> None:
     tables.define(
         LAG,
         "SELECT pipe, source, position, version, commit_time, "
-        "greatest(dateDiff('millisecond', commit_time, updated_at), 0) / 1000 AS lag_seconds, "
+        # A pipe that does not run falls behind from the moment at which it was last known to run.
+        f"ifNull(greatest(dateDiff('millisecond', multiIf(pending_since IS NOT NULL, pending_since, "
+        f"silent_seconds > {STOPPED_S}, toNullable(seen_at), NULL), now64(6, 'UTC')), 0) / 1000, 0) AS lag_seconds, "
         "dateDiff('millisecond', updated_at, now64(6, 'UTC')) / 1000 AS idle_seconds, "
         "dateDiff('millisecond', seen_at, now64(6, 'UTC')) / 1000 AS silent_seconds, "
         f"rows, total_rows, incomplete FROM {POSITIONS.qualified} FINAL",
@@ -59,6 +64,7 @@ def write_progress(tables: OwnTables, progress: Progress) -> None:
         "incomplete": list(progress.incomplete),
         "updated_at": instant_text(progress.updated_us),
         "seen_at": instant_text(progress.seen_us),
+        "pending_since": instant_text(progress.pending_us) if progress.pending_us else None,
     }
     tables.insert(POSITIONS, [row])
 
@@ -70,7 +76,7 @@ def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
     rows = tables.select(POSITIONS, [name for name, _ in POSITIONS.columns], f"pipe = {quote_text(pipe)}")
     if not rows:
         return None
-    [(name, source, position, gtid, version, commit, count, total, incomplete, updated, seen)] = rows
+    [(name, source, position, gtid, version, commit, count, total, incomplete, updated, seen, pending)] = rows
     commit_us = instant_us(commit) if commit is not None else 0
     return Progress(
         name,
@@ -84,4 +90,5 @@ def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
         instant_us(seen),
         gtid,
         tuple(incomplete),
+        instant_us(pending) if pending is not None else 0,
     )

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError, HeadraceError
+from headrace.sources.mysql.backlog import BacklogWriter
 from headrace.sources.mysql.events import FORMAT_DESCRIPTION_EVENT, HEADER_SIZE, MAGIC, parse_format_description
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile
@@ -104,8 +105,8 @@ def whole_until(path: Path, end: int | None = None) -> int:
 class LogFiles(Mirror):
     """Indexes a directory's files from a position on, and what is added to them later."""
 
-    def __init__(self, directory: Path, limit_bytes: int) -> None:
-        super().__init__(limit_bytes)
+    def __init__(self, directory: Path, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
+        super().__init__(limit_bytes, backlog)
         self._directory = directory
 
     def _begin(self, position: BinlogPosition) -> None:
@@ -163,6 +164,8 @@ class LogFiles(Mirror):
                     )
                 self._enter(follows, len(MAGIC))
                 return
+            if self.backlog is not None:
+                self.backlog.heard(idle=False)
             with self.changed:
                 self.changed.wait_for(lambda: self._stopping, _POLL_S)
 

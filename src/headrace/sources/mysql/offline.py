@@ -18,6 +18,7 @@ import numpy as np
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql import scan
+from headrace.sources.mysql.backlog import BacklogWriter
 from headrace.sources.mysql.events import HEADER_SIZE, MAGIC, truncated
 from headrace.sources.mysql.expand import Piece
 from headrace.sources.mysql.logfiles import LogFiles, find_files, last_position, read_head, whole_until
@@ -69,7 +70,8 @@ def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> Offl
 
 
 def directory_planner(source: BinlogDirectory) -> LogPlanner:
-    files = LogFiles(source.path, _AHEAD_BYTES)
+    backlog = None if source.backlog is None else BacklogWriter(source.backlog)
+    files = LogFiles(source.path, _AHEAD_BYTES, backlog)
     return LogPlanner(files, source.start, source.limits, partial(last_position, source.path), mariadb=source.mariadb)
 
 

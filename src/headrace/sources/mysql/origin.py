@@ -58,6 +58,8 @@ class MySQLSource:
     identity: str = ""
     """Who the server must be, if known: another one that answers in its place is refused."""
     reach: Reach = Reach.HERE
+    backlog: Path | None = None
+    """Where the relay writes what it has received, if the driver wants to know (see `backlog`)."""
 
     def planner(self) -> MySQLPlanner:
         from headrace.sources.mysql.source import MySQLPlanner
@@ -73,6 +75,8 @@ class BinlogDirectory:
     start: BinlogPosition
     limits: Limits
     mariadb: bool
+    backlog: Path | None = None
+    """As in `MySQLSource`."""
 
     def planner(self) -> LogPlanner:
         from headrace.sources.mysql.offline import directory_planner

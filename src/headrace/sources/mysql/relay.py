@@ -27,6 +27,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import GOING_ON, WAITING
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.applied import AppliedGroups
+from headrace.sources.mysql.backlog import BacklogWriter
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.events import (
     CHECKSUM_SIZE,
@@ -41,7 +42,7 @@ from headrace.sources.mysql.events import (
 from headrace.sources.mysql.groups import complete
 from headrace.sources.mysql.gtid import read_gtid_set
 from headrace.sources.mysql.position import BinlogPosition, Prepared, file_number
-from headrace.sources.mysql.stream import NewFile, NewFormat, ReplicationStream
+from headrace.sources.mysql.stream import HEARTBEAT, NewFile, NewFormat, ReplicationStream
 
 SPLIT_BYTES: Final = 4 << 20
 _GROUPS_PER_SCAN: Final = 8_192
@@ -71,8 +72,9 @@ class Mirror:
     Whoever fills it waits while more than `limit_bytes` are published and not committed.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
         self.changed = threading.Condition()
+        self.backlog = backlog
         self.files: list[MirrorFile] = []
         self.failure: HeadraceError | None = None
         self.epoch = 0
@@ -101,6 +103,8 @@ class Mirror:
         """Forget and free what lies before `position`, except the bytes of XA transactions that are prepared there."""
         if position.epoch != self.epoch:
             return
+        if self.backlog is not None:
+            self.backlog.applied(position.file, position.offset)
         with self.changed:
             number = file_number(position.file)
             for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
@@ -178,6 +182,8 @@ class Mirror:
                 # Harmless events after the last group count too: they may be all that comes for a long time.
                 reached = appender.safe_end if i == len(found) - 1 else int(groups[-1, scan.END]) if len(groups) else 0
                 mirror.safe_end = max(mirror.safe_end, reached)
+                if self.backlog is not None:
+                    self.backlog.received(mirror.name, groups, is_open=appender.is_open)
                 self._received += mirror.safe_end - before
                 self.changed.notify_all()
                 # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
@@ -198,8 +204,9 @@ class Relay(Mirror):
         warn: Callable[[str], None],
         give_up_s: float = _GIVE_UP_S,
         identity: str = "",
+        backlog: BacklogWriter | None = None,
     ) -> None:
-        super().__init__(limit_bytes)
+        super().__init__(limit_bytes, backlog)
         self._address, self._directory, self._identity = address, directory, identity
         self._warn, self._give_up_s = warn, give_up_s
         self._connected = self._failing = False
@@ -267,10 +274,14 @@ class Relay(Mirror):
         stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
         appender: Appender | None = None
         checksum = mirror.checksum
+        if self.backlog is not None:
+            self.backlog.set_server_clock(stream.clock_skew_us)
         try:
             for piece in stream.pieces():
                 # Even an idle server sends heartbeats: the fault that broke the last connection is over.
                 self._connected = True
+                if piece is HEARTBEAT and self.backlog is not None:
+                    self.backlog.heard(idle=True)
                 if self._stopping:
                     return
                 if self._failing:
@@ -284,7 +295,7 @@ class Relay(Mirror):
                     if appender is not None:
                         appender.close()
                     appender = Appender(self._file(piece, resume), checksum)
-                elif piece is not None and appender is not None:
+                elif isinstance(piece, np.ndarray) and appender is not None:
                     self._append(appender, piece)
         finally:
             stream.close()
@@ -349,6 +360,11 @@ class Appender:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a part of a transaction has come, and not all of it."""
+        return self._offset + len(self._rest) > self.safe_end
 
     def append(self, piece: npt.NDArray[np.uint8]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Write whole events to the mirror; the groups and splits found, in order. What stopped it, if anything, is in `fault`."""

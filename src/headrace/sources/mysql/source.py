@@ -16,6 +16,7 @@ from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.backlog import BacklogWriter
 from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import Rendezvous, open_reader
 from headrace.sources.mysql.decoder import ReadOptions
@@ -114,7 +115,8 @@ class MySQLPlanner(LogPlanner):
         # A directory of our own: a predecessor that is still dying cannot touch it, and no other machine has one of this name.
         directory = source.relay_dir / f"{os.getpid()}-{secrets.token_hex(8)}"
         self._reach, self._identity = source.reach, source.identity
-        relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity)
+        backlog = None if source.backlog is None else BacklogWriter(source.backlog)
+        relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity, backlog=backlog)
         super().__init__(relay, source.start, source.limits, partial(_server_log_end, source.address), mariadb=source.mariadb)
 
     def _given(self, segment: Segment) -> Segment:

@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import struct
+import time
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -70,8 +71,15 @@ class NewFormat:
     checksum: bool
 
 
-Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | None
-"""Bytes of the current file (a view, valid until the next piece), news about the file, or None: the server is idle."""
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The server has sent all of its log, and has had nothing to send since."""
+
+
+HEARTBEAT: Final = Heartbeat()
+
+Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | Heartbeat | None
+"""Bytes of the current file (a view, valid until the next piece), news about the file, a heartbeat, or None: nothing of interest."""
 
 
 class AnotherServer(DefiniteError):
@@ -83,6 +91,8 @@ class ReplicationStream:
 
     def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True, identity: str = "") -> None:
         self._address = address
+        self.clock_skew_us = 0
+        """By how much the server's clock is ahead of this machine's."""
         self._format_comes = False
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
         # Our own reference: the driver forgets its socket when another thread closes the connection.
@@ -156,6 +166,10 @@ class ReplicationStream:
             # MySQL ends an older dump of the same uuid, and takes those without one for the same.
             name = uuid.uuid4()
             cursor.execute(f"SET @mariadb_slave_capability = 4, @slave_uuid = '{name}', @replica_uuid = '{name}'")
+            asked_us = time.time_ns() // 1000
+            cursor.execute("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
+            # The server looked at its clock about halfway between the question and the answer.
+            self.clock_skew_us = int(cursor.fetchone()[0]) - (asked_us + time.time_ns() // 1000) // 2
             cursor.execute("SELECT @@global.binlog_checksum")
             # Decides how the first, artificial rotation ends; from then on each file's format description does.
             self._checksum = cursor.fetchone()[0] == "CRC32"
@@ -241,7 +255,7 @@ class ReplicationStream:
         body = payload[1 + HEADER_SIZE :]
         place = str(self._address)
         if kind in (HEARTBEAT_EVENT, HEARTBEAT_EVENT_V2):
-            return None
+            return HEARTBEAT
         if kind == ROTATE_EVENT:
             name, offset = parse_rotate(body[:-CHECKSUM_SIZE] if self._checksum else body, place)
             return NewFile(name, offset)

@@ -1,0 +1,173 @@
+"""Lag by its one definition: the age of the oldest change that is committed at the source and not yet visible in the sink."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from headrace.pipes.lag import Lag, Pending, lag_text
+from headrace.pipes.progress import TerminalView
+from headrace.sources.mysql import scan
+from headrace.sources.mysql.backlog import BacklogFile, BacklogWriter, log_place
+
+FILE = "binlog.000007"
+
+
+def groups(*found: tuple[int, float], exact: bool = True) -> npt.NDArray[np.int64]:
+    """Transactions by their end in the log and their commit time."""
+    made = np.zeros((len(found), scan.GROUP_COLUMNS), dtype=np.int64)
+    for row, (end, committed) in zip(made, found, strict=True):
+        row[scan.END], row[scan.KIND], row[scan.TIME] = end, scan.DATA, int(committed)
+        row[scan.COMMITTED] = round(committed * 1e6) if exact else 0
+    return made
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> tuple[BacklogWriter, BacklogFile]:
+    path = tmp_path / "relay" / "backlog"
+    assert BacklogFile(path).read() is None
+    return BacklogWriter(path), BacklogFile(path)
+
+
+def since(file: BacklogFile, offset: int, now: float | None = None) -> float | None:
+    found = file.read()
+    assert found is not None
+    micros = found.pending_since(log_place(FILE, offset), round((time.time() if now is None else now) * 1e6))
+    return None if micros is None else micros / 1e6
+
+
+def test_the_oldest_transaction_behind_the_applied_position_counts(relay: tuple[BacklogWriter, BacklogFile]) -> None:
+    writer, file = relay
+    assert file.read() is None, "nothing is known before the source was heard of"
+    now = time.time()
+    writer.received(FILE, groups((100, now - 30), (200, now - 20), (300, now - 10)), is_open=False)
+    assert [since(file, at) for at in (50, 100, 200)] == pytest.approx([now - 30, now - 20, now - 10], abs=1e-5)
+    assert since(file, 300) is None
+    writer.applied(FILE, 200)
+    writer.received(FILE, groups((400, now - 5)), is_open=False)
+    assert [since(file, at) for at in (200, 300)] == pytest.approx([now - 10, now - 5], abs=1e-5)
+
+
+def test_a_transaction_that_is_still_coming_is_pending(relay: tuple[BacklogWriter, BacklogFile]) -> None:
+    writer, file = relay
+    before = time.time()
+    writer.received(FILE, groups(), is_open=True)
+    first = since(file, 10)
+    assert first == pytest.approx(before, abs=1)
+    writer.received(FILE, groups(), is_open=True)
+    assert since(file, 10) == first, "it is as old as its first bytes"
+    writer.received(FILE, groups((50, before)), is_open=False)
+    assert since(file, 50) is None
+
+
+def test_what_is_committed_while_the_source_is_silent_is_not_known(relay: tuple[BacklogWriter, BacklogFile]) -> None:
+    writer, file = relay
+    writer.heard(idle=True)
+    heard = time.time()
+    assert since(file, 10, heard + 4) is None
+    assert since(file, 10, heard + 90) == pytest.approx(heard, abs=1)
+
+
+@pytest.mark.parametrize("off_s", [-3600, 0, 3600])
+def test_clocks_of_servers_do_not_matter(relay: tuple[BacklogWriter, BacklogFile], off_s: int) -> None:
+    writer, file = relay
+    now = time.time()
+    writer.set_server_clock(off_s * 1_000_000)
+    writer.received(FILE, groups((100, now + off_s - 50)), is_open=False)
+    assert since(file, 0) == pytest.approx(now - 50, abs=1e-5)
+    # The server's clock is set while the stream runs: what comes after a heartbeat was committed after it, and before it came.
+    writer.applied(FILE, 100)
+    writer.heard(idle=True)
+    writer.set_server_clock(0)
+    writer.received(FILE, groups((200, now + 2 * off_s)), is_open=False)
+    assert since(file, 100) == pytest.approx(now, abs=1)
+
+
+def test_logs_without_exact_commit_times(relay: tuple[BacklogWriter, BacklogFile]) -> None:
+    writer, file = relay
+    now = time.time()
+    writer.received(FILE, groups((100, now - 600), exact=False), is_open=False)
+    assert since(file, 0) == pytest.approx(now - 599.5, abs=0.6)
+    writer.applied(FILE, 100)
+    writer.received(FILE, groups((200, now), exact=False), is_open=False)
+    assert since(file, 100) == pytest.approx(now, abs=0.5), "one that is a second old at most is as old as its arrival"
+
+
+def test_a_long_backlog_is_kept_in_little_space(relay: tuple[BacklogWriter, BacklogFile]) -> None:
+    writer, file = relay
+    now, count = time.time(), 20_000
+    for first in range(0, count, 500):
+        writer.received(FILE, groups(*((at + 1, now - count + at) for at in range(first, first + 500))), is_open=False)
+    for at in (0, 1, 777, 9_999, 15_000, 19_900):
+        found = since(file, at)
+        assert found is not None
+        true = now - count + at
+        assert 0 <= true - found <= max(0.2 * (now - true), 0.5), at
+
+
+def test_a_running_pipe_says_its_lag_itself() -> None:
+    lag = Lag()
+    assert lag.seconds(100.0) is None
+    lag.say(Pending(None), 100.0)
+    assert lag.seconds(101.0) == 0.0
+    lag.looked(100, 500, 400, 101.0)
+    lag.say(Pending(101.5), 102.0)
+    assert (lag.seconds(102.5), lag.size) == (1.0, 400), "the log's end is asked for less often, and says less"
+    lag.say(Pending(None), 103.0)
+    assert lag.seconds(103.0) == 0.0
+    lag.say(None, 104.0)
+    assert lag.seconds(104.0) == 0.0, "not known for a moment"
+
+
+def test_a_pipe_that_does_not_run_falls_behind_when_its_source_goes_on() -> None:
+    lag = Lag()
+    lag.say(Pending(None), 100.0)
+    for second in range(101, 120):
+        lag.looked(7, 7, 0, second)
+    assert lag.seconds(120.0) == 0.0
+    lag.looked(7, 9, 2, 120.0)
+    lag.looked(7, 20, 13, 121.0)
+    assert lag.seconds(130.0) == 10.5, "committed between the looks at 119 and 120"
+    lag.looked(9, 20, 11, 131.0)
+    assert lag.seconds(131.0) == 10.5, "the next end came between 120 and 121"
+    lag.looked(20, 20, 0, 132.0)
+    assert lag.seconds(132.0) == 0.0
+
+
+def test_what_was_pending_when_a_pipe_stopped_still_is() -> None:
+    lag = Lag()
+    lag.say(Pending(90.0), 100.0)
+    assert lag.seconds(200.0) == 110.0
+
+
+def test_a_source_that_cannot_be_seen_may_have_gone_on() -> None:
+    lag = Lag()
+    lag.looked(7, 7, 0, 100.0)
+    assert lag.seconds(110.0) == 0.0
+    assert lag.seconds(400.0) == 300.0
+
+
+def test_lag_is_not_that_of_a_log_that_is_gone() -> None:
+    lag = Lag()
+    lag.looked(9_000, 9_500, 500, 1.0)
+    # A failover: the new server's log has other numbers.
+    lag.looked(100, 200, 100, 60.0)
+    assert lag.seconds(61.0) == 1.0
+    lag.looked(200, 200, 0, 65.0)
+    assert lag.seconds(70.0) == 0.0
+
+
+def test_the_terminal_shows_the_lag_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, lines = TerminalView(), list[str]()
+    clock = iter(range(100))
+    monkeypatch.setattr("headrace.pipes.progress.time.monotonic", lambda: float(next(clock)) * 2)
+    monkeypatch.setattr(view, "_show", lines.append)
+    view.batch(10, 900.0, "binlog.000001:4")
+    view.pending(Pending(time.time() - 33))
+    view.pending(None)
+    assert [line.split(" · ")[2] for line in lines] == ["lag 900.0 s", "lag 33.0 s", "lag unknown"]
+    assert (lag_text(0.04), lag_text(None)) == ("lag 0.0 s", "lag unknown")
