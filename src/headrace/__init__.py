@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    # Importing `typing` would be most of the time that this package takes.
+    from typing import Any
+
     from headrace.api import ChangeBlock, Feed, Op, Transaction, changes, transactions
     from headrace.sinks.producer import Producer
 
@@ -15,6 +16,8 @@ __all__ = ["ChangeBlock", "Feed", "Op", "Producer", "Transaction", "__version__"
 
 def __getattr__(name: str) -> Any:
     # The API brings compiled kernels with it; importing the package alone stays cheap.
+    import importlib
+
     if name == "Producer":
         return importlib.import_module("headrace.sinks.producer").Producer
     if name in __all__:

@@ -6,6 +6,8 @@ now: retry with limits and backoff). Nothing between the two exists, so no calle
 
 from __future__ import annotations
 
+from headrace.terminal_text import escape_text
+
 
 class HeadraceError(Exception):
     """An error for a person: what happened, where, and what to do about it."""
@@ -19,9 +21,10 @@ class HeadraceError(Exception):
         self.event = event
 
     def __str__(self) -> str:
-        where = f" (at {self.place})" if self.place else ""
-        remedy = f"\n  remedy: {self.hint}" if self.hint else ""
-        return f"{self.message}{where}{remedy}"
+        """For people: names and values from elsewhere neither start another line nor steer a terminal; the attributes hold them as is."""
+        where = f" (at {escape_text(self.place)})" if self.place else ""
+        remedy = f"\n  remedy: {escape_text(self.hint)}" if self.hint else ""
+        return f"{escape_text(self.message)}{where}{remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.place, self.hint, self.event)

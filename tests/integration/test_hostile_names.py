@@ -6,26 +6,36 @@ a name was ever run.
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from rich.console import Console
 
+from headrace import cli
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.pipes import progress
 from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
+from headrace.pipes.progress import LogView, ProgressView, TerminalView
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.verification import verify_tables
 from headrace.pipes.verifying.result import Verdict
+from headrace.pipes.verifying.view import result_lines
+from headrace.service.log_forms import TextLines
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.names import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
+from headrace.terminal_text import escape_text
 from testkit.embedded_access import target_of
 from testkit.sparkless import without_spark
 from testkit.witness import sink_client
@@ -130,3 +140,79 @@ def test_names_stay_names(
         for place in ("innocent.innocent", "default.innocent", "default.x"):
             assert client.query(f"SELECT count() FROM {place}").result_rows == [(1,)]
     disconnect(sink.target)
+
+
+CONTROLS = "e\x1b[2J\x1b]0;t\x07s\nERROR forged\r\x7f\x9b31m\u202edcba\u2066\u200b"
+MARKUP = "[bold red]x[/][/nothing]"
+
+
+def test_names_cannot_steer_a_terminal_or_forge_a_line(
+    server: PrivateServer, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a pipe, `verify`, `check`, `sql`, `tail` and an error show of tables with such names: printable lines that Headrace began."""
+    without_spark(monkeypatch)
+    logged, screen = io.StringIO(), io.StringIO()
+    handler = logging.StreamHandler(logged)
+    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
+    monkeypatch.setattr(logging.getLogger("headrace"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("headrace"), "level", logging.DEBUG)
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))
+    database, sink = f"d{CONTROLS}", ClickHouseSink(target_of(clickhouse))
+    address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, database)
+    source = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/{quote(database, safe='')}"
+    # As whoever writes a glob on the command line must: a bracket opens a set of letters.
+    selection = Selection.of_globs([f"{database.replace('[', '[[]')}.*"])
+
+    def run(view: ProgressView) -> None:
+        Pipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True), view).run()
+
+    def table(name: str) -> str:
+        return f"{mysql_name(database)}.{mysql_name(name)}"
+
+    with closing(server.root_connection()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {mysql_name(database)}")
+        try:
+            for name in (CONTROLS, MARKUP):
+                cursor.execute(f"CREATE TABLE {table(name)} ({mysql_name(name)} INT PRIMARY KEY, v TEXT)")
+                cursor.execute(f"INSERT INTO {table(name)} VALUES (1, %s)", (CONTROLS,))
+            run(TerminalView())
+            for name in (CONTROLS, MARKUP):
+                cursor.execute(f"INSERT INTO {table(name)} VALUES (2, %s)", (MARKUP,))
+                cursor.execute(f"ALTER TABLE {table(name)} ADD COLUMN {mysql_name(name + 'n')} INT")
+            run(LogView(every_s=0))
+            with sink_client(clickhouse.url) as client:
+                client.command(
+                    f"ALTER TABLE {quote_name(database)}.{quote_name(CONTROLS)} UPDATE v = 'wrong' WHERE 1 SETTINGS mutations_sync = 2"
+                )
+            results = list(verify_tables(address, sink, selection))
+            assert {result.verdict for result in results} == {Verdict.EQUAL, Verdict.DIFFERENT}
+            assert all(line.isprintable() for result in results for line in result_lines(result))
+            assert cli.main(["check", source]) in (cli.OK, cli.FAILED)
+            assert cli.main(["tail", source, "--once", "--start-at", "oldest", "--tables", selection.include[0]]) == cli.OK
+            assert (
+                cli.main(
+                    [
+                        "sql",
+                        f"clickhouse://127.0.0.1:{clickhouse.port}",
+                        "SELECT database, name FROM system.tables WHERE database LIKE 'd%'",
+                    ]
+                )
+                == cli.OK
+            )
+            assert cli.main(["tail", f"binlog:{tmp_path}/{CONTROLS}{MARKUP}"]) == cli.FAILED
+        finally:
+            cursor.execute(f"DROP DATABASE {mysql_name(database)}")
+    disconnect(sink.target)
+    out, err = capsys.readouterr()
+    shown, marked = escape_text(CONTROLS), escape_text(MARKUP)
+    for text, names in (
+        (logged.getvalue(), (shown, marked)),
+        (screen.getvalue(), (shown, marked)),
+        (out, (shown, marked)),
+        (err, (shown,)),
+    ):
+        assert all(name in text for name in names)
+        for line in text.removesuffix("\n").split("\n"):
+            assert line.isprintable(), ascii(line)
+            assert not line.startswith("ERROR forged")
+    assert all(re.match(r"20\d\d-\S+ \S+ [A-Z]+ |  ", line) for line in logged.getvalue().splitlines())

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from headrace import cli
-from headrace.cli import flags, passwords
+from headrace.cli import flags
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
@@ -65,28 +61,6 @@ def test_globs_without_a_database_need_one(globs: list[str]) -> None:
     assert "--tables" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("argument", "password", "without"),
-    [
-        ("mysql://u:s%40cret@h:1/db", "s@cret", "mysql://u@h:1/db"),
-        ("mysql://u:a:b@h:1/db", "a:b", "mysql://u@h:1/db"),
-        ("mysql://u:a@b@h:1/db", "a@b", "mysql://u@h:1/db"),
-        ("clickhouse://u:x@[::1]:8123/db", "x", "clickhouse://u@[::1]:8123/db"),
-        ("mariadb://u:x@h", "x", "mariadb://u@h"),
-        ("kafka://u:x%2Fy@h:9092,g:9092/?security.protocol=SASL_SSL", "x/y", "kafka://u@h:9092,g:9092/?security.protocol=SASL_SSL"),
-        ("kafka://h:9092/", None, "kafka://h:9092/"),
-        ("scylla://u:x%2Fy@h,g:9042/ks?dc=a", "x/y", "scylla://u@h,g:9042/ks?dc=a"),
-        ("cql://u:x@h/", "x", "cql://u@h/"),
-        ("mysql://u:@h/db", "", "mysql://u@h/db"),
-        ("mysql://u@h:1/db", None, "mysql://u@h:1/db"),
-        ("chdb:/some/where", None, "chdb:/some/where"),
-        ("SELECT 'a:b@c'", None, "SELECT 'a:b@c'"),
-    ],
-)
-def test_passwords_are_cut_out_of_arguments(argument: str, password: str | None, without: str) -> None:
-    assert passwords.without_password(argument) == (password, without)
-
-
 @pytest.mark.parametrize("arguments", [["nonsense"], ["replicate"], ["replicate", "mysql://h/db", "chdb:x", "--flush-bytes", "many"]])
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -101,27 +75,6 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert [verb for verb in ("replicate", "verify", "check", "sql", "serve", "demo") if verb not in text] == []
-
-
-def test_a_password_leaves_the_process_list_at_once(tmp_path: Path) -> None:
-    """The command starts over with the password in its environment; nobody who lists processes sees it."""
-    # A server that never answers keeps the command waiting while we look.
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        command = [sys.executable, "-m", "headrace", "verify", f"mysql://u:s3cr3t@127.0.0.1:{port}/db", "clickhouse://u:0th3r@127.0.0.1:1"]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ))
-        try:
-            deadline = time.monotonic() + 30
-            while b"s3cr3t" in (line := Path(f"/proc/{process.pid}/cmdline").read_bytes()) or b"verify" not in line:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            assert b"0th3r" not in line
-            assert f"mysql://u@127.0.0.1:{port}/db".encode() in line
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def test_ddl_shows_a_translation_without_any_server(capsys: pytest.CaptureFixture[str]) -> None:

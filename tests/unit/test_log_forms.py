@@ -11,7 +11,7 @@ import pytest
 from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.service import log_forms
-from headrace.service.log_forms import JsonLines, TextLines, keep_secret, masked
+from headrace.service.log_forms import JsonLines, TextLines, masked
 from headrace.service.log_lines import name_pipes
 from headrace.spark.logs import mark_log
 
@@ -47,9 +47,15 @@ def test_what_another_process_says_in_several_lines_is_one(capsys: pytest.Captur
     try:
         mark_log("shop/east")
         ours.warning("waiting: the sink is away:\n  no route")
+        ours.warning("waiting: %s", DefiniteError("the sink is away", hint="start it"))
+        ours.warning("waiting:\n  %s", "no\nroute")
     finally:
         ours.handlers[:], ours.propagate = before
-    assert capsys.readouterr().err == "headrace-log WARNING shop/east/ waiting: the sink is away:   no route\n"
+    assert capsys.readouterr().err.splitlines() == [
+        r"headrace-log WARNING shop/east/ waiting: the sink is away:\n  no route",
+        "headrace-log WARNING shop/east/ waiting: the sink is away   remedy: start it",
+        r"headrace-log WARNING shop/east/ waiting:   no\nroute",
+    ]
 
 
 def test_an_object_a_line() -> None:
@@ -90,6 +96,14 @@ def test_an_object_a_line() -> None:
         f"CREATE USER u IDENTIFIED BY '{SECRET}'",
         f"ALTER USER u IDENTIFIED WITH caching_sha2_password BY '{SECRET}' REQUIRE SSL",
         f"Authorization: Bearer {SECRET.replace('!', '-')}",
+        f"connect(user='u', password=b'{SECRET}', port=1)",
+        f"IDENTIFIED BY 'it\\'s {SECRET}'",
+        f"password='it''s {SECRET}'",
+        f'password="say \\"{SECRET}\\""',
+        f"{{'X-ClickHouse-Key': '{SECRET}'}}",
+        f"class:my.module:Sink?passphrase={SECRET}&colour=red",
+        f"class:my.module:Sink?api_key={SECRET}&colour=red",
+        f"kafka://k?ssl.key.pem={SECRET}",
     ],
 )
 def test_what_looks_like_a_secret_is_masked(text: str) -> None:
@@ -122,10 +136,14 @@ def test_other_words_stay(text: str) -> None:
     assert masked(text) == text
 
 
-def test_secrets_that_we_were_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_forms, "_told", set())
-    keep_secret("hunter22", "no", "")
-    assert masked("Access denied for hunter22 (using hunter22); no more") == "Access denied for *** (using ***); no more"
+@pytest.mark.parametrize("password", ["shop", "orders", "a", "mysql", "db.example", "3306", "%40", "sh%6Fp"])
+def test_a_password_is_masked_where_it_stands_and_nowhere_else(password: str) -> None:
+    """A password that equals a database, a table, a host or a port must not hide those."""
+    rest = f"table shop.orders of db.example:3306: {password} is a name; mysql://db.example:3306/{password}"
+    text = f"mysql://repl:{password}@db.example:3306/shop failed, password={password}, IDENTIFIED BY '{password}': {rest}"
+    said = "mysql://repl:***@db.example:3306/shop failed, password=***, IDENTIFIED BY '***': " + rest
+    assert line(TextLines("%(message)s"), "%s", text) == said
+    assert json.loads(line(JsonLines(), "%s", text))["message"] == said
 
 
 def test_errors_of_commands_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import cli
-from headrace.cli import passwords
+from headrace import argument_secrets, cli
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.materialized.plan import plan_pipe
@@ -235,11 +234,11 @@ def test_which_statements_are_ours(text: str, expected: object) -> None:
 )
 def test_the_password_is_cut_out_of_a_statement(text: str, hidden: str, password: str | None) -> None:
     assert hide_password(text) == (hidden, password)
-    assert passwords.without_password(text) == (password, hidden)
+    assert argument_secrets.hidden(text) == (hidden, {} if password is None else {argument_secrets.SOURCE: password})
 
 
 def test_a_url_with_the_word_database_in_it_is_a_url() -> None:
-    assert passwords.without_password("mysql://u:p@h/database") == ("p", "mysql://u@h/database")
+    assert argument_secrets.hidden("mysql://u:p@h/database") == ("mysql://u@h/database", {argument_secrets.SOURCE: "p"})
 
 
 def test_tokens_have_their_places() -> None:

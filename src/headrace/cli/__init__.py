@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from headrace import __version__
+from headrace.argument_secrets import hide_passwords
 from headrace.cli import configuring, controlling, demonstrating, helping, replicating, running, scylla, sinks, tables, tailing, verifying
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.manual import INTRODUCTION, Parser, describe
-from headrace.cli.passwords import hide_passwords
 from headrace.errors import HeadraceError
 from headrace.service.log_forms import JsonLines, TextLines, masked
 
@@ -22,6 +22,7 @@ _GROUPS = (replicating, running, controlling, configuring, verifying, tables, ta
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
     if argv is None:
+        # Done already by the entry point, unless a program calls this directly.
         hide_passwords()
     arguments = build_parser().parse_args(argv)
     text = TextLines("%(asctime)s %(levelname)s %(message)s")

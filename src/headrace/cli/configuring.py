@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.flags import FAILED, OK, Verbs, add_command
 from headrace.errors import DefiniteError
+from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
     from headrace.config.resolved import Configuration
@@ -52,7 +53,7 @@ def check(arguments: argparse.Namespace) -> int:
             check_here(spec)
     print(summary(configuration))
     count = len(configuration.pipes)
-    print(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}", flush=True)
+    print_line(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
     return FAILED if arguments.connect and _ask_servers(configuration) else OK
 
 
@@ -97,7 +98,7 @@ def convert(arguments: argparse.Namespace) -> int:
         raise DefiniteError("the file is there already", place=arguments.output, hint="name another, or remove it") from None
     except OSError as error:
         raise DefiniteError(f"the file cannot be written: {error.strerror}", place=arguments.output, hint="name another") from error
-    print(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
+    print_line(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
     return OK
 
 
@@ -110,8 +111,9 @@ def _ask_servers(configuration: Configuration) -> int:
     for place, findings in ask_servers(configuration):
         for finding in findings:
             if finding.level is not Level.OK:
-                repair = f"\n    repair: {finding.repair}" if finding.repair else ""
-                print(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}{repair}")
+                print_line(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}")
+                if finding.repair:
+                    print_line(f"    repair: {finding.repair}")
                 errors += finding.level is Level.ERROR
-    print(f"servers: {errors} errors")
+    print_line(f"servers: {errors} errors")
     return errors

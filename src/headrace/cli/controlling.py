@@ -14,6 +14,7 @@ from headrace.cli.ending import readers_may_leave
 from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Verbs, add_command
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
+from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
     from headrace.service.control import Control
@@ -118,7 +119,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         try:
             return view(_only(reach(arguments).status(), arguments.pipe), tables=arguments.tables)
         except HeadraceError as error:
-            return Text(f"{error.message} ({error.place})")
+            return Text(escape_text(f"{error.message} ({error.place})"))
 
     # Whether there is one at all is said at once.
     reach(arguments).status()
@@ -176,7 +177,7 @@ def _each(arguments: argparse.Namespace, ask: Callable[[Control, str], None], sa
     for name in names:
         try:
             ask(remote, name)
-            print(f"{name}: {said}", flush=True)
+            print_line(f"{name}: {said}")
         except HeadraceError as error:
             failures.append(error)
     for failure in failures[:-1]:
@@ -198,14 +199,14 @@ def skip(arguments: argparse.Namespace) -> int:
     place = arguments.place or (error.skippable if error is not None else "")
     if error is not None:
         for line in trouble(halted.name, error, time.time()):
-            print(line.plain)
+            print_line(line.plain)
     if not place:
         raise DefiniteError(
             f"{arguments.pipe} does not halt at an event that can be left out", place=arguments.pipe, hint="see `headrace status`"
         )
     if not arguments.yes:
         _confirm(f"Leave out the one event at {place} for good? It is recorded, and nothing else is left out.")
-    print(f"{halted.name}: {remote.skip(halted.name, place)}")
+    print_line(f"{halted.name}: {remote.skip(halted.name, place)}")
     return OK
 
 
@@ -220,10 +221,10 @@ def _skip_without_a_process(arguments: argparse.Namespace) -> int:
     directory = Path(arguments.state)
     halted = halted_at(directory)
     if halted is not None:
-        print(f"{halted['message']} (at {halted['place']})")
+        print_line(f"{halted['message']} (at {halted['place']})")
         if not arguments.yes:
             _confirm(f"Leave out the one event at {halted['event']} for good? It is recorded, and nothing else is left out.")
-    print(request_skip(directory, arguments.place))
+    print_line(request_skip(directory, arguments.place))
     return OK
 
 
@@ -238,7 +239,7 @@ def _halted(remote: Remote, name: str) -> PipeStatus:
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise DefiniteError("nobody is there to be asked", place="standard input", hint="give --yes")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+    if input(f"{escape_text(question)} [y/N] ").strip().lower() not in ("y", "yes"):
         raise DefiniteError("nothing was left out", hint="answer y, or give --yes")
 
 
@@ -250,14 +251,14 @@ def dashboard(arguments: argparse.Namespace) -> int:
     contact = locate(arguments.file, arguments.state, arguments.url)
     Remote(contact).status()
     # Behind the #: browsers send it to nobody.
-    print(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
+    print_line(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
     return OK
 
 
 def resync_running(arguments: argparse.Namespace) -> int:
     """Ask a running process to read tables of a pipe again."""
     reach(arguments).resync(arguments.pipe, arguments.tables)
-    print(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
+    print_line(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
     return OK
 
 
@@ -280,7 +281,7 @@ def verify_running(arguments: argparse.Namespace) -> int:
             seen_at = time.monotonic()
             if result.verdict != "running":
                 verdicts[key] = result.verdict
-                print(_verdict_line(table, result), flush=True)
+                print_line(_verdict_line(table, result))
         # As long as something goes on it is waited for.
         if time.monotonic() > max(deadline, seen_at + arguments.wait):
             left = ", ".join(sorted(name for _, name in meant - verdicts.keys()))
@@ -296,6 +297,4 @@ def _tables(remote: Remote, name: str) -> list[tuple[str, TableStatus]]:
 
 
 def _verdict_line(table: TableStatus, result: VerifyResult) -> str:
-    from headrace.cli.status_view import printable
-
-    return f"{printable(table.name)}: {result.verdict}, {result.rows:,} rows, {result.differences:,} differences"
+    return f"{table.name}: {result.verdict}, {result.rows:,} rows, {result.differences:,} differences"

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
-from urllib.parse import parse_qsl, quote
 
 from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
-from headrace.cli.passwords import without_password
 from headrace.errors import DefiniteError
 from headrace.pipes.schemes import is_stdout
+from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
     from headrace.config.resolved import Configuration
@@ -43,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.dashboard.server import serve
     from headrace.kernels.compile import ensure_compiled
     from headrace.service.control_file import new_token, published
-    from headrace.service.log_forms import JsonLines, keep_secret
+    from headrace.service.log_forms import JsonLines
     from headrace.service.log_lines import name_pipes
     from headrace.service.presence import alone
     from headrace.service.supervisor import Supervisor
@@ -57,18 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
     process = configuration.process
     as_json = (arguments.log_format or process.log) == LogFormat.JSON
     name_pipes(JsonLines() if as_json else None)
-    keep_secret(*secrets_of(configuration))
     with ExitStack() as stack:
         stack.enter_context(alone(process.state))
         supervisor = Supervisor(configuration)
         if process.listen:
             # Before any pipe begins: an address that is taken is known at once.
             token = new_token()
-            keep_secret(token)
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(published(process.state, server.url, token))
             told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
-            print(told, file=_told_to(configuration))
+            print_line(told, file=_told_to(configuration))
         _tell(configuration)
         stop_on_signals(supervisor.end)
         with supervisor:
@@ -92,19 +88,6 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
     return replace(configuration, process=process, pipes=pipes)
 
 
-def secrets_of(configuration: Configuration) -> Iterator[str]:
-    """The passwords in the addresses of a file, and among the properties there, as they are and as they are written."""
-    from headrace.config.substitution import is_hidden
-
-    for pipe in configuration.pipes:
-        for part in pipe.parts:
-            for address in (part.source, part.sink):
-                password, _ = without_password(address)
-                properties = [value for name, value in parse_qsl(address.partition("?")[2]) if is_hidden(name)]
-                for secret in filter(None, (password, *properties)):
-                    yield from (secret, quote(secret, safe=""))
-
-
 def _check_some(configuration: Configuration) -> None:
     if not any(pipe.enabled for pipe in configuration.pipes):
         raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
@@ -117,7 +100,7 @@ def _tell(configuration: Configuration) -> None:
     for pipe in configuration.pipes:
         for part in pipe.parts:
             off = "" if pipe.enabled else " (disabled)"
-            print(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out, flush=True)
+            print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out)
 
 
 def _told_to(configuration: Configuration) -> TextIO:
@@ -133,8 +116,7 @@ def _conclude(supervisor: Supervisor, well: bool, *, told: bool) -> int:
     for part in failed:
         error = part.error
         assert error is not None
-        where = f" (at {error.place})" if error.place else ""
-        remedy = f"\n  remedy: {error.remedy}" if error.remedy else ""
-        print(f"headrace: pipe {part.name} failed: {error.message}{where}{remedy}", file=sys.stderr)
+        text = str(DefiniteError(error.message, place=error.place, hint=error.remedy))
+        print(f"headrace: pipe {escape_text(part.name)} failed: {text}", file=sys.stderr)
     is_over = all(part.is_over for part in supervisor.parts.values())
     return FAILED if not well and is_over else OK

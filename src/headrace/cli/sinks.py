@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from headrace.cli.flags import OK, Verbs, add_command, add_sink
+from headrace.terminal_text import escape_text, print_line
 
 CONNECTION_FIELDS = ("host", "port", "user", "password", "url")
 
@@ -58,11 +60,11 @@ def sql(arguments: argparse.Namespace) -> int:
     names, rows = answered
     if not names:
         return OK
-    table = Table(*names)
+    table = Table(*(Column(Text(escape_text(name))) for name in names))
     for row in rows:
-        table.add_row(*("NULL" if value is None else str(value) for value in row))
+        table.add_row(*(Text("NULL" if value is None else escape_text(str(value))) for value in row))
     # Piped output is not cut to a terminal's width.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
     return OK
 
 
@@ -86,8 +88,8 @@ def serve(arguments: argparse.Namespace) -> int:
     from headrace.embedded.server import serve as run_server
 
     def ready(port: int) -> None:
-        print(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}", flush=True)
-        print(f"  its password: headrace connection chdb:{arguments.path}", flush=True)
+        print_line(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}")
+        print_line(f"  its password: headrace connection chdb:{arguments.path}")
 
     # Taken out of the environment: the engine and its children have no use for it.
     password = os.environ.pop(PASSWORD_VARIABLE, "")
@@ -104,5 +106,5 @@ def connection(arguments: argparse.Namespace) -> int:
         print(found[arguments.field])
         return OK
     for name in CONNECTION_FIELDS:
-        print(f"{name:<9} {found[name]}")
+        print_line(f"{name:<9} {found[name]}")
     return OK

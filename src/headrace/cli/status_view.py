@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
+from headrace.terminal_text import escape_text
 
 _STYLES: Final = {
     PipeStage.STREAMING: "green",
@@ -50,14 +51,14 @@ def _pipes(status: ServiceStatus, now: float) -> Table:
     for pipe in status.pipes:
         position = pipe.position if len(pipe.position) <= 60 else f"{pipe.position[:59]}…"
         table.add_row(
-            Text(printable(pipe.name)),
+            Text(escape_text(pipe.name)),
             _stage(pipe, now),
             _UNKNOWN if pipe.lag_s is None else duration(pipe.lag_s),
             _UNKNOWN if pipe.lag_bytes is None else size(pipe.lag_bytes),
             f"{pipe.rate:,.0f}/s" if pipe.rate >= 1 or not pipe.rate else f"{pipe.rate:.1f}/s",
             f"{pipe.changes:,}",
             str(len(pipe.tables)) if pipe.tables else _UNKNOWN,
-            Text(printable(position)),
+            Text(escape_text(position)),
         )
     return table
 
@@ -82,9 +83,9 @@ def _tables(status: ServiceStatus, now: float) -> Table:
     for pipe in status.pipes:
         for one in pipe.tables:
             table.add_row(
-                Text(printable(pipe.name)),
-                Text(printable(one.name)),
-                Text(printable(one.target)),
+                Text(escape_text(pipe.name)),
+                Text(escape_text(one.name)),
+                Text(escape_text(one.target)),
                 _UNKNOWN if one.rows is None else f"{one.rows:,}",
                 f"{one.changes:,}",
                 f"{duration(now - one.last_change)} ago" if one.last_change else _UNKNOWN,
@@ -117,33 +118,34 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
         if pipe.error is not None:
             yield from trouble(pipe.name, pipe.error, now)
         elif pipe.waiting:
-            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"waits: {printable(pipe.waiting)}")
+            yield Text.assemble((f"{escape_text(pipe.name)}: ", "yellow"), f"waits: {escape_text(pipe.waiting)}")
         if pipe.dead_letters:
-            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors")
+            yield Text.assemble(
+                (f"{escape_text(pipe.name)}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors"
+            )
             yield Text("  remedy: headrace retry SINK --list shows them, headrace retry SINK writes them again")
         differ = [one.name for one in pipe.tables if one.verify is not None and one.verify.verdict == "different"]
         if differ:
-            yield Text.assemble((f"{pipe.name}: ", "yellow"), f"verify found differences in {', '.join(map(printable, differ))}")
+            yield Text.assemble(
+                (f"{escape_text(pipe.name)}: ", "yellow"), f"verify found differences in {', '.join(map(escape_text, differ))}"
+            )
 
 
 def trouble(name: str, error: Trouble, now: float) -> Iterator[Text]:
     """An error, with what to do about it."""
-    where = f" (at {printable(error.place)})" if error.place else ""
+    where = f" (at {escape_text(error.place)})" if error.place else ""
     when = f", {duration(now - error.at)} ago" if error.at else ""
-    yield Text.assemble((f"{name}: ", "yellow" if error.transient else "bold red"), f"{printable(error.message)}{where}{when}")
+    yield Text.assemble(
+        (f"{escape_text(name)}: ", "yellow" if error.transient else "bold red"), f"{escape_text(error.message)}{where}{when}"
+    )
     if error.remedy:
-        yield Text(f"  remedy: {printable(error.remedy)}")
+        yield Text(f"  remedy: {escape_text(error.remedy)}")
     if error.skippable:
-        yield Text(f"  or leave out this one event: headrace skip {name}")
+        yield Text(f"  or leave out this one event: headrace skip {escape_text(name)}")
 
 
 def _right(name: str) -> Column:
     return Column(name, justify="right", no_wrap=True)
-
-
-def printable(text: str) -> str:
-    """A text of somebody else's, which may not steer the terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
+from headrace.terminal_text import print_line
 
 
 def add(verbs: Verbs) -> None:
@@ -71,7 +72,7 @@ def resync(arguments: argparse.Namespace) -> int:
         raise DefiniteError(f"{unclear!r} has no database", hint="write database.table")
     ask_for_resync(directory, tuple(arguments.tables))
     when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
-    print(f"resync: asked for {', '.join(arguments.tables)}; {when}")
+    print_line(f"resync: asked for {', '.join(arguments.tables)}; {when}")
     return OK
 
 
@@ -94,7 +95,7 @@ def ddl(arguments: argparse.Namespace) -> int:
         chosen,
     )
     for line in rehearse(asked):
-        print(line)
+        print_line(line)
     return OK
 
 
@@ -113,15 +114,15 @@ def retry(arguments: argparse.Namespace) -> int:
         if arguments.list:
             letters = waiting(named.sink.own_tables(), **chosen)
             for letter in letters:
-                print(f"{letter.id} {letter.table} {letter.fields['operation']} {letter.key}: {letter.fields['reason']}")
-            print(f"retry: {len(letters)} rows wait")
+                print_line(f"{letter.id} {letter.table} {letter.fields['operation']} {letter.key}: {letter.fields['reason']}")
+            print_line(f"retry: {len(letters)} rows wait")
             return OK
         written = left = 0
         for outcome in retry_rows(named.sink, choices=None if given is None else given.sink, **chosen):
             written, left = written + outcome.written, left + (not outcome.written)
             said = "written" if outcome.written else f"{'still refused' if outcome.waits else 'left out'}: {outcome.reason}"
-            print(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}", flush=True)
-    print(f"retry: {written} rows written, {left} not")
+            print_line(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}")
+    print_line(f"retry: {written} rows written, {left} not")
     return DIFFERENT if left else OK
 
 

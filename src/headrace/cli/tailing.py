@@ -17,6 +17,7 @@ from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.selection import Selection
+from headrace.terminal_text import print_line
 
 COLOURS: Final = ("auto", "always", "never")
 _SERVERS: Final = ("mysql://", "mariadb://")
@@ -69,7 +70,7 @@ def tail(arguments: argparse.Namespace) -> int:
         for found in tail(
             Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
         ):
-            print(line(found), flush=True)
+            print_line(line(found))
     return OK
 
 
@@ -141,5 +142,5 @@ def _tail_log(arguments: argparse.Namespace) -> int:
     stop_on_signals(stop.set)
     with readers_may_leave():
         for document in itertools.islice(looking.documents(stop), arguments.limit):
-            print(document.decode() if arguments.json else text_line(document), flush=True)
+            print_line(document.decode() if arguments.json else text_line(document))
     return OK

@@ -31,6 +31,7 @@ from headrace.model.schema import ZeroDates
 from headrace.pipes.schemes import is_kafka
 from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
+from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
     from headrace.pipes.verification import Sample
@@ -106,14 +107,15 @@ def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -
     for result in found:
         results.append(result)
         if not arguments.json:
-            print("\n".join(result_lines(result)), flush=True)
+            for line in result_lines(result):
+                print_line(line)
     if arguments.json:
         print(results_json(results, seed=arguments.seed if arguments.sample else None))
     else:
         if arguments.sample:
-            print(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
+            print_line(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
         rows, different = sum(one.comparison.rows for one in results), sum(one.comparison.total for one in results)
-        print(f"verify: {len(results)} tables, {rows} rows, {different} differences")
+        print_line(f"verify: {len(results)} tables, {rows} rows, {different} differences")
     return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
 
 

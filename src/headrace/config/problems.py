@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.errors import DefiniteError
+from headrace.terminal_text import escape_text
 
 
 class SeveralErrors(DefiniteError):
-    """More than one thing is wrong; the message has them all."""
+    """More than one thing is wrong; the message has them all, one after another."""
+
+    def __str__(self) -> str:
+        # Its lines are texts of errors, which are escaped.
+        return self.message
 
 
 class Problems:
@@ -34,4 +39,4 @@ class Problems:
         if len(self.found) == 1:
             raise self.found[0]
         if self.found:
-            raise SeveralErrors("\n".join([f"{len(self.found)} errors in {file}", *(f"- {error}" for error in self.found)]))
+            raise SeveralErrors("\n".join([f"{len(self.found)} errors in {escape_text(file)}", *(f"- {error}" for error in self.found)]))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.sources.findings import Finding, Level
+from headrace.terminal_text import escape_text
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
@@ -19,10 +20,15 @@ def print_findings(findings: Sequence[Finding]) -> None:
     """An aligned table; under what is not ok, what it means and how to repair it."""
     table = Table("", "setting", "value", "meaning", box=None, pad_edge=False)
     for finding in findings:
-        meaning = Text(finding.meaning)
+        meaning = Text(escape_text(finding.meaning))
         if finding.repair:
-            meaning.append(f"\nrepair: {finding.repair}", style="bold")
-        table.add_row(Text(finding.level.value, style=_COLOURS[finding.level]), Text(finding.name), Text(finding.value), meaning)
+            meaning.append(f"\nrepair: {escape_text(finding.repair)}", style="bold")
+        table.add_row(
+            Text(finding.level.value, style=_COLOURS[finding.level]),
+            Text(escape_text(finding.name)),
+            Text(escape_text(finding.value)),
+            meaning,
+        )
     # Piped output is not cut to a terminal's width.
     console = Console(width=None if sys.stdout.isatty() else 10_000)
     console.print(table)

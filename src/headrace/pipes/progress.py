@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from headrace.pipes.lag import Pending, lag_text
+from headrace.terminal_text import escape_text
 
 log = logging.getLogger("headrace")
 
@@ -144,7 +145,7 @@ class TerminalView(ProgressView):
         self._position, self._shown_at = "", -math.inf
 
     def note(self, message: str) -> None:
-        self._console.print(message, highlight=False)
+        self._console.print(Text(escape_text(message)))
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         if not estimates:
@@ -153,11 +154,17 @@ class TerminalView(ProgressView):
             # A terminal has one live display at a time.
             self._line.stop()
             self._line = None
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self._bars = Progress(*columns, console=self._console)
         self._bars.start()
         for table, rows in estimates.items():
-            self._tasks[table] = self._bars.add_task(table, total=max(rows, 1), completed=done.get(table, 0))
+            self._tasks[table] = self._bars.add_task(escape_text(table), total=max(rows, 1), completed=done.get(table, 0))
 
     def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
         if self._bars is None:
@@ -202,7 +209,7 @@ class TerminalView(ProgressView):
         if self._line is None:
             self._line = Live(console=self._console, refresh_per_second=4)
             self._line.start()
-        self._line.update(Text(line))
+        self._line.update(Text(escape_text(line)))
         self._shown_at = time.monotonic()
 
     def close(self) -> None:

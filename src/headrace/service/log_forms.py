@@ -1,12 +1,13 @@
 """How lines of the log look: text for people, or one JSON object a line for programs; and that no secret is in either.
 
-Invariant: addresses are logged without passwords by whoever logs them. What is written here is looked through once more, message and
-traceback: what has the form of a secret (`user:password@`, `password=…`, `IDENTIFIED BY '…'`, `Bearer …`), or is one that we were told
-of, is masked.
+Invariant: code logs addresses without passwords. The formatters look through message and traceback once more and mask secrets by their
+position (`user:password@`, `password=…`, `IDENTIFIED BY '…'`, `Bearer …`), never by their text: a password that equals a database's name
+must not hide that name elsewhere.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import traceback
@@ -16,40 +17,42 @@ from typing import Any, Final
 import orjson
 
 from headrace.errors import HeadraceError
+from headrace.log_text import record_text
+from headrace.terminal_text import escape_text
 
 MASK: Final = "***"
-_SHORTEST: Final = 4
-"""A secret that is shorter would be found in every other word."""
+_QUOTED: Final = r"""[A-Za-z]?'(?:[^'\\]|\\.|'')*'|[A-Za-z]?"(?:[^"\\]|\\.|"")*\""""
+"""A literal of SQL, JSON, Python or Java, with its escapes."""
+_NAMES: Final = r"passw(?:or)?d|passphrase|\bpass|pwd|secret|token|credentials?|key\.pem|jaas\.config|(?:api|access|private)[._-]?key"
 _FORMS: Final = (
     # Not so the example of an address that remedies give.
     (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://(?!user:password@host\b)[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
-    (re.compile(r"(?i)((?:password|passwd|secret|token|api[._-]?key)['\"]?\s*=\s*)(?:'[^']*'|\"[^\"]*\"|[^\s'\",;&)]+)"), rf"\1{MASK}"),
-    (re.compile(r"(?i)(['\"](?:[\w.]*password|[\w.]*secret|token)['\"]\s*:\s*)(?:'[^']*'|\"[^\"]*\")"), rf'\1"{MASK}"'),
-    (re.compile(r"(?i)(identified\s+(?:with\s+\S+\s+)?(?:by|as)\s+)(?:'[^']*'|\"[^\"]*\")"), rf"\1'{MASK}'"),
-    (re.compile(r"(?i)(bearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)((?:{_NAMES})['\"]?\s*=\s*)(?:{_QUOTED}|[^\s'\",;&)]+)"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)(['\"][\w.-]*(?:{_NAMES})['\"]\s*:\s*)(?:{_QUOTED})"), rf'\1"{MASK}"'),
+    (re.compile(rf"(?i)(identified\s+(?:with\s+\S+\s+)?(?:by|as)\s+(?:password\s+)?)(?:{_QUOTED})"), rf"\1'{MASK}'"),
+    (re.compile(r"(?i)((?:bearer|authorization['\"]?\s*:\s*['\"]?basic)\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{MASK}"),
+    (re.compile(r"(?i)(x-clickhouse-key['\"]?\s*:\s*['\"]?)[^\s'\",]+"), rf"\1{MASK}"),
 )
-_told: set[str] = set()
-
-
-def keep_secret(*secrets: str) -> None:
-    """These are in no line from now on, whoever logs them."""
-    _told.update(secret for secret in secrets if len(secret) >= _SHORTEST)
 
 
 def masked(text: str) -> str:
-    """A text without what looks like a secret, or is a known one."""
+    """A text without what stands where a secret stands."""
     for form, instead in _FORMS:
         text = form.sub(instead, text)
-    for secret in _told:
-        text = text.replace(secret, MASK)
     return text
 
 
 class TextLines(logging.Formatter):
-    """Lines for people."""
+    """Lines for people: names and values are escaped, and what follows the first line of a record is indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
+        shown = copy.copy(record)
+        shown.msg, shown.args, shown.exc_text = record_text(record), (), None
+        return masked(super().format(shown))
+
+    def formatException(self, ei: Any) -> str:
+        # The lines of an exception's text are not known from those of the traceback: no line of either may look like one of the log.
+        return "\n".join(f"  {escape_text(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class JsonLines(logging.Formatter):
@@ -68,8 +71,13 @@ class JsonLines(logging.Formatter):
             "exception": _exception(record),
         }
         optional = ("pipe", "place", "remedy", "exception")
-        kept = {name: masked(value) for name, value in said.items() if value or name not in optional}
+        kept = {name: _encodable(masked(value)) for name, value in said.items() if value or name not in optional}
         return orjson.dumps(kept).decode()
+
+
+def _encodable(text: str) -> str:
+    """A text that UTF-8 can hold: bytes of arguments and file names that are not UTF-8 are shown as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _error_of(record: logging.LogRecord) -> HeadraceError | None:

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote, unquote
 
+from headrace.log_text import record_text
 from headrace.retry import GOING_ON, WAITING, in_context, own_waits, waits, waits_of
+from headrace.terminal_text import escape_text
 
 _MARK: Final = "headrace-log "
 _LAST_LINES: Final = 4
@@ -33,7 +35,7 @@ class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
 
     def format(self, record: logging.LogRecord) -> str:
         # One line for all of it: what stands on others would not be known to be ours.
-        message = " ".join(record.getMessage().splitlines())
+        message = " ".join(record_text(record).splitlines())
         return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {message}"
 
 
@@ -82,7 +84,7 @@ class Ear:
 
     def _take(self, line: str) -> None:
         if not take_line(line) and self._show_all:
-            sys.stderr.write(line)
+            sys.stderr.write(f"{escape_text(line.rstrip())}\n")
 
 
 @contextmanager

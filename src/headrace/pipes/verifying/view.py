@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from headrace.pipes.verify import Difference
 from headrace.pipes.verifying.result import TableResult, Verdict
+from headrace.terminal_text import escape_text
 
 log = logging.getLogger("headrace")
 _WIDEST = 200
@@ -60,7 +62,7 @@ class BarView:
         self._tasks: dict[str, TaskID] = {}
 
     def note(self, message: str) -> None:
-        self._console.print(message, highlight=False, markup=False)
+        self._console.print(Text(escape_text(message)))
 
     def begins(self, estimates: Mapping[str, int]) -> None:
         columns = (
@@ -72,7 +74,7 @@ class BarView:
         )
         self._bars = Progress(*columns, console=self._console)
         self._bars.start()
-        self._tasks = {table: self._bars.add_task(table, total=max(rows, 1)) for table, rows in estimates.items()}
+        self._tasks = {table: self._bars.add_task(escape_text(table), total=max(rows, 1)) for table, rows in estimates.items()}
 
     def advanced(self, table: str, rows: int) -> None:
         if self._bars is not None:
@@ -85,7 +87,7 @@ class BarView:
 
 
 def result_lines(result: TableResult) -> list[str]:
-    """A table's result for people."""
+    """A table's result for people, escaped."""
     found = result.comparison
     text = f"{result.schema.name}: {found.rows} rows, {found.total} differences"
     if result.verdict is not Verdict.EQUAL:
@@ -103,7 +105,7 @@ def result_lines(result: TableResult) -> list[str]:
         lines.append(f"  … and {found.total - len(found.differences)} more")
     if result.unread:
         lines.append(f"  … and parts of {result.unread} rows that differ were not looked at row by row")
-    return lines
+    return list(map(escape_text, lines))
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:

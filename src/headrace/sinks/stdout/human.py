@@ -16,8 +16,8 @@ from headrace.model.change import Op
 from headrace.model.schema import Kind, TableSchema
 from headrace.sinks.following import LedgerEntry
 from headrace.sinks.stdout.pieces import LineChoices, Piece, committed
-from headrace.sinks.stdout.taming import tame_name
 from headrace.sinks.stdout.values import join, or_null, renderer
+from headrace.terminal_text import escape_text
 
 _LONGEST: Final = 160
 """Characters, or bytes, of a value that are shown."""
@@ -38,7 +38,7 @@ class HumanForm:
         self._cut = {column.name: column.kind in _CUT for column in schema.columns}
         self._names = {name: _name(name) for name in self._renderers}
         signs = [paint(_SIGNS[op], _COLOURS[op], on=choices.colour) for op in Op]
-        self._signs = pa.array([f"{sign} {paint(tame_name(str(schema.name)), _BOLD, on=choices.colour)}" for sign in signs])
+        self._signs = pa.array([f"{sign} {paint(escape_text(str(schema.name)), _BOLD, on=choices.colour)}" for sign in signs])
 
     def lines(self, piece: Piece, position: Any) -> Any:
         shown = {name: self._shown(name, piece.images.column(name)) for name in self._renderers}
@@ -87,8 +87,8 @@ class HumanForm:
 def statement_line(entry: LedgerEntry, *, colour: bool) -> str:
     """A schema change."""
     sign = paint("! SCHEMA", _STATEMENT, on=colour)
-    table = paint(tame_name(entry.source_table), _BOLD, on=colour)
-    text = tame_name(" ".join(entry.statement.split()))
+    table = paint(escape_text(entry.source_table), _BOLD, on=colour)
+    text = escape_text(" ".join(entry.statement.split()))
     outcome = f" ({entry.outcome})" if entry.outcome else ""
     return f"{sign} {table} {entry.kind}{outcome}: {text}{paint(f' @{entry.position}', _DIM, on=colour)}\n"
 
@@ -100,5 +100,5 @@ def paint(text: str, colour: str, *, on: bool) -> str:
 
 def _name(name: str) -> str:
     """A column's name as it is, or in quotes where it would be taken for something else."""
-    tamed = tame_name(name)
+    tamed = escape_text(name)
     return tamed if _PLAIN_NAME.fullmatch(tamed) else '"' + tamed.replace('"', '\\"') + '"'

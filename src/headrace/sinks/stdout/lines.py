@@ -21,8 +21,8 @@ from headrace.sinks.following import LedgerEntry
 from headrace.sinks.places import event_places, file_name, file_numbers
 from headrace.sinks.stdout.human import HumanForm, statement_line
 from headrace.sinks.stdout.pieces import LineChoices, LineForm, Piece, committed, pieces
-from headrace.sinks.stdout.taming import tame_name
 from headrace.sinks.stdout.values import NULL, join, or_null, renderer
+from headrace.terminal_text import escape_text
 
 WORDS: Final = {Op.SNAPSHOT: "snapshot", Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 _BY_NUMBER: Final = pa.array([WORDS.get(op, "") for op in Op])
@@ -52,7 +52,7 @@ class LineEncoder:
         form, events, files = self._form(block.schema), event_places(block), file_numbers(block.version)
         for piece in pieces(block):
             numbers, which = np.unique(files[piece.at], return_inverse=True)
-            names = pa.array([tame_name(file_name(self.log, number)) for number in numbers.tolist()]).take(pa.array(which))
+            names = pa.array([escape_text(file_name(self.log, number)) for number in numbers.tolist()]).take(pa.array(which))
             position = join(names, ":", pa.array(events.pos[piece.at]).cast(pa.string()))
             yield Lines(form.lines(piece, position), block.version.take(pa.array(piece.at)))
 
@@ -122,7 +122,7 @@ def _named(array: Any, at: Any) -> Any:
 
 
 def _json(text: str) -> str:
-    return tame_name(json.dumps(text, ensure_ascii=False))
+    return escape_text(json.dumps(text, ensure_ascii=False))
 
 
 def _json_statement(entry: LedgerEntry) -> str:
@@ -137,4 +137,4 @@ def _json_statement(entry: LedgerEntry) -> str:
         "position": entry.position,
         "version": entry.version,
     }
-    return tame_name(json.dumps(said, ensure_ascii=False, separators=(",", ":"))) + "\n"
+    return escape_text(json.dumps(said, ensure_ascii=False, separators=(",", ":"))) + "\n"
