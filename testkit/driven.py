@@ -53,13 +53,14 @@ class DrivenPipe:
         sink_name: str = "sink",
         settings: dict[str, Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        **others: Any,
     ) -> None:
-        """`settings`: what else was chosen, in the words of a settings file."""
+        """`settings`: what else was chosen, in the words of a settings file. `others`: further fields of `PipeSettings`."""
         self.book = book
         selection = Selection((f"{book.database}.*",), exclude)
         policies = SchemaPolicy.of_pairs(policy)
         more = settings or {}
-        chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows)
+        chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)
         sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
         self.directory = StateDirectory(state)
         self._pipe = Pipe(book.address, sink, sink_name, chosen, LogView())

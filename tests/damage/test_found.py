@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
-from headrace.model.schema import Column, Kind
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.meaning import interpret
 from headrace.sources.mysql.events import Query, parse_rotate
@@ -92,7 +92,7 @@ def test_null_bits_and_bytes_that_cannot_be() -> None:
     ]
     for column, array, why in cases:
         with pytest.raises(DefiniteError, match=why):
-            check_sound([column], [array], frozenset({Kind.JSON}), "here")
+            check_sound(TableSchema(TableName("shop", "t"), (column,), ()), [array], frozenset({Kind.JSON}), "here")
 
 
 def test_a_key_with_a_prefix_that_is_no_number() -> None:

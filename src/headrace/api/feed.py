@@ -55,7 +55,7 @@ def changes(
     before: bool = False,
     transactions: bool = False,
     queries: bool = False,
-    zero_dates: Literal["error", "null"] = "error",
+    zero_dates: Literal["error", "null", "epoch"] = "error",
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[ChangeBlock]:
@@ -74,7 +74,7 @@ def transactions(
     stop: str | Position | None = None,
     before: bool = False,
     queries: bool = False,
-    zero_dates: Literal["error", "null"] = "error",
+    zero_dates: Literal["error", "null", "epoch"] = "error",
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[Transaction]:
@@ -262,9 +262,10 @@ def _unseen(blocks: Iterable[ChangeBlock], seen: dict[str, int]) -> Iterator[Cha
 
 
 def _zero_dates(zero_dates: str) -> ZeroDates:
-    if zero_dates not in ("error", "null"):
-        raise DefiniteError(f"zero_dates={zero_dates!r} is not known", hint='write zero_dates="error" or zero_dates="null"')
-    return ZeroDates.NULL if zero_dates == "null" else ZeroDates.HALT
+    known = {"error": ZeroDates.HALT, "null": ZeroDates.NULL, "epoch": ZeroDates.EPOCH}
+    if zero_dates not in known:
+        raise DefiniteError(f"zero_dates={zero_dates!r} is not known", hint='write zero_dates="error", "null" or "epoch"')
+    return known[zero_dates]
 
 
 def _selection(url: str, tables: Sequence[str] | str, exclude: Sequence[str] | str) -> Selection:

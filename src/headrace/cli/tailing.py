@@ -38,7 +38,7 @@ def add(verbs: Verbs) -> None:
     text = "end where the log or topic ends now; from the beginning unless --start-at or --offset is given"
     command.add_argument("--once", action="store_true", help=text)
     text = "of a server's log: what to do with dates such as 0000-00-00 (%(default)s)"
-    command.add_argument("--zero-dates", choices=[ZeroDates.HALT, ZeroDates.NULL], default=ZeroDates.HALT.value, help=text)
+    command.add_argument("--zero-dates", choices=[*ZeroDates], default=ZeroDates.HALT.value, help=text)
     command.add_argument("--colour", choices=COLOURS, default="auto", help="colours (auto: on a terminal, unless NO_COLOR is set)")
     command.add_argument("--registry", default="", metavar="ADDRESS", help="where schemas are: a folder, or http://host:port of a registry")
     command.add_argument("--json", action="store_true", help="print each as a line of JSON")

@@ -14,6 +14,7 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.column_settings import take_column_settings
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
@@ -99,6 +100,7 @@ class OfflinePipe(FollowingPipe):
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )
         take_settings(state, self._settings.choices, str(self._settings.state))
+        take_column_settings(self._targets, state, self._settings, None)
 
     def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
         """Begin with the tables that the files describe, each from its first table map on."""

@@ -15,7 +15,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName, TableSchema, ZeroDates
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.column_settings import take_column_settings
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.remembered import settings_of, take_settings, warn_of_unmatched
 from headrace.pipes.requests import ask_for_resync, pending_requests
@@ -167,11 +168,13 @@ class Opening:
             )
         # A host of the cluster may have come or gone.
         state.sink = self.sink_name
-        for option, flag in (("zero_dates", "--zero-dates"), ("columns", "--columns or --exclude-columns")):
-            if _option(state, option) != self.settings.lasting[option]:
-                raise DefiniteError(f"the state was made with another {flag}", place=place, hint="give the same one, or use a new state")
         asked = [Selection(request.tables) for request in pending_requests(self.directory)]
-        take_settings(state, self.settings.choices, place, lambda name: any(one(name) for one in asked))
+
+        def read_again(name: TableName) -> bool:
+            return any(one(name) for one in asked)
+
+        take_settings(state, self.settings.choices, place, read_again)
+        take_column_settings(self.targets, state, self.settings, read_again)
 
     def _ask_again(self, state: PipeState) -> None:
         """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
@@ -203,13 +206,6 @@ def _is_ahead(table: TableState, committed: Offset | None) -> bool:
     if table.rows_from is None or table.rows_from != table.captured_at:
         return False
     return committed is None or BinlogPosition.from_json(table.captured_at) > BinlogPosition.from_json(committed)
-
-
-def _option(state: PipeState, name: str) -> Any:
-    """A lasting choice of a state; older ones knew two ways with zero dates only."""
-    if name == "zero_dates" and name not in state.options:
-        return ZeroDates.NULL.value if state.options["zero_dates_as_null"] else ZeroDates.HALT.value
-    return state.options[name]
 
 
 def _read_in_epoch(table: TableState) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.fields import fields_of, plain
+from headrace.pipes.requests import resync_command
 from headrace.pipes.settings import RESHAPED, SALTS
 from headrace.pipes.settings_file import Chosen, Plain, read_settings, restored
 from headrace.pipes.state import PipeState, StateDirectory
@@ -72,6 +73,7 @@ def take_settings(state: PipeState, written: Plain, place: str, read_again: Call
 def _check_transforms(state: PipeState, after: Transforms, place: str, read_again: Callable[[TableName], bool]) -> None:
     """Rows that are in the sink were made by transforms: by others they would be other rows."""
     before, known, salts = settings_of(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
+    refused: dict[TableName, str] = {}
     for name in state.tables:
         was, wanted = before.of(name), after.of(name)
         salted = bool(wanted.hash) and known.get(was.hash_salt) != salts.get(wanted.hash_salt)
@@ -83,13 +85,15 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
             # Rows under a position at which there may be others already: those must go first.
             state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), str(name)})
         else:
-            what = "another salt" if alike else "other transforms"
-            raise DefiniteError(
-                f"the rows of {name} in the sink were made with {what} than are chosen now",
-                place=f"{place}, transforms of {name}",
-                hint=f"give them as they were, or have the table read again by the new ones: headrace resync {name} --state {place}, then "
-                "start again (a source in Kafka: begin anew with another --state)",
-            )
+            refused[name] = "another salt" if alike else "other transforms"
+    if refused:
+        first = min(refused)
+        raise DefiniteError(
+            f"the rows of {first} in the sink were made with {refused[first]} than are chosen now",
+            place=f"{place}, transforms of {', '.join(map(str, sorted(refused)))}",
+            hint=f"give them as they were, or have the tables read again by the new ones: {resync_command(refused, place)}, then "
+            "start again (a source in Kafka: begin anew with another --state)",
+        )
     if salts or known:
         state.options[SALTS] = salts
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
 from headrace.pipes.state import StateDirectory, sync_directory
 
 
@@ -40,6 +42,14 @@ def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...]) -> None:
         os.fsync(file.fileno())
     temporary.replace(temporary.with_suffix(".json"))
     sync_directory(folder)
+
+
+def resync_command(names: Collection[TableName], state: str) -> str:
+    """The command that has tables read again; of many tables, all tables of their databases."""
+    tables = sorted(map(str, names))
+    if len(tables) > 10:
+        tables = sorted({f"{name.database}.*" for name in names})
+    return f"headrace resync {' '.join(map(shlex.quote, tables))} --state {shlex.quote(state)}"
 
 
 def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:

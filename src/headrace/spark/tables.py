@@ -37,10 +37,11 @@ _OPTIONS: Final = {
     "table": "DATABASE.TABLE",
     "password": "the user's, if it is neither in the url nor in HEADRACE_SOURCE_PASSWORD",
     "startingPosition": "now, oldest, FILE:OFFSET, GTIDs, or a position of headrace.changes",
-    "zeroDates": "error or null",
+    "zeroDates": "error, null or epoch",
     "relayDirectory": "where the log is mirrored while it is read; on a cluster, a directory that all machines share",
     "relayBytes": "how much of it at most",
 }
+_ZERO_DATES: Final = {"error": ZeroDates.HALT, "null": ZeroDates.NULL, "epoch": ZeroDates.EPOCH}
 
 
 class TableChanges(DataSource):
@@ -85,13 +86,13 @@ class TableRequest:
         hint = "; ".join(f"{name}: {meaning}" for name, meaning in _OPTIONS.items())
         if unknown:
             raise DefiniteError(f"option {unknown[0]!r} is not known", hint=hint)
-        if not given.get("url") or not database or not table or zero_dates not in ("error", "null") or not relay_bytes.isdigit():
+        if not given.get("url") or not database or not table or zero_dates not in _ZERO_DATES or not relay_bytes.isdigit():
             raise DefiniteError("the options url and table are needed, and each must be readable", hint=hint)
         address = parse_mysql_url(given["url"])
         if "password" in given:
             address = replace(address, password=given["password"])
         name, start, directory = TableName(database, table), given.get("startingposition", ""), given.get("relaydirectory", "")
-        return cls(address, name, start, ZeroDates.NULL if zero_dates == "null" else ZeroDates.HALT, directory, int(relay_bytes))
+        return cls(address, name, start, _ZERO_DATES[zero_dates], directory, int(relay_bytes))
 
     @property
     def pattern(self) -> str:

@@ -27,7 +27,7 @@ from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, un
 from headrace.sources.mysql.soundness import check_sound
 from headrace.sources.mysql.storage import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.tablemap import TYPE_NAMES, TableMap
-from headrace.sources.mysql.zerodates import ZERO_CODES, ZERO_DATE_HINT, warn_of_zero_dates
+from headrace.sources.mysql.zerodates import ZERO_CODES, logged_zero_date, warn_of_zero_dates
 
 MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
@@ -204,7 +204,7 @@ class RowDecoder:
             self._finished(column, finish, array, where)
             for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
         ]
-        check_sound(self.schema.columns, arrays, _DOUBTFUL, where)
+        check_sound(self.schema, arrays, _DOUBTFUL, where, self._options.zero_dates)
         return ChangeBlock(
             self.schema,
             pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
@@ -231,12 +231,7 @@ class RowDecoder:
     def _error(self, status: int, column: int, place: str) -> DefiniteError:
         where = f"{place}, table {self.schema.name}"
         if status == images.ZERO_DATE:
-            name = self._names[column]
-            return DefiniteError(
-                f"column {name} of {self.schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
-                place=f"{where}, column {name}",
-                hint=ZERO_DATE_HINT,
-            )
+            return logged_zero_date(self.schema.name, self._names[column], where)
         if status == images.PARTIAL_IMAGE:
             return DefiniteError(
                 f"a row event of {self.schema.name} does not hold all columns",

@@ -13,18 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
+from headrace.model.schema import DATES, Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql.events import DAMAGE_HINT
+from headrace.sources.mysql.zerodates import zero_date_in_key
 
 _LAST_YEAR: Final = 2155
 
 
-def check_sound(columns: Sequence[Column], arrays: Sequence[Any], doubtful: frozenset[Kind], place: str) -> None:
+def check_sound(
+    schema: TableSchema, arrays: Sequence[Any], doubtful: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
+) -> None:
     """Raise a definite error that names the first column with a value that it cannot hold.
 
     doubtful: kinds of which a decoder has not seen that every value is one.
+    zero_dates: with NULL, the decoder writes a NULL for a date that does not exist.
     """
-    for column, array in zip(columns, arrays, strict=True):
+    for column, array in zip(schema.columns, arrays, strict=True):
+        if zero_dates is ZeroDates.NULL and column.kind in DATES and not column.nullable and array.null_count:
+            raise zero_date_in_key(schema.name, column.name, place)
         what = _flaw(column, array, doubtful)
         if what:
             raise DefiniteError(

@@ -23,7 +23,7 @@ from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_e
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
 from headrace.sources.mysql.soundness import check_sound
-from headrace.sources.mysql.zerodates import ZERO_CODES, ZERO_DATE_HINT, warn_of_zero_dates
+from headrace.sources.mysql.zerodates import ZERO_CODES, scanned_zero_date, warn_of_zero_dates
 
 _DOUBTFUL: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
 """Kinds whose values the kernel takes as they come."""
@@ -93,7 +93,7 @@ class _Result:
         self._connection: Any = connection
         self._address = address
         self._schema = schema
-        self._zero_dates = ZERO_CODES[zero_dates]
+        self._zero_dates, self._zero_code = zero_dates, ZERO_CODES[zero_dates]
         self._block_rows = block_rows
         self._finishers = [finisher(column, None, 0, f"rows of {schema.name}") for column in schema.columns]
         self._slots = [
@@ -147,7 +147,7 @@ class _Result:
         arena = self._new_arena()
         while True:
             resultset.decode_rows(
-                self._raw, self._end, self._table, arena.rows, arena.a1, arena.a2, arena.a4, arena.a8, arena.layout, self._zero_dates, state
+                self._raw, self._end, self._table, arena.rows, arena.a1, arena.a2, arena.a4, arena.a8, arena.layout, self._zero_code, state
             )
             status = int(state[resultset.STATUS])
             if status == resultset.SPLIT:
@@ -179,7 +179,7 @@ class _Result:
                 self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
             )
         ]
-        check_sound(self._schema.columns, arrays, _DOUBTFUL, f"rows of {self._schema.name}")
+        check_sound(self._schema, arrays, _DOUBTFUL, f"rows of {self._schema.name}", self._zero_dates)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
@@ -240,7 +240,7 @@ class _Result:
             arena.layout,
             limbs,
             scratch,
-            self._zero_dates,
+            self._zero_code,
             state,
         )
         if done < 0:
@@ -261,11 +261,7 @@ class _Result:
     def _error(self, status: int) -> DefiniteError:
         column = self._schema.columns[int(self._state[resultset.ERROR_COLUMN])]
         if status == resultset.ZERO_DATE:
-            return DefiniteError(
-                f"column {column.name} of {self._schema.name} holds a date that does not exist (a zero date such as 0000-00-00)",
-                place=f"snapshot of {self._schema.name}, column {column.name}",
-                hint=ZERO_DATE_HINT,
-            )
+            return scanned_zero_date(self._schema.name, column.name)
         what = f"column {column.name} of {self._schema.name} ({column.source_type})"
         return DefiniteError(f"{what} cannot be read", place=str(self._schema.name))
 
