@@ -63,7 +63,7 @@ class Explorer:
         """What happened, in order."""
         self._calm = False
         self._random = random.Random(seed)
-        self._make = lambda: _Steered(book, sink_url, state, policy, chunk_rows=3, between=self._between)
+        self._make = lambda: SteeredPipe(book, sink_url, state, policy, chunk_rows=3, between=self._between)
 
     def run(self, steps: int) -> None:
         for name in NAMES:
@@ -210,7 +210,7 @@ class Explorer:
         ]
 
 
-class _Steered(DrivenPipe):
+class SteeredPipe(DrivenPipe):
     """Something may happen before each chunk that is read."""
 
     def __init__(self, *arguments: Any, between: Callable[[], None], **named: Any) -> None:

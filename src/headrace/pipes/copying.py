@@ -50,7 +50,6 @@ OnDone = Callable[[Work, list[Report]], None]
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
 
-_PATIENCE_S = 30.0
 _ATTEMPTS = 8
 
 
@@ -113,7 +112,7 @@ class Copier:
         """See to it that every target table is there and fit."""
         # What waits to be read again is made fit when that is planned.
         schemas = self._written()
-        retrying(lambda: self.targets.prepare(schemas), deadline_s=_PATIENCE_S)
+        retrying(lambda: self.targets.prepare(schemas), deadline_s=self.settings.patience_s)
 
     def _written(self) -> list[TableSchema]:
         return [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
@@ -245,6 +244,10 @@ class Copier:
 
     def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
         with pause():
+            # A statement may have dropped some meanwhile.
+            names = {name for name in names if name in self.state.tables}
+            if not names:
+                return
             # First the request, then the note that the tables wait for it.
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
             if not self.targets.appends:

@@ -131,13 +131,23 @@ class Decision:
 
     def _truncate(self, name: TableName) -> None:
         table = self._known(name)
-        if table is None or name in self.executor.state.waiting:
+        is_waiting = name in self.executor.state.waiting
+        if table is None or (is_waiting and self.policy.of(ChangeKind.TRUNCATE_TABLE) is not Policy.KEEP):
             return
         kind, schema = ChangeKind.TRUNCATE_TABLE, self.executor.shown(table)
         policy = self._policy(kind, name)
         if policy is Policy.IGNORE:
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
             self._enter(name, [kind], Translation(), IGNORED)
+        elif is_waiting:
+            # The table is made anew when it is read again.
+            self._take(name, [kind], self._keeping(schema, "truncated", again=False), KEPT)
+        elif policy is Policy.KEEP and not self._is_settled(name):
+            self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
+            self._intent.prepared.add(name)
+            # Rows that were read before the statement may be written after it.
+            self._intent.swept.append(schema)
+            self._take(name, [kind], self._keeping(schema, "truncated", again=True), KEPT)
         elif not self._is_settled(name):
             self._intent.swept.append(schema)
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
@@ -148,7 +158,7 @@ class Decision:
         else:
             keeps = policy is Policy.KEEP
             if keeps:
-                found = self._ask(lambda sink: sink.plan_keeping(schema, f"truncated_{self._tag}", again=True))
+                found = self._keeping(schema, "truncated", again=True)
             else:
                 found = self._ask(lambda sink: sink.plan_emptying(schema, self._version))
             self._intent.tables[name] = self._renewed(table)
@@ -171,14 +181,15 @@ class Decision:
         self._intent.gone.add(name)
         if policy is Policy.IGNORE:
             self._enter(name, [kind], Translation(), IGNORED, "the target keeps its rows")
+        elif policy is Policy.KEEP:
+            # Also of a table that was being read, or was to be read again: what was read of it so far is kept.
+            self._vacated.add(name)
+            self._take(name, [kind], self._keeping(schema, "dropped", again=False), KEPT)
         elif name in self.executor.state.waiting:
             self._enter(name, [kind], Translation(), KEPT, "it was to be read again; the target stays as it was")
         elif not self._is_settled(name):
             self._intent.swept.append(schema)
             self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it was being read")
-        elif policy is Policy.KEEP:
-            self._vacated.add(name)
-            self._take(name, [kind], self._ask(lambda sink: sink.plan_keeping(schema, f"dropped_{self._tag}", again=False)), KEPT)
         else:
             found = self._ask(lambda sink: sink.plan_removal(schema))
             if found.vacates:
@@ -203,21 +214,36 @@ class Decision:
         self._check_apart(shown)
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
+        keeps = self.policy.of(ChangeKind.DROP_TABLE) is Policy.KEEP
         try:
             # Where the old target is gone by then, it does not matter what it is now.
             found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
         except DefiniteError as error:
-            if not self._makes_anew:
+            if keeps and not self.executor.targets.appends:
+                found = self._keeping(shown, "dropped", again=False)
+                self._vacated.add(name)
+            elif self._makes_anew:
+                self._read_again(name, f"a target for an earlier table of this name is there: {error.message}")
+                return
+            else:
                 raise
-            self._read_again(name, f"a target for an earlier table of this name is there: {error.message}")
-            return
         self._intent.gone.discard(name)
         self._intent.tables[name] = TableState(schema, here, here, number)
         self._intent.prepared.add(name)
-        if not found.steps and self.policy.of(ChangeKind.DROP_TABLE) is not Policy.IGNORE:
+        if keeps and not found.steps and name not in self._vacated and self._holds_rows(shown):
+            found = self._keeping(shown, "dropped", again=True)
+        elif not found.steps and self.policy.of(ChangeKind.DROP_TABLE) is not Policy.IGNORE:
             # A copy of an earlier table of this name may be there.
             self._intent.swept.append(shown)
         self._take(name, [kind], found, APPLIED)
+
+    def _keeping(self, schema: TableSchema, why: str, *, again: bool) -> Translation:
+        """Renames the target, whatever it is, unless a stranger made it for other columns."""
+        return self._ask(lambda sink: sink.plan_keeping(schema, f"{why}_{self._tag}", again=again))
+
+    def _holds_rows(self, schema: TableSchema) -> bool:
+        targets = self.executor.targets
+        return not targets.appends and retrying(lambda: targets.holds_rows(schema))
 
     @property
     def _makes_anew(self) -> bool:

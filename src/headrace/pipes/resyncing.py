@@ -172,7 +172,7 @@ class Resynchroniser:
             # The log says so, after all that happened to it before.
             return
         known = state.tables.get(name)
-        if known is not None:
+        if known is not None and self.copier.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
             self._sweep(self.copier.shown(known.schema), position)
             del state.tables[name]
         state.waiting.add(name)

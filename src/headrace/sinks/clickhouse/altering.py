@@ -12,7 +12,7 @@ from typing import Protocol
 from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.adapting import adapt
+from headrace.sinks.clickhouse.adapting import adapt, was_made
 from headrace.sinks.clickhouse.alter import Subject, has_view, translate
 from headrace.sinks.clickhouse.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.bookkeeping import OwnTables
@@ -98,7 +98,7 @@ class Altering:
         return empty(table) if table is not None else Translation()
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
-        table = self._standing(schema)
+        table = self._standing(schema, must_fit=again)
         return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else Translation()
 
     def plan_creation(self, schema: TableSchema) -> Translation:
@@ -140,7 +140,8 @@ class Altering:
         """Write schema changes to the ledger."""
         record(OwnTables(self._scope), entries)
 
-    def _standing(self, schema: TableSchema) -> Standing | None:
+    def _standing(self, schema: TableSchema, *, must_fit: bool = True) -> Standing | None:
+        """The target of a table; None if there is none. `must_fit`: whether one that Headrace made for another definition is an error."""
         plan = plan_layout(schema, self._scope.target, self._scope.choices)
         place, view = (plan.database, plan.table), (plan.database, plan.table + VIEW_SUFFIX)
         tables, holders = self._tables.find([place, view])
@@ -149,6 +150,8 @@ class Altering:
         try:
             layout = adapt(plan, tables[place], self._scope.choices.of(plan.source), holders.get(place))
         except DefiniteError as error:
+            if not must_fit and place not in holders and was_made(tables[place]):
+                return Standing(plan, _is_view(tables.get(view)), self._scope.choices.cluster)
             raise DefiniteError(
                 f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
             ) from error
