@@ -27,6 +27,8 @@ log = logging.getLogger("headrace")
 P = ParamSpec("P")
 T = TypeVar("T")
 DEADLINE_S = 600.0
+FIRST_CONTACT_S = 5.0
+"""How long a server is waited for that a pipe has never reached: its address may be wrong."""
 WAITING = "waiting: "
 """How the log lines begin that tell of a wait."""
 GOING_ON = "going on: "
@@ -44,6 +46,8 @@ class Waits:
     """Whether the pipe was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
     pipe: str = ""
     """What the pipe is called, where a process runs several."""
+    first_contact: bool = False
+    """Whether the pipe has not reached its source and its sink yet, in this run or an earlier one."""
     _reason: str = ""
     _since: float = 0.0
     _heard: float = -_HEARD_S
@@ -125,6 +129,11 @@ def pause(seconds: float) -> None:
         time.sleep(min(left, _SLICE_S))
 
 
+def limited(deadline_s: float) -> float:
+    """The deadline, or a short one if the pipe has never reached the server that it waits for."""
+    return min(deadline_s, FIRST_CONTACT_S) if waits().first_contact else deadline_s
+
+
 def retrying(
     call: Callable[[], T],
     *,
@@ -138,7 +147,7 @@ def retrying(
     jitter: Callable[[], float] = random.random,
 ) -> T:
     """Call until it succeeds, waiting ever longer; `on_wait(error, attempt, wait_s)` hears of every failure that will be tried again."""
-    start = clock()
+    start, deadline_s = clock(), limited(deadline_s)
     attempt = rounds = 0
     while True:
         attempt += 1

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace import cli
+from headrace import cli, retry
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes import pipe
 from testkit.accounts import Account
 from testkit.witness import sink_client
 
@@ -66,7 +65,7 @@ def refused(
     sink: EmbeddedServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Refusal]:
     monkeypatch.setenv("HEADRACE_SINK_PASSWORD", PASSWORD)
-    monkeypatch.setattr(pipe, "_START_PATIENCE_S", 0.5)
+    monkeypatch.setattr(retry, "FIRST_CONTACT_S", 0.5)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield Refusal(sink, client, tmp_path / "state", capsys)
     for number, handler in handlers.items():
@@ -89,7 +88,8 @@ def test_addresses(server: PrivateServer, database: str, replica_account: Accoun
     assert "mysql://user:password@host:port/db" in refused(f"postgres://root:wr0ng@127.0.0.1:1/{database}")
     assert "mysql://user:password@host:port/db" in refused(f"mysql://root:wr0ng@127.0.0.1:nine/{database}")
     assert "--tables 'db.*'" in refused(replica_account.url())
-    assert "no table matches nothing.*" in refused(good, "--tables", "nothing.*")
+    assert "the source has no table nothing.t, " in refused(good, "--tables", "nothing.t")
+    assert "the source has no database nothing, " in refused(replica_account.url("nothing"))
     assert "FILE:OFFSET" in refused(good, "--start-at", "here")
     assert "no longer has binary log binlog.999999" in refused(good, "--start-at", "binlog.999999:4")
 

@@ -69,4 +69,6 @@ def test_what_is_installed_works(packages: tuple[Path, Path], tmp_path: Path) ->
         [str(home / "bin" / "python"), "-I", "-c", "import headrace; print(headrace.__file__)"], capture_output=True, text=True, check=True
     )
     assert Path(place.stdout.strip()).is_relative_to(library)
+    made = "import pathlib; from headrace.embedded.process import EmbeddedServer; EmbeddedServer(pathlib.Path('copy')).start().stop()"
+    subprocess.run([str(home / "bin" / "python"), "-I", "-c", made], cwd=tmp_path, timeout=120, check=True)
     assert "42" in run("sql", "chdb:./copy", "SELECT 6 * 7 AS answer")

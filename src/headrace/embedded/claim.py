@@ -82,6 +82,15 @@ def close_to_others(path: Path) -> None:
             Path(entry.path).chmod(0o700)
 
 
+def require_data(path: Path) -> None:
+    """Raise unless the directory holds the data of an embedded server, or of a ClickHouse server."""
+    if any((path / name).exists() for name in (_NAME, "metadata", "store")):
+        return
+    what = "no embedded ClickHouse has used this directory yet" if path.is_dir() else "there is no such directory"
+    hint = "check the path; headrace replicate and headrace serve create a directory that does not exist"
+    raise DefiniteError(what, place=f"chdb:{path}", hint=hint)
+
+
 def read_holder(path: Path) -> Holder | None:
     """The running server of the directory; None if there is none."""
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from headrace.embedded.claim import read_holder
+from headrace.embedded.claim import read_holder, require_data
 from headrace.embedded.credentials import read_account
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -40,8 +40,11 @@ class NamedSink(Generic[S_co]):
 
 
 @contextmanager
-def open_sink(address: str, *, choices: SinkChoices | None = None) -> Iterator[NamedSink[ClickHouseSink]]:
-    """A sink that holds tables: `clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory."""
+def open_sink(address: str, *, choices: SinkChoices | None = None, creates: bool = False) -> Iterator[NamedSink[ClickHouseSink]]:
+    """A sink that holds tables: `clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory.
+
+    `creates`: a directory that does not exist is created, because the caller writes to the sink; otherwise it is an error.
+    """
     if address.startswith(CLICKHOUSE):
         target = parse_target(address)
         yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), str(target))
@@ -64,6 +67,8 @@ def open_sink(address: str, *, choices: SinkChoices | None = None) -> Iterator[N
             f"the sink's address {scheme!r}… cannot be read",
             hint="write clickhouse://user:password@host:port/db, chdb:PATH, kafka://host:port, stdout: or class:MODULE:CLASS",
         )
+    if not creates:
+        require_data(Path(path))
     with EmbeddedServer.connect_or_start(Path(path)) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, server.password)
         is_lost = functools.partial(_is_other, Path(path).resolve(), server.port)
@@ -93,7 +98,7 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Itera
     chosen.check_sections((PRODUCER,), "this is about a producer of your own, and the sink is none")
     if not is_kafka(address):
         chosen.check_sections((KAFKA_SETTINGS,), "this is about messages in Kafka, and the sink is ClickHouse")
-        with open_sink(address, choices=chosen.sink) as named:
+        with open_sink(address, choices=chosen.sink, creates=True) as named:
             yield named
         return
     chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")

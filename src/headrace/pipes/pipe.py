@@ -39,7 +39,6 @@ from headrace.sources.mysql.preflight import ServerIdentity, check_server, check
 from headrace.spark.executors import fetches, runs_here, slots_of
 from headrace.spark.stream import ChangeStream
 
-_START_PATIENCE_S = 30.0
 _POLL_S = 5.0
 """A pipe with nothing to do asks seldom: what comes ends the wait at once, and so does stopping the stream."""
 
@@ -53,7 +52,7 @@ class Pipe(FollowingPipe):
 
     def _run(self, directory: StateDirectory) -> None:
         self._resume(directory)
-        connection = retrying(lambda: connect(self._address), deadline_s=_START_PATIENCE_S)
+        connection = retrying(lambda: connect(self._address), deadline_s=self._settings.patience_s)
         try:
             server = check_server(connection, self._address)
             opened = self._opening(directory, connection).open(server)

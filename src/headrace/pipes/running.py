@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.intents import Executor, resume
 from headrace.pipes.local_books import LocalBooks
@@ -62,13 +62,24 @@ class RunnablePipe(ABC):
 
     def _run_noting_halts(self, directory: StateDirectory) -> None:
         try:
-            self._run(directory)
+            # A pipe that has run before knows that its addresses are right, and waits.
+            self._waits.first_contact = directory.load() is None
+            self._run_or_fail(directory)
         except DefiniteError as error:
             if error.event and not self._can_skip(error.event):
                 error.event = ""
             note_halt(directory.path, error)
             raise
         note_halt(directory.path, None)
+
+    def _run_or_fail(self, directory: StateDirectory) -> None:
+        """Run; a server that cannot be reached on first contact ends a run that is to end by itself."""
+        try:
+            self._run(directory)
+        except TransientError as error:
+            if not (self._waits.first_contact and self._settings.once):
+                raise
+            raise DefiniteError(error.message, place=error.place, hint=error.hint) from error
 
     def _can_skip(self, event: str) -> bool:
         """Whether this kind of pipe can leave out an event."""
@@ -91,6 +102,7 @@ class RunnablePipe(ABC):
         """Tell the sink and whoever waits for it that the pipe begins."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
         retrying(lambda: register(self._books, entry))
+        self._waits.first_contact = False
         self._view.note(message)
         self.on_begun()
 

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.retry import limited
 from headrace.sources.debezium.fetching import is_denied, reading_error
 
 _TIMEOUT_S: Final = 10.0
@@ -65,7 +66,7 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
     """What topics there are. A login that is refused looks like a broker that is away, except in what the client hears meanwhile."""
-    deadline = time.monotonic() + _TIMEOUT_S
+    deadline = time.monotonic() + limited(_TIMEOUT_S)
     while True:
         try:
             return consumer.list_topics(timeout=_TRY_S)

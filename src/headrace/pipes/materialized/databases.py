@@ -44,7 +44,7 @@ class Databases:
         plan = plan_pipe(statement)
         pipe = Background(self._directory(statement.name))
         secrets = self._secrets(statement, pipe)
-        with open_sink(self.sink) as named:
+        with open_sink(self.sink, creates=True) as named:
             there = find_pipe(named.sink.own_tables(), statement.name)
             self._check(named, statement, there)
         if there is not None and pipe.is_running:

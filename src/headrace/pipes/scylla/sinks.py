@@ -77,7 +77,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
             "stdout:",
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
-    with open_sink(address, choices=chosen.sink) as named:
+    with open_sink(address, choices=chosen.sink, creates=True) as named:
         scope = named.sink.scope
         yield LogTarget(
             _kept(chosen, named.sink),

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
+from headrace.retry import limited
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices
 from headrace.sinks.kafka.failures import Refusals, failure
 from headrace.sinks.kafka.producer import client_log
@@ -34,10 +35,8 @@ _PRODUCER_ONLY: Final = (
 
 
 def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[str]) -> None:
-    """Make the topics that are missing; raise `DefiniteError` if one is missing and may not be made."""
+    """Make the topics that are missing; raise `DefiniteError` if one is missing and may not be made. The brokers are asked in any case."""
     wanted = sorted(set(names))
-    if not wanted:
-        return
     refusals = Refusals()
     try:
         heard: dict[str, Any] = {"error_cb": refusals.note}
@@ -63,7 +62,7 @@ def _admin_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, A
 
 def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> set[str]:
     """The cluster's topics. It is asked again and again for a while; a client that is refused as a whole need not wait that long."""
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + limited(_WAIT_S)
     while True:
         try:
             return set(admin.list_topics(timeout=_TRY_S).topics)
