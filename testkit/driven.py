@@ -57,7 +57,7 @@ class DrivenPipe:
     ) -> None:
         """`settings`: what else was chosen, in the words of a settings file. `others`: further fields of `PipeSettings`."""
         self.book = book
-        selection = Selection((f"{book.database}.*",), exclude)
+        selection = others.pop("selection", None) or Selection((f"{book.database}.*",), exclude)
         policies = SchemaPolicy.of_pairs(policy)
         more = settings or {}
         chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)

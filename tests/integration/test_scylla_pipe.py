@@ -266,10 +266,31 @@ def test_a_table_with_tablets_and_one_without(source: Source) -> None:
     assert len(used) > 1
 
 
+def test_an_empty_keyspace_is_waited_for(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    source.run()
+    assert f"matches {source.keyspace}.*; a table that is created later will be replicated" in caplog.text
+    with source.running() as failures:
+        time.sleep(1.5)
+        written = source.create("late", "k int PRIMARY KEY, v int")
+        for k in range(10):
+            written.execute(f"INSERT INTO {source.keyspace}.late (k, v) VALUES ({k}, {k})")
+        source.await_rows("late", 10, failures)
+    assert source.assert_equal("late") == 10
+    # The remedy for a table that is gone, where it was the only one.
+    source.session.execute(f"DROP TABLE {source.keyspace}.late")
+    with pytest.raises(DefiniteError, match="is not there any more") as caught:
+        source.run()
+    assert f"--exclude {source.keyspace}.late" in caught.value.hint
+    source.exclude = ("late",)
+    source.run()
+
+
 def test_what_a_pipe_says_when_it_cannot_begin(source: Source) -> None:
     ks = source.keyspace
-    with pytest.raises(DefiniteError, match=f"no table matches {ks}"):
+    source.include = ("nothing",)
+    with pytest.raises(DefiniteError, match=f"the source has no table {ks}.nothing"):
         source.run()
+    source.include = ("*",)
     source.session.execute(f"CREATE TABLE {ks}.bare (k int PRIMARY KEY)")
     with pytest.raises(DefiniteError, match=f"the table {ks}.bare has no CDC log") as raised:
         source.run()

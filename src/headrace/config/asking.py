@@ -13,7 +13,7 @@ from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import HeadraceError
 from headrace.pipes.building import OFFLINE, PipeSpec
 from headrace.pipes.schemes import CLICKHOUSE, is_kafka
-from headrace.sources.findings import Finding, failure, ok
+from headrace.sources.findings import Finding, failure, ok, warning
 
 
 def ask_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
@@ -61,7 +61,8 @@ def _topics(part: PipeSpec) -> Sequence[Finding]:
     pattern = topic_pattern(part.topics.globs, part.topics.pattern, address.topic)
     if standing(address, pattern).ids:
         return ()
-    return (failure("topics", "none", f"no topic matches {pattern}", "correct topics of the source, or start the connector first"),)
+    meaning = f"no topic matches {pattern}; a topic that is created later will be read"
+    return (warning("topics", "none", meaning, "correct topics of the source, or start the connector"),)
 
 
 def _sink(part: PipeSpec) -> Sequence[Finding]:

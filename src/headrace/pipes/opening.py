@@ -25,6 +25,7 @@ from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.takeover import reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
+from headrace.pipes.unmatched_tables import check_unmatched
 from headrace.retry import retrying
 from headrace.sources.base import Offset
 from headrace.sources.mysql.capture import capture_schemas
@@ -34,7 +35,7 @@ from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
 from headrace.sources.mysql.locate import complete_gtid, resolve_start
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import ServerIdentity, check_tables
+from headrace.sources.mysql.preflight import ServerIdentity, check_database, check_tables
 from headrace.sources.mysql.prepared import check_no_prepared
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.watermark import log_end
@@ -84,10 +85,9 @@ class Opening:
             self._begin(state, history)
         else:
             self._go_on(state, history)
-        if not state.tables and not state.waiting:
-            raise DefiniteError(
-                f"no table matches {self.settings.selection}", place=str(self.address), hint="check --tables and the user's rights"
-            )
+        if new and not state.tables:
+            check_database(self.connection, self.address, self.settings.selection)
+        check_unmatched(self.settings.selection, {*state.tables, *state.waiting, *state.ignored}, str(self.address), is_new=new)
         for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
             log.warning("no column of the chosen tables matches %s", pattern)
         warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)

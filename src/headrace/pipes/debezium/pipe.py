@@ -24,7 +24,7 @@ from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.refusing import check_choice, is_passed, is_record, see_to
-from headrace.pipes.debezium.settings import TopicSettings, check_chosen
+from headrace.pipes.debezium.settings import TopicSettings, check_chosen, is_named
 from headrace.pipes.debezium.snapshots import newest_snapshots
 from headrace.pipes.policy import ChangeKind, Policy
 from headrace.pipes.progress import ProgressView
@@ -68,7 +68,6 @@ from headrace.transforms.shapes import Shape
 
 log = logging.getLogger("headrace")
 
-_START_PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 100
 """How often one batch may bring news of tables."""
 _MOST_FAILURES: Final = 20
@@ -96,8 +95,8 @@ class DebeziumPipe(ChangePipe):
         self._topics.check()
         check_policy(self._settings.schema_changes)
         check_choice(self._topics.choices)
-        now = self._standing(_START_PATIENCE_S)
-        if self._settings.once and not now.high.offsets:
+        now = self._standing(self._settings.patience_s)
+        if self._settings.once and not now.high.offsets and is_named(self._topics.pattern):
             raise DefiniteError(
                 f"no topic matches {self._topics.pattern}",
                 place=str(self._address),
@@ -121,11 +120,11 @@ class DebeziumPipe(ChangePipe):
         def ended() -> bool:
             return self._stop.is_set() or (self._settings.once and batches.covers(now))
 
+        if not now.high.offsets:
+            log.warning("no topic of %s matches %s; a topic that is created later will be read", self._address, self._topics.pattern)
         if ended():
             self._view.note(f"nothing new since {batches.reached}")
             return
-        if not now.high.offsets:
-            self._view.note(f"no topic matches {self._topics.pattern} yet; those that come are taken in")
         with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session, batches.backlog.watched():
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")

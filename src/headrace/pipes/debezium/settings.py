@@ -70,6 +70,11 @@ def topic_pattern(globs: Sequence[str], pattern: str, named: str) -> str:
     return "|".join(parts)
 
 
+def is_named(pattern: str) -> bool:
+    """Whether a pattern is made of topics' names alone, and matches no topic that is created later under another name."""
+    return re.fullmatch(r"(?:[\w|-]|\\.)+", pattern) is not None
+
+
 def _of_glob(glob: str) -> str:
     """A glob in the words that Java's and Python's regular expressions share."""
     words = {"*": "[^,]*", "?": "[^,]"}

@@ -37,7 +37,8 @@ from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.skipping import Skips
 from headrace.pipes.state import PipeState, StateDirectory
-from headrace.retry import retrying, waits
+from headrace.pipes.unmatched_tables import check_unmatched
+from headrace.retry import pause, retrying, waits
 from headrace.sinks.base import Books
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
@@ -57,11 +58,12 @@ from headrace.spark.tasks import Report, Task
 
 log = logging.getLogger("headrace")
 
-_START_PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
 _STARTS: Final = 5
 """How often the stream is begun before Spark's processes count as not starting at all."""
+_TABLES_S: Final = 1.0
+"""How often a pipe without tables looks for some."""
 _PRELOAD: Final = ("headrace.sources.scylla.reader", "headrace.sources.scylla.snapshot")
 _KIND: Final = "scylla"
 """What a state says that belongs to such a pipe."""
@@ -89,20 +91,20 @@ class ScyllaPipe(RunnablePipe):
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
         self._check_settings()
-        session = retrying(lambda: shared_session(self._address), deadline_s=_START_PATIENCE_S)
+        session = retrying(lambda: shared_session(self._address), deadline_s=self._settings.patience_s)
         catalog = ServerCatalog(session, self._choices)
         state = directory.load()
         is_new = state is None
         state = self._new_state(session) if state is None else self._checked(state, session)
         batches = self._batches(directory, session, state)
-        self._open_tables(session, catalog, batches)
+        self._open_tables(session, catalog, batches, is_new=is_new)
         directory.save(state)
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
         directory.clear_scratch()
         # What was written before this moment is to be there at the end.
         asked = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
-        if self._settings.once:
+        if asked:
             self._view.note(
                 f"reading the log up to {moment(next(iter(asked.values())))}, which takes {self._choices.confidence:g} s of waiting"
             )
@@ -111,9 +113,16 @@ class ScyllaPipe(RunnablePipe):
             done = self._settings.once and batches.reached.covers(asked) and batches.copier.is_complete and batches.resyncs.is_idle
             return self._stop.is_set() or done
 
+        if self._settings.once and not asked:
+            self._view.note("nothing to read: no chosen table exists yet")
+            return
         with self._spark(directory, _PRELOAD) as spark:
             try:
                 while not ended():
+                    if not batches.notes.tables:
+                        self._wait_for_tables(batches, ended)
+                        self._open_tables(session, catalog, batches)
+                        continue
                     self._copy_first(spark, batches)
                     self._stream_patiently(spark, directory, batches, ended)
                     if batches.definitions.came and not ended():
@@ -185,10 +194,10 @@ class ScyllaPipe(RunnablePipe):
             self._settings.chunk_rows,
         )
 
-    def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches) -> None:
+    def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches, *, is_new: bool = False) -> None:
         """Take up the chosen tables: those that are known go on, new ones begin; the sink is made ready for all of them."""
         notes = batches.notes
-        names = self._chosen(session, notes)
+        names = self._chosen(session, notes, is_new=is_new)
         for name in [name for name in notes.tables if name not in names]:
             self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
             del notes.tables[name]
@@ -202,8 +211,8 @@ class ScyllaPipe(RunnablePipe):
         batches.definitions.came.clear()
         self._view.tables({str(name): self._target.place(name) for name in notes.tables})
 
-    def _chosen(self, session: CqlSession, notes: Notes) -> tuple[TableName, ...]:
-        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=_START_PATIENCE_S)
+    def _chosen(self, session: CqlSession, notes: Notes, *, is_new: bool) -> tuple[TableName, ...]:
+        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.patience_s)
         named = set(self._settings.selection.include)
         for name in chosen.unlogged:
             if str(name) in named or name in notes.tables:
@@ -211,16 +220,9 @@ class ScyllaPipe(RunnablePipe):
         for name in notes.tables:
             if self._settings.selection(name) and name not in chosen.logged:
                 raise gone(name, str(self._address))
-        if not chosen.logged:
-            raise (
-                no_log(chosen.unlogged[0], str(self._address))
-                if chosen.unlogged
-                else DefiniteError(
-                    f"no table matches {self._settings.selection}",
-                    place=str(self._address),
-                    hint="check --tables, and whether the user may see them",
-                )
-            )
+        if chosen.unlogged and not chosen.logged:
+            raise no_log(chosen.unlogged[0], str(self._address))
+        check_unmatched(self._settings.selection, (*chosen.logged, *chosen.unlogged), str(self._address), is_new=is_new)
         if chosen.unlogged:
             log.warning("left out, because they have no CDC log: %s", ", ".join(map(str, chosen.unlogged)))
         return chosen.logged
@@ -246,6 +248,13 @@ class ScyllaPipe(RunnablePipe):
         if isinstance(sink, CellSink | ImageSink):
             retrying(lambda: sink.clear(table))
             self._view.note(f"{table.name} was begun before and left out since: it is emptied and copied again")
+
+    def _wait_for_tables(self, batches: Batches, ended: Callable[[], bool]) -> None:
+        """Wait until a chosen table has a log. No batch is planned without tables, so the definitions are followed here."""
+        with batches.reporter.beating():
+            while not ended() and not batches.definitions.came:
+                batches.definitions.follow()
+                pause(_TABLES_S)
 
     def _stream_patiently(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         """Stream; again if Spark's processes did not start in time, a few times."""
@@ -372,5 +381,5 @@ def _rows(reports: Iterable[Report]) -> Counter[str]:
 
 def _cluster(session: CqlSession) -> str:
     """What tells a cluster from others."""
-    found = retrying(lambda: session.execute("SELECT cluster_name FROM system.local"), deadline_s=_START_PATIENCE_S)
+    found = retrying(lambda: session.execute("SELECT cluster_name FROM system.local"))
     return str(found[0].cluster_name)

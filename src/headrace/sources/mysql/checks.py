@@ -8,6 +8,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.sources.findings import Finding, failure, ok, warning
 from headrace.sources.mysql.findings import Check, Facts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.selection import Selection, is_pattern
 from headrace.sources.mysql.tls import default_tls
 
 _DAY_S: Final = 86_400
@@ -269,14 +270,19 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def check_selection(facts: Facts, tables: list[TableFacts]) -> Iterator[Finding]:
-    """What depends on the selected tables."""
-    if not tables:
-        yield failure(
-            "tables", "none", "no table matches, or none is visible to us", f"check --tables; GRANT SELECT ON *.* TO {facts.account}"
-        )
+def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
+    """What depends on the selected tables. Those that a pattern matches may be created later; those that are named must exist."""
+    repair = f"check --tables and the database; GRANT SELECT ON *.* TO {facts.account}"
+    if not tables and facts.lacks_database(selection):
+        yield failure("tables", "none", f"the source has no database {facts.address.database}, or the user may not see it", repair)
         return
     yield ok("tables", f"{len(tables)} selected")
+    for chosen in selection.unmatched(table.name for table in tables):
+        if is_pattern(chosen):
+            meaning = f"no table matches {chosen}, or the user may not see it; a table that is created later will be replicated"
+            yield warning(f"tables {chosen}", "none", meaning, repair)
+        else:
+            yield failure(f"table {chosen}", "none", f"there is no table {chosen}, or the user may not see it", repair)
     yield from check_hidden_databases(facts, {table.name.database for table in tables})
     for table in tables:
         yield from _check_select(facts, table)

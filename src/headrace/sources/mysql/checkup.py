@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pymysql.connections import Connection
 
-from headrace.model.schema import TableName
 from headrace.sources.findings import Finding, Level, ok
 from headrace.sources.mysql.checks import SERVER_CHECKS, check_log_rights, check_retention, check_selection
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.findings import Facts
+from headrace.sources.mysql.selection import Selection
 
 
-def examine(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> list[Finding]:
+def examine(connection: Connection[Any], address: MySQLAddress, wanted: Selection) -> list[Finding]:
     """Everything that matters of a server for the wanted tables, in the order in which it should be repaired."""
     facts = Facts(connection, address)
     findings = [ok("server", f"{facts.product} {facts.version}")]
@@ -25,5 +24,5 @@ def examine(connection: Connection[Any], address: MySQLAddress, wanted: Callable
     findings += check_log_rights(facts)
     if any(finding.name == "REPLICATION SLAVE" and finding.level is Level.OK for finding in findings):
         findings += check_retention(facts)
-    findings += check_selection(facts, facts.tables(wanted))
+    findings += check_selection(facts, facts.tables(wanted), wanted)
     return findings

@@ -16,6 +16,7 @@ from headrace.model.schema import TableName
 from headrace.sources.findings import Finding
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query, quote_name
 from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.stream import ReplicationStream
 from headrace.sources.mysql.watermark import log_end
 
@@ -109,6 +110,12 @@ class Facts:
         finally:
             stream.close()
         return oldest, max(time.time() - begun, 0.0)
+
+    def lacks_database(self, selection: Selection) -> bool:
+        """Whether tables are chosen of the address's database, and there is no such database, as far as the user may see."""
+        database = self.address.database
+        is_meant = database and any(chosen.startswith(f"{database}.") for chosen in selection.include)
+        return bool(is_meant) and not self.ask("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
 
     def tables(self, wanted: Callable[[TableName], bool]) -> list[TableFacts]:
         """The selected tables, as far as we may see them."""

@@ -14,6 +14,7 @@ from headrace.sources.mysql.checks import SERVER_CHECKS, check_cascades_of, chec
 from headrace.sources.mysql.connection import MySQLAddress, query
 from headrace.sources.mysql.findings import Facts, try_replication
 from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,16 @@ def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Ite
     for table in facts.tables(chosen.__contains__):
         for finding in check_cascades_of(facts, table):
             finding.raise_for(address)
+
+
+def check_database(connection: Connection[Any], address: MySQLAddress, selection: Selection) -> None:
+    """Raise if tables are chosen of the address's database, and there is no such database."""
+    if Facts(connection, address).lacks_database(selection):
+        raise DefiniteError(
+            f"the source has no database {address.database}, or the user may not see it",
+            place=str(address),
+            hint="check the database in the source's address and the user's rights (GRANT SELECT), or create the database",
+        )
 
 
 def check_position(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import glob
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +25,21 @@ class Selection:
         """What a user asked for: all tables of the address's database, unless some are named; a glob without a dot is meant within it."""
         if not tables and not database:
             raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
-        if any("." not in glob for glob in (*tables, *exclude)) and not database:
+        if any("." not in pattern for pattern in (*tables, *exclude)) and not database:
             raise DefiniteError("a table glob without a database needs one in the source's address", hint="write --tables 'db.table'")
 
         def whole(globs: Sequence[str]) -> tuple[str, ...]:
-            return tuple(glob if "." in glob else f"{database}.{glob}" for glob in globs)
+            return tuple(pattern if "." in pattern else f"{database}.{pattern}" for pattern in globs)
 
         return cls(whole(tables or ["*"]), whole(exclude))
 
     def __call__(self, name: TableName) -> bool:
         return str(name) in self.added or (_matches(name, self.include) and not _matches(name, self.exclude))
+
+    def unmatched(self, names: Iterable[TableName]) -> tuple[str, ...]:
+        """The globs of `include` that none of these tables matches."""
+        known = tuple(names)
+        return tuple(pattern for pattern in self.include if not any(_matches(name, (pattern,)) for name in known))
 
     def __str__(self) -> str:
         return ", ".join(self.include) + (f" without {', '.join(self.exclude)}" if self.exclude else "")
@@ -47,4 +53,9 @@ class Selection:
 
 
 def _matches(name: TableName, globs: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(str(name), glob) for glob in globs)
+    return any(fnmatch.fnmatchcase(str(name), pattern) for pattern in globs)
+
+
+def is_pattern(chosen: str) -> bool:
+    """Whether a glob may match tables that are created later; otherwise it names one table."""
+    return glob.has_magic(chosen)

@@ -14,6 +14,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.sources.findings import Finding, failure, ok, warning
+from headrace.sources.mysql.selection import Selection, is_pattern
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.logs import check_log, check_options, choose_tables, enabling, log_name, log_ttl
 from headrace.sources.scylla.position import moment
@@ -25,7 +26,7 @@ _SHORT_S: Final = 4 * 3600
 _STRONG: Final = frozenset({"quorum", "local_quorum", "each_quorum", "all"})
 
 
-def examine(session: CqlSession, wanted: Callable[[TableName], bool], choices: ScyllaChoices, now_us: Callable[[], int]) -> list[Finding]:
+def examine(session: CqlSession, wanted: Selection, choices: ScyllaChoices, now_us: Callable[[], int]) -> list[Finding]:
     """All findings; `now_us` is our own clock."""
     checkup = _Checkup(session, wanted, choices, ServerCatalog(session, choices), now_us)
     return [*checkup.server(), *checkup.agreement(), *checkup.clocks(), *checkup.reading(), *checkup.tables()]
@@ -34,7 +35,7 @@ def examine(session: CqlSession, wanted: Callable[[TableName], bool], choices: S
 @dataclass(frozen=True, slots=True)
 class _Checkup:
     session: CqlSession
-    wanted: Callable[[TableName], bool]
+    wanted: Selection
     choices: ScyllaChoices
     catalog: ServerCatalog
     now_us: Callable[[], int]
@@ -103,10 +104,13 @@ class _Checkup:
         for name in chosen.unlogged:
             judged = warning if chosen.logged else failure
             yield judged(f"table {name}", "no log", "it has no CDC log, and is left out", enabling(name))
-        if not chosen.logged and not chosen.unlogged:
-            yield failure(
-                "tables", "none", "no chosen table is there", "check the keyspace in the address, --tables, and the account's privileges"
-            )
+        for pattern in self.wanted.unmatched((*chosen.logged, *chosen.unlogged)):
+            repair = "check the keyspace in the address, --tables, and the account's privileges"
+            if is_pattern(pattern):
+                meaning = f"no table matches {pattern}; a table that is created later, with a CDC log, will be replicated"
+                yield warning(f"tables {pattern}", "none", meaning, repair)
+            else:
+                yield failure(f"table {pattern}", "none", f"there is no table {pattern}", repair)
         for name in chosen.logged:
             yield from self._table(name)
 
