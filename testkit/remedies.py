@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.cli import main
 from headrace.errors import HeadraceError
+from headrace.pipes.requests import with_state
 
 _COMMAND = re.compile(r"headrace (?:resync|skip|verify|retry|sql|check|config check|tail|ddl|serve)\b[^,;()]*")
 
@@ -19,8 +20,8 @@ def commands_of(error: HeadraceError | str) -> list[list[str]]:
 
 
 def execute(error: HeadraceError | str, state: Path) -> None:
-    """Run the commands of a remedy; DIRECTORY stands for the pipe's state directory."""
-    commands = commands_of(error)
+    """Run the commands of a remedy, as the pipe of a state directory prints it."""
+    commands = commands_of(with_state(error if isinstance(error, str) else error.hint, state))
     assert commands, f"the remedy names no command: {error}"
     for command in commands:
-        assert main([str(state) if word == "DIRECTORY" else word for word in command]) == 0, command
+        assert main(command) == 0, command

@@ -260,7 +260,8 @@ class Copier:
 
     def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         names = {chunk.name for chunk in pending}
-        exact = {name for name in names if self._needs(self.state.tables[name]).exact}
+        tables = [self.state.tables.get(name) for name in names]
+        exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
         left = Counter(str(chunk.name) for chunk in pending)
         estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
         done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
@@ -291,7 +292,7 @@ class Copier:
 
             def attempt() -> None:
                 again = self._restart(exact)
-                also = [chunk for chunk in merging if chunk.number not in self.log.tables[str(chunk.name)].done] if together else []
+                also = [chunk for chunk in self._pending() if chunk.name not in exact] if together else []
                 self._run(session, also + again, parallelism, on_done)
 
             # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
@@ -306,7 +307,8 @@ class Copier:
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
         """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
         again: list[Chunk] = []
-        for name in sorted(exact & self.state.tables.keys()):
+        # A statement may have dropped one of them, or made it wait, while the others were read.
+        for name in sorted(exact & dict(self._readable()).keys()):
             table, planned = self.state.tables[name], [Chunk.from_json(raw) for raw in self.log.tables[str(name)].chunks]
             if not self.log.tables[str(name)].pending:
                 continue
@@ -328,7 +330,8 @@ class Copier:
             run_works(session, self.task(), works, parallelism, on_done, self._stopper())
 
     def _is_exact(self, chunk: Chunk) -> bool:
-        return self._needs(self.state.tables[chunk.name]).exact
+        table = self.state.tables.get(chunk.name)
+        return table is not None and self._needs(table).exact
 
     def _stopper(self) -> Callable[[], None]:
         """Ends works, when asked to, while something is away or they take long: chunks that are not done are read again.

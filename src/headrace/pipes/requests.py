@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Collection, Iterator
@@ -17,6 +18,8 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.state import StateDirectory, sync_directory
+
+_RESYNC = re.compile(r"headrace resync(?>(?: [^\s,;()]+\.[^\s,;()]+)+)(?! --state| --pipe)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ def resync_command(names: Collection[TableName], state: str) -> str:
     if len(tables) > 10:
         tables = sorted({f"{name.database}.*" for name in names})
     return f"headrace resync {' '.join(map(shlex.quote, tables))} --state {shlex.quote(state)}"
+
+
+def with_state(hint: str, state: Path) -> str:
+    """A remedy whose `headrace resync TABLE` commands name the state directory, so that they can be executed as they are printed."""
+    return _RESYNC.sub(lambda found: f"{found[0]} --state {shlex.quote(str(state))}", hint)
 
 
 def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:

@@ -14,7 +14,7 @@ from headrace.pipes.intents import Executor, resume
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
-from headrace.pipes.requests import pending_requests
+from headrace.pipes.requests import pending_requests, with_state
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.skipping import note_halt
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
@@ -66,6 +66,7 @@ class RunnablePipe(ABC):
             self._waits.first_contact = directory.load() is None
             self._run_or_fail(directory)
         except DefiniteError as error:
+            error.hint = with_state(error.hint, directory.path)
             if error.event and not self._can_skip(error.event):
                 error.event = ""
             note_halt(directory.path, error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from headrace.errors import TransientError
+from headrace.errors import DefiniteError, TransientError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
@@ -184,6 +184,11 @@ class MySQLReader:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipping))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
+        if chunk.name not in self.schemas:
+            # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
+            raise DefiniteError(
+                f"table {chunk.name} is no longer read as it was planned", place=f"snapshot of {chunk.name}", hint="start again"
+            )
         schema, exact = self.schemas[chunk.name], chunk.name in self.exact
         position = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
         return {"position": position.to_json()}

@@ -21,7 +21,7 @@ ZERO_CODES: Final = {
     ZeroDates.NULL: values.NULL_FOR_ZERO,
     ZeroDates.EPOCH: values.EPOCH_FOR_ZERO,
 }
-_FLAGS: Final = (
+_OTHER_CHOICE_HINT: Final = (
     "start again with --zero-dates null or --zero-dates epoch (zero_dates in Python and in a settings file), which replicate such dates as "
     "NULL or as 1970-01-01"
 )
@@ -45,12 +45,14 @@ def warn_of_zero_dates(schema: TableSchema, columns: Sequence[str], counts: Any)
 
 def scanned_zero_date(table: TableName, column: str) -> DefiniteError:
     """The error of a row that a SELECT returned."""
-    return _zero_date(table, column, f"snapshot of {table}", f"correct the value in the source and start again, or {_FLAGS}")
+    return _zero_date(table, column, f"snapshot of {table}", f"correct the value in the source and start again, or {_OTHER_CHOICE_HINT}")
 
 
 def logged_zero_date(table: TableName, column: str, place: str) -> DefiniteError:
     """The error of a row event. A value that is corrected in the source stays in the log: the table must be read again."""
-    return _zero_date(table, column, place, f"{_FLAGS}; or correct the value in the source and have the table read again: {_resync(table)}")
+    return _zero_date(
+        table, column, place, f"{_OTHER_CHOICE_HINT}; or correct the value in the source and have the table read again: {_resync(table)}"
+    )
 
 
 def zero_date_in_key(table: TableName, column: str, place: str) -> DefiniteError:
@@ -65,4 +67,4 @@ def _zero_date(table: TableName, column: str, place: str, hint: str, more: str =
 
 
 def _resync(table: TableName) -> str:
-    return f"headrace resync {shlex.quote(str(table))} --state DIRECTORY, then start again"
+    return f"headrace resync {shlex.quote(str(table))}, then start again"
