@@ -10,14 +10,15 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from headrace.dashboard import api, health, metrics
 from headrace.dashboard.answers import Answer, Refused, refusal
+from headrace.embedded.timed_stream import TimedSocket
 
 if TYPE_CHECKING:
-    from headrace.dashboard.server import Site
+    from headrace.dashboard.server import Listener, Site
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,9 @@ MOST_HEAD: Final = 64 << 10
 _MOST_FIRST_LINE: Final = (64 << 10) + 1
 _MOST_DISCARDED: Final = 4 << 20
 _LINGER_S: Final = 1.0
+_RESERVED_S: Final = 2.0
+_ONCE: Final = ("Content-Length", "Transfer-Encoding", "Host", "Origin", "Authorization")
+"""Headers of which two would let two readers of a request understand different things."""
 _GUARDED: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -40,15 +44,22 @@ _GUARDED: Final = {
 
 
 class _BoundedHead(io.BufferedReader):
-    """Reads lines of a request's head, up to so many bytes of all together: the standard library's limits are on single lines."""
+    """Reads lines of a request's head, up to so many bytes of all together: the standard library's limits are on single lines.
+
+    It also tells lines that the standard library takes and others read in another way: those that do not end in CR LF, have a control
+    character inside, or go on with the line before.
+    """
 
     left = 0
+    malformed = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
         line = super().readline(size)
         self.left -= len(line)
         if self.left < 0:
             raise http.client.LineTooLong("request's head")
+        text = line[:-2]
+        self.malformed |= not line.endswith(b"\r\n") or b"\r" in text or b"\x00" in text or line[:1] in (b" ", b"\t")
         return line
 
 
@@ -65,11 +76,27 @@ class Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self.rfile = self._head = _BoundedHead(socket.SocketIO(self.connection, "r"))
+        self._raw = TimedSocket(self.connection)
+        self.rfile = self._head = _BoundedHead(self._raw)
 
     def handle_one_request(self) -> None:
-        self._head.left = _MOST_FIRST_LINE + MOST_HEAD
+        self._head.left, self._head.malformed = _MOST_FIRST_LINE + MOST_HEAD, False
+        self._listener.set_waiting(self.connection, True)
+        self._reserved = self._listener.is_reserved(self.connection)
+        self._raw.deadline = time.monotonic() + (_RESERVED_S if self._reserved else self.timeout)
         super().handle_one_request()
+
+    @property
+    def _listener(self) -> Listener:
+        return cast("Listener", self.server)
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if self._head.malformed or any(len(self.headers.get_all(name, ())) > 1 for name in _ONCE):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return False
+        return True
 
     def version_string(self) -> str:
         return "headrace"
@@ -116,6 +143,13 @@ class Handler(BaseHTTPRequestHandler):
         try:
             # What was sent is taken first: a connection that is closed on unread bytes loses its answer.
             body = self._body() if self.command == "POST" else b""
+            self._raw.deadline = None
+            self.connection.settimeout(self.timeout)
+            self._listener.set_waiting(self.connection, False)
+            if self._reserved:
+                self.close_connection = True
+                if path != "/health":
+                    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are at work", headers={"Retry-After": "5"})
             self.site.gate.check_host(self.headers.get("Host", ""))
             if self.command == "POST":
                 self._send(self._post(path, body))
@@ -128,6 +162,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(self._get(path))
         except Refused as error:
             self._send(refusal(error))
+            if self.close_connection:
+                self._take_the_rest()
         except OSError:
             raise
         except Exception:
@@ -166,7 +202,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "a body needs its length", place="Content-Length", remedy="send Content-Length")
         if len(length) > 18 or int(length) > MOST_BODY:
             self.close_connection = True
-            self.rfile.read(min(int(length[:18]), _MOST_DISCARDED))
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes", place="Content-Length")
         body = self.rfile.read(int(length))
         if len(body) != int(length):

@@ -1,6 +1,8 @@
 """The HTTP server of a running process: the page, the figures and the control API, on one address of this machine.
 
-Every connection has a thread; there are so many at most, and each gives up on a client that neither sends nor takes anything. Ending is
+Every connection has a thread; there are so many at most, and each gives up on a client that takes too long. When there are too many, the
+one that has waited longest to send a request makes room; when all are at work, a few more may still ask for `/health`. So slow clients do
+not make the process look dead. Ending is
 orderly: no new connections, streams are told and end, what is under way gets a moment. TLS is not its business: it listens on loopback,
 and a proxy that others reach it by brings its own certificate.
 """
@@ -30,6 +32,7 @@ from headrace.service.control import Control
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 128
+MOST_RESERVED: Final = 16
 _POLL_S, _GRACE_S = 0.1, 3.0
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
 
@@ -97,7 +100,7 @@ class Server:
         self.close()
 
 
-class _Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
+class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Accepts connections; knows those that are open."""
 
     allow_reuse_address = True
@@ -107,17 +110,25 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, address: Address, handler: type[Handler]) -> None:
         self._open: dict[socket.socket, threading.Thread | None] = {}
+        self._waiting: dict[socket.socket, None] = {}
+        self._reserved: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         super().__init__((address.host, address.port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            full = len(self._open) >= MOST_CONNECTIONS
-            if not full:
+            if len(self._open) >= MOST_CONNECTIONS and self._waiting:
+                self._cut_off(next(iter(self._waiting)))
+            turned_away = len(self._open) >= MOST_CONNECTIONS + MOST_RESERVED
+            if not turned_away:
+                if len(self._open) >= MOST_CONNECTIONS:
+                    self._reserved.add(request)
+                else:
+                    self._waiting[request] = None
                 self._open[request] = None
-        if full:
-            log.warning("there are %d connections already; one more is turned away", MOST_CONNECTIONS)
+        if turned_away:
+            log.warning("there are %d connections already; one more is turned away", MOST_CONNECTIONS + MOST_RESERVED)
             with contextlib.suppress(OSError):
                 request.setblocking(False)
                 request.sendall(_BUSY)
@@ -125,14 +136,34 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
             return
         super().process_request(request, client_address)
 
+    def set_waiting(self, request: socket.socket, waiting: bool) -> None:
+        """A connection waits while its client is to send something; the one that has waited longest makes room for another."""
+        with self._lock:
+            self._waiting.pop(request, None)
+            if waiting and request in self._open and request not in self._reserved:
+                self._waiting[request] = None
+
+    def is_reserved(self, request: socket.socket) -> bool:
+        """Whether a connection is one beyond the limit, which may only ask for `/health`."""
+        return request in self._reserved
+
+    def _cut_off(self, request: socket.socket) -> None:
+        self._waiting.pop(request, None)
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            self._open[request] = threading.current_thread()
+            if request in self._open:
+                self._open[request] = threading.current_thread()
         try:
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
                 self._open.pop(request, None)
+                self._waiting.pop(request, None)
+                self._reserved.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         error = sys.exc_info()[1]
@@ -157,9 +188,9 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
                     thread.join(max(0.0, deadline - time.monotonic()) if not hurry else 1.0)
 
 
-def _listen(address: Address, handler: type[Handler]) -> _Listener:
+def _listen(address: Address, handler: type[Handler]) -> Listener:
     try:
-        return _Listener(address, handler)
+        return Listener(address, handler)
     except OSError as error:
         busy = error.errno == errno.EADDRINUSE
         raise DefiniteError(
