@@ -17,7 +17,9 @@ from headrace.embedded.wire import Readable
 
 _HEADER: Final = struct.Struct("<BII")
 _NONE, _LZ4, _ZSTD = 0x02, 0x82, 0x90
-_MAX_BLOCK: Final = 1 << 30
+_MAX_BLOCK: Final = 64 << 20
+"""Clients make blocks of about 1 MiB; each is held twice while it is unpacked."""
+_LZ4_GROWTH: Final = 256
 _BLOCK: Final = 1 << 20
 
 
@@ -27,15 +29,15 @@ class FrameReader:
     def __init__(self, body: Readable, verify: bool) -> None:
         self._body = body
         self._verify = verify
-        self._plain = b""
+        self._plain = memoryview(b"")
 
     def read(self, size: int) -> bytes:
         while not self._plain:
             checksum = self._take(16, at_boundary=True)
             if not checksum:
                 return b""
-            self._plain = self._block(checksum)
-        piece, self._plain = self._plain[:size], self._plain[size:]
+            self._plain = memoryview(self._block(checksum))
+        piece, self._plain = bytes(self._plain[:size]), self._plain[size:]
         return piece
 
     def _block(self, checksum: bytes) -> bytes:
@@ -43,13 +45,15 @@ class FrameReader:
         method, packed_size, plain_size = _HEADER.unpack(head)
         if not _HEADER.size <= packed_size <= _MAX_BLOCK or plain_size > _MAX_BLOCK:
             raise refuse(CANNOT_DECOMPRESS, f"Impossible block sizes {packed_size} and {plain_size} in the request body")
+        if method == _LZ4 and plain_size > packed_size * _LZ4_GROWTH:
+            raise refuse(CANNOT_DECOMPRESS, f"A block of {packed_size} bytes cannot hold {plain_size} in the request body")
         data = self._take(packed_size - _HEADER.size)
         if self._verify and cityhash128(head + data) != checksum:
             raise refuse(CHECKSUM_DOESNT_MATCH, "Checksum doesn't match: corrupted data in the request body")
         return _unpack(method, data, plain_size)
 
     def _take(self, size: int, at_boundary: bool = False) -> bytes:
-        taken = b""
+        taken = bytearray()
         while len(taken) < size:
             piece = self._body.read(size - len(taken))
             if not piece:
@@ -57,7 +61,7 @@ class FrameReader:
                     return b""
                 raise refuse(CANNOT_DECOMPRESS, "The compressed request body is cut off")
             taken += piece
-        return taken
+        return bytes(taken)
 
 
 class FrameWriter:

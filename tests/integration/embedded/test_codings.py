@@ -6,11 +6,15 @@ import bz2
 import gzip
 import io
 import lzma
+import re
+import struct
 import zlib
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from headrace.embedded.cityhash import cityhash128
 from headrace.embedded.frames import FrameReader, FrameWriter
 from headrace.embedded.process import EmbeddedServer
 from testkit.httpclient import Client
@@ -50,6 +54,85 @@ def test_a_request_cut_off_inside_its_coding_inserts_nothing(client: Client, tab
     answer = client.ask(f"INSERT INTO {table} (a) FORMAT TSV", packed[: len(packed) // 2], headers={"Content-Encoding": coding})
     assert answer.code == 271, answer
     assert client.run(f"SELECT count() FROM {table}") == b"0\n"
+
+
+def _bomb(coding: str, mib: int) -> bytes:
+    """So many MiB of zeros, packed."""
+    piece = bytes(1 << 20)
+    if coding == "deflate":
+        packer = zlib.compressobj(9)
+        first = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+        # Every later piece is packed into the same bytes.
+        return first + (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)) * (mib - 1)
+    if coding == "xz":
+        xz = lzma.LZMACompressor(preset=0)
+        return b"".join(xz.compress(piece) for _ in range(mib)) + xz.flush()
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, {"br": "brotli"}.get(coding, coding)) as stream:
+        for _ in range(mib):
+            stream.write(piece)
+    return bytes(out.getvalue())
+
+
+def _peak_mib(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) >> 10
+
+
+@pytest.mark.parametrize("coding", ["deflate", "xz", "br", "zstd"])
+def test_a_body_that_grows_beyond_measure_is_refused_in_bounded_memory(
+    server: EmbeddedServer, client: Client, table: str, coding: str
+) -> None:
+    packed = _bomb(coding, 420 if coding == "deflate" else 280)
+    assert len(packed) < 600_000
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+    before = _peak_mib(server.pid)
+    answer = client.ask(f"INSERT INTO {table} (b) FORMAT LineAsString", packed, headers={"Content-Encoding": coding})
+    assert answer.code == 271
+    assert b"1000 times" in answer.body
+    # One piece, and what the decoder's window takes.
+    assert _peak_mib(server.pid) - before < 100
+    assert client.run(f"SELECT count() FROM {table}") == b"0\n"
+
+
+def test_a_statement_that_grows_beyond_measure_is_refused_in_bounded_memory(server: EmbeddedServer, client: Client) -> None:
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+    before = _peak_mib(server.pid)
+    answer = client.ask(body=_bomb("zstd", 280), headers={"Content-Encoding": "zstd"}, max_query_size="9" * 15)
+    assert answer.status != 200
+    assert _peak_mib(server.pid) - before < 300
+
+
+def test_a_dictionary_that_is_too_large_is_refused(client: Client, table: str) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "preset": 0}]
+    packed = lzma.compress(b"1\n", filters=filters)
+    assert client.ask(f"INSERT INTO {table} (a) FORMAT TSV", packed, headers={"Content-Encoding": "xz"}).code == 271
+
+
+def test_blocks_that_claim_or_hold_too_much_are_refused(server: EmbeddedServer, client: Client, table: str) -> None:
+    def framed(method: int, data: bytes, plain_size: int) -> bytes:
+        block = struct.pack("<BII", method, len(data) + 9, plain_size) + data
+        return cityhash128(block) + block
+
+    largest = bytes(64 << 20)
+    bomb = framed(0x90, pa.compress(largest, codec="zstd", asbytes=True), len(largest)) * 8
+    assert len(bomb) < 300_000
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+    before = _peak_mib(server.pid)
+    for body in (bomb, framed(0x90, b"", 1 << 30), framed(0x82, b"x", 1 << 20), framed(0x82, b"", 0xFFFFFFFF)):
+        answer = client.ask(f"INSERT INTO {table} (b) FORMAT LineAsString", body, decompress="1")
+        assert answer.code == 271, answer
+    assert _peak_mib(server.pid) - before < 300
+    head = struct.pack("<BII", 0x90, 0x7FFFFFFF, 10)
+    assert client.ask(f"INSERT INTO {table} (b) FORMAT LineAsString", bytes(16) + head, decompress="1").code == 271
+
+
+def test_a_large_insert_that_shrinks_well_still_works(client: Client, table: str) -> None:
+    rows = b"0\n" * (8 << 20)
+    packed = zlib.compress(rows, 1)
+    answer = client.ask(f"INSERT INTO {table} (a) FORMAT TSV", packed, headers={"Content-Encoding": "deflate"})
+    assert answer.status == 200, answer.body
+    assert client.run(f"SELECT count() FROM {table}") == b"%d\n" % (8 << 20)
 
 
 @pytest.mark.parametrize("coding", [name for name in _ENCODERS if name != "bz2"])
