@@ -5,10 +5,14 @@ Only the loop over the bulk of the data is compiled; what comes before and after
 
 from __future__ import annotations
 
+import functools
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+
+from headrace.embedded.sandbox import run_unbound
 
 _K0, _K1, _K2, _K3 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F, 0xC949D7C7509E6557
 _MUL: Final = 0x9DDFEA08EB382D69
@@ -46,9 +50,24 @@ def _seeded(data: bytes, start: int, size: int, x: int, y: int) -> tuple[int, in
     return _wrap(_fold(_wrap(x + v1), w1) + y), _fold(_wrap(x + w1), _wrap(y + v1))
 
 
-def _bulk(data: bytes, start: int, rounds: int, size: int, x: int, y: int) -> tuple[int, ...]:
-    from headrace.embedded.cityloop import mix_words
+@functools.cache
+def _compiled() -> Callable[[Any, int, Any], Any]:
+    """The loop, loaded and compiled where numba can keep its cache."""
+    loaded: list[Callable[[Any, int, Any], Any]] = []
 
+    def load() -> None:
+        from headrace.embedded.cityloop import mix_words
+
+        # Of bytes, as below: numba compiles for arrays that are read-only apart.
+        mix_words(np.frombuffer(bytes(128), dtype=np.uint64), 1, np.zeros(7, dtype=np.uint64))
+        loaded.append(mix_words)
+
+    run_unbound(load)
+    return loaded[0]
+
+
+def _bulk(data: bytes, start: int, rounds: int, size: int, x: int, y: int) -> tuple[int, ...]:
+    mix_words = _compiled()
     z = _wrap(size * _K1)
     v0 = _wrap(_rotate(y ^ _K1, 49) * _K1 + _word(data, start))
     v1 = _wrap(_rotate(v0, 42) * _K1 + _word(data, start + 8))

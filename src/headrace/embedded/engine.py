@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from headrace.errors import DefiniteError
 _PIPE_BYTES: Final = 1 << 20
 _MEMORY_BYTES: Final = 64 << 20
 _CANCEL_SECONDS: Final = 0.2
+_FILES_DATABASE: Final = "_headrace_files"
+"""The engine makes a view of the file system under this name; it is dropped before the first request."""
 # async_insert would make every small insert wait for a flush timer; implicit_select would make typing errors valid queries.
 _HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
 
@@ -62,11 +65,13 @@ class Stats:
 class Engine:
     """chDB on a directory. Opened once per process, closed when the process ends."""
 
-    def __init__(self, path: Path, config: Path, scratch: Path) -> None:
+    def __init__(self, path: Path, config: Path, users: Path, scratch: Path) -> None:
         self.scratch = scratch
         self._place = f"{path}?{_HANDLE_SETTINGS}"
+        prepare_default_database(path)
         try:
-            self._anchor = chdb.connect(f"{self._place}&config-file={config}")
+            self._anchor = chdb.connect(f"{self._place}&config-file={config}&users_config={users}&default_database={_FILES_DATABASE}")
+            self._anchor.query(f"DROP DATABASE {_FILES_DATABASE}")
         except RuntimeError as error:
             raise DefiniteError(
                 f"the embedded ClickHouse cannot open its directory: {error}",
@@ -75,6 +80,10 @@ class Engine:
             ) from error
         row = self._anchor.query("SELECT version(), timezone(), displayName()", "TabSeparated").bytes().decode()
         self.version, self.timezone, self.display_name = row.rstrip("\n").split("\t")
+
+    def names(self, table: str) -> list[str]:
+        """The names that a system table lists."""
+        return str(self._anchor.query(f"SELECT name FROM system.{table}", "TabSeparatedRaw").bytes().decode()).split()
 
     def connect(self) -> Handle:
         return Handle(chdb.connect(self._place), self)
@@ -143,10 +152,27 @@ class Handle:
     def insert(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
         """Insert the rows in `pieces`; if reading them fails, nothing is inserted."""
         with spooled(pieces, self._engine.scratch) as path:
-            source = f" FROM INFILE '{path}' ".encode()
-            head, at = statement.head, statement.source_at
-            _, stats = self.execute(head[:at] + source + head[at:] + f" FORMAT {statement.format}".encode())
+            return self._insert_file(statement.head, statement.source_at, statement.format, path)
+
+    def insert_through_query(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
+        """INSERT ... SELECT FROM input(...): the rows go to a temporary table that takes the place of input()."""
+        assert statement.input_span is not None
+        start, end, structure = statement.input_span
+        name = quote_name(f"_headrace_input_{uuid.uuid4().hex}").encode()
+        with spooled(pieces, self._engine.scratch) as path:
+            kept = b"Memory" if Path(path).stat().st_size <= _MEMORY_BYTES else b"StripeLog"
+            self.execute(b"CREATE TEMPORARY TABLE %s ENGINE = %s AS SELECT * FROM null(%s)" % (name, kept, structure))
+            try:
+                head = b"INSERT INTO " + name
+                self._insert_file(head, len(head), statement.format, path)
+                _, stats = self.execute(statement.head[:start] + name + statement.head[end:])
+            finally:
+                self.execute(b"DROP TEMPORARY TABLE " + name)
         return stats
+
+    def _insert_file(self, head: bytes, source_at: int, rows_format: str, path: str) -> Stats:
+        source = f" FROM INFILE '{path}' ".encode()
+        return self.execute(head[:source_at] + source + head[source_at:] + f" FORMAT {rows_format}".encode())[1]
 
     def output(self, statement: Statement, default_format: str, compression: str = "") -> OutputPipe:
         return OutputPipe(self._engine, self, statement, statement.format or default_format, compression)
@@ -212,6 +238,24 @@ def spooled(pieces: Iterable[bytes], scratch: Path) -> Iterator[str]:
             size += len(piece)
             _write_all(file, piece)
         yield f"/proc/self/fd/{file.fileno()}"
+
+
+def prepare_default_database(path: Path) -> None:
+    """Define the database `default` as an ordinary one: the engine's own is also a view of the file system.
+
+    In a directory of release 0.9, the tables of `default` are found by the identity in the link `metadata/default`, which goes on.
+    """
+    metadata = path / "metadata"
+    definition, link = metadata / "default.sql", metadata / "default"
+    if not definition.exists():
+        identity = link.readlink().name if link.is_symlink() else str(uuid.uuid4())
+        metadata.mkdir(exist_ok=True, mode=0o700)
+        temporary = metadata / ".default.sql"
+        temporary.write_text(f"ATTACH DATABASE _ UUID {quote_text(identity)}\nENGINE = Atomic\n")
+        temporary.replace(definition)
+    if link.is_symlink():
+        # The engine would give the same identity to its view of the file system. It makes the link again when it loads the database.
+        link.unlink()
 
 
 def _write_all(file: IO[bytes], piece: bytes) -> None:

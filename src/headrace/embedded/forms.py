@@ -9,10 +9,12 @@ from email.message import Message
 
 from headrace.embedded.engine import Handle, quote_name
 from headrace.embedded.failures import BAD_ARGUMENTS, INCORRECT_DATA, refuse
+from headrace.embedded.options import check_format
 from headrace.embedded.statement import Kind, Statement
+from headrace.embedded.statement_guard import StatementGuard
 from headrace.embedded.wire import PIECE, Readable
 
-_MAX_FORM = 256 << 20
+_MAX_FORM = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class ExternalTable:
     name: str
     rows: bytes
 
-    def create(self, handle: Handle, fields: Mapping[str, str]) -> None:
+    def create(self, handle: Handle, fields: Mapping[str, str], guard: StatementGuard) -> None:
         """Make the table on the request's own handle, with which it goes away."""
         structure = fields.get(f"{self.name}_structure", "")
         types = fields.get(f"{self.name}_types", "")
@@ -31,9 +33,11 @@ class ExternalTable:
         if not structure:
             raise refuse(BAD_ARGUMENTS, f"Neither structure nor types have not been provided for external table {self.name}")
         name = quote_name(self.name)
-        handle.execute(f"CREATE TEMPORARY TABLE {name} ({structure}) ENGINE = Memory".encode("utf-8", "surrogateescape"))
+        definition = f"CREATE TEMPORARY TABLE {name} ({structure}) ENGINE = Memory".encode("utf-8", "surrogateescape")
+        guard.check(definition)
+        handle.execute(definition)
         head = f"INSERT INTO {name}".encode()
-        rows_format = fields.get(f"{self.name}_format", "TabSeparated")
+        rows_format = check_format(fields.get(f"{self.name}_format", "TabSeparated"))
         handle.insert(Statement(Kind.INSERT_DATA, head, format=rows_format, source_at=len(head)), [self.rows])
 
 

@@ -15,21 +15,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from headrace.embedded.codecs import choose_coding, decode
+from headrace.embedded.codecs import bounded, choose_coding, decode
 from headrace.embedded.credentials import Account
-from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats, spooled
-from headrace.embedded.failures import READONLY, SYNTAX_ERROR, QueryFailure, refuse
+from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
+from headrace.embedded.failures import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, refuse
 from headrace.embedded.forms import ExternalTable, read_form
 from headrace.embedded.frames import FrameReader, FrameWriter
 from headrace.embedded.gate import Gate
 from headrace.embedded.options import Options, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
 from headrace.embedded.statement import Kind, Statement, leading_word, parse_insert, parse_statement
+from headrace.embedded.statement_guard import StatementGuard
 from headrace.embedded.wire import PIECE, Readable, Request, Response
 
 _HOLD: Final = 1 << 16
 _SPOOL_BYTES: Final = 16 << 20
 _MAX_QUERY: Final = 262_144
+_MOST_QUERY: Final = 64 << 20
+"""A statement is held in memory, whatever `max_query_size` says."""
+_MOST_DIGITS: Final = 18
+LIVENESS_PATHS: Final = frozenset({"/ping", "/replicas_status"})
 _QUERY_PATHS: Final = frozenset({"/", "/query", ""})
 _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 
@@ -41,6 +46,7 @@ class Handler:
         self._engine = engine
         self._account = account
         self._gate = gate
+        self._guard = StatementGuard(engine.names("table_functions"), engine.names("table_engines") + engine.names("database_engines"))
         self._scratch = scratch
         self._sessions = Sessions(engine)
         self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
@@ -54,7 +60,7 @@ class Handler:
 
     def answer(self, request: Request, response: Response) -> None:
         response.common = self._common
-        if request.path in ("/ping", "/replicas_status"):
+        if request.path in LIVENESS_PATHS:
             response.send(200, _TEXT, b"Ok.\n")
             return
         if request.path not in _QUERY_PATHS:
@@ -91,8 +97,9 @@ class Handler:
         exchange.query_id = options.query_id or str(uuid.uuid4())
         body = decode(body, request.headers.get("content-encoding", ""))
         if options.native_input:
-            body = FrameReader(body, options.verify_checksums)
+            body = bounded(body, lambda source: FrameReader(source, options.verify_checksums))
         statement, rows = read_statement(options, body)
+        self._guard.check(statement.head + b"\n" + statement.tail)
         if request.method != "POST" and statement.kind not in (Kind.OUTPUT, Kind.SESSION, Kind.EMPTY):
             raise refuse(
                 READONLY,
@@ -101,7 +108,7 @@ class Handler:
             )
         with self._sessions.handle(options, statement.kind is Kind.SESSION) as handle:
             for table in tables:
-                table.create(handle, fields)
+                table.create(handle, fields, self._guard)
             self._execute(exchange, handle, statement, rows)
 
     def _execute(self, exchange: _Exchange, handle: Handle, statement: Statement, rows: Iterator[bytes]) -> None:
@@ -112,22 +119,13 @@ class Handler:
             stats = handle.insert(statement, rows)
             exchange.response.send(200, self._headers(exchange, "", stats), b"")
         elif statement.kind is Kind.INSERT_INPUT:
-            stats = self._insert_through_query(handle, statement, rows)
+            stats = handle.insert_through_query(statement, rows)
             exchange.response.send(200, self._headers(exchange, "", stats), b"")
         elif statement.kind is Kind.OUTPUT:
             self._stream(exchange, handle, statement)
         else:
             out, stats = handle.execute(statement.head, options.default_format)
             exchange.response.send(200, self._headers(exchange, options.default_format if out else "", stats), out)
-
-    def _insert_through_query(self, handle: Handle, statement: Statement, rows: Iterator[bytes]) -> Stats:
-        """INSERT ... SELECT FROM input(...): the rows go to an unnamed file that takes the place of input()."""
-        assert statement.input_span is not None
-        start, end, structure = statement.input_span
-        with spooled(rows, self._scratch) as path:
-            source = f"file('{path}', {statement.format}, ".encode() + structure + b")"
-            _, stats = handle.execute(statement.head[:start] + source + statement.head[end:])
-        return stats
 
     def _stream(self, exchange: _Exchange, handle: Handle, statement: Statement) -> None:
         options, response = exchange.options, exchange.response
@@ -199,6 +197,7 @@ class Handler:
             "X-ClickHouse-Timezone": self._engine.timezone,
             "X-ClickHouse-Exception-Code": str(failure.code),
         }
+        exchange.response.refused = failure.code in (REQUIRED_PASSWORD, AUTHENTICATION_FAILED)
         if failure.status == 401:
             headers["WWW-Authenticate"] = _REALM
         exchange.response.send(failure.status, headers, failure.text(self._engine.version).encode("utf-8", "surrogateescape"))
@@ -227,10 +226,11 @@ def read_statement(options: Options, body: Readable) -> tuple[Statement, Iterato
     """The statement in the query parameter and the body, one after the other, and the rows that follow it."""
     limit = _max_query(options)
     prefix = options.query.encode("utf-8", "surrogateescape")
-    text = prefix + b"\n" if prefix else b""
-    room = limit + len(text)
-    while len(text) <= room and (piece := body.read(min(PIECE, room + 1 - len(text)))):
-        text += piece
+    read = bytearray(prefix + b"\n" if prefix else b"")
+    room = limit + len(read)
+    while len(read) <= room and (piece := body.read(min(PIECE, room + 1 - len(read)))):
+        read += piece
+    text = bytes(read)
     whole = len(text) <= room
     if leading_word(text) == b"INSERT":
         statement = parse_insert(text)
@@ -255,7 +255,8 @@ def _rows(first: bytes, body: Readable) -> Iterator[bytes]:
 
 def _max_query(options: Options) -> int:
     text = options.settings.get("max_query_size", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _MAX_QUERY
+    chosen = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
+    return min(chosen, _MOST_QUERY) if chosen > 0 else _MAX_QUERY
 
 
 def _hold(source: Readable) -> tuple[bytes, bool]:

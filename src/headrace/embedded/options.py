@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from headrace.embedded.credentials import Account
-from headrace.embedded.failures import AUTHENTICATION_FAILED, BAD_ARGUMENTS, INVALID_SESSION_TIMEOUT, REQUIRED_PASSWORD, refuse
+from headrace.embedded.failures import (
+    AUTHENTICATION_FAILED,
+    BAD_ARGUMENTS,
+    INVALID_SESSION_TIMEOUT,
+    REQUIRED_PASSWORD,
+    UNKNOWN_FORMAT,
+    refuse,
+)
 
 _OWN_WORDS = frozenset(
     {
@@ -26,6 +33,8 @@ _OWN_WORDS = frozenset(
     }
 )  # fmt: skip
 _MAX_SESSION_SECONDS = 3600
+_MOST_FIELDS = 10_000
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,10 @@ class Options:
 
 def read_fields(query: str) -> dict[str, str]:
     """The URL's parameters; bytes that are not UTF-8 survive as surrogates."""
-    return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=10_000))
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise refuse(BAD_ARGUMENTS, f"The URL has more than {_MOST_FIELDS} parameters") from None
 
 
 def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external: frozenset[str] = frozenset()) -> Options:
@@ -60,7 +72,7 @@ def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external
     return Options(
         query=fields.get("query", ""),
         database=fields.get("database") or headers.get("x-clickhouse-database", ""),
-        default_format=fields.get("default_format") or headers.get("x-clickhouse-format") or "TabSeparated",
+        default_format=check_format(fields.get("default_format") or headers.get("x-clickhouse-format") or "TabSeparated"),
         query_id=fields.get("query_id", "") or headers.get("x-clickhouse-query-id", ""),
         session_id=fields.get("session_id", ""),
         session_seconds=_session_seconds(fields.get("session_timeout", "60")),
@@ -74,6 +86,13 @@ def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external
         settings=settings,
         parameters={name.removeprefix("param_"): value for name, value in fields.items() if name.startswith("param_")},
     )
+
+
+def check_format(name: str) -> str:
+    """A format's name, which stands in statements as it is; raises if it could be more than a name."""
+    if not name.isascii() or not name.isidentifier():
+        raise refuse(UNKNOWN_FORMAT, f"Unknown format {name}")
+    return name
 
 
 def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[str, str]) -> None:
@@ -112,8 +131,8 @@ def _basic(header: str) -> tuple[str, str]:
 
 
 def _session_seconds(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise refuse(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text}'")
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise refuse(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text[:40]}'")
     if int(text) > _MAX_SESSION_SECONDS:
         raise refuse(INVALID_SESSION_TIMEOUT, f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}")
     return int(text)

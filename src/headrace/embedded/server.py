@@ -1,5 +1,8 @@
 """The server: owns the directory, accepts connections, one thread each, until it is told to stop.
 
+Connections are bounded in number. When there are too many, the one that has waited longest to send a request makes room; when all are at
+work, a few more are still answered on whether the server lives. So slow clients do not keep others out.
+
 Stopping is orderly: no new connections, idle ones are closed, running requests get `_GRACE_SECONDS` to finish, then the engine is closed.
 A kill is safe too: an insert that was acknowledged is a complete part, and a part that was not completed is dropped at the next start.
 """
@@ -26,7 +29,10 @@ from headrace.embedded.credentials import store_account
 from headrace.embedded.engine import Engine, wait_for_directory
 from headrace.embedded.failures import QueryFailure
 from headrace.embedded.gate import Gate
-from headrace.embedded.handler import Handler
+from headrace.embedded.handler import LIVENESS_PATHS, Handler
+from headrace.embedded.privileges import render_users
+from headrace.embedded.sandbox import confine
+from headrace.embedded.timed_stream import TimedSocket
 from headrace.embedded.tuning import raise_file_limit, render_config
 from headrace.embedded.wire import BadRequest, Request, Response, read_request
 from headrace.errors import DefiniteError
@@ -38,8 +44,16 @@ _IO_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 30
 _HURRY_SECONDS: Final = 5
 _BACKLOG: Final = 128
+_MOST_CONNECTIONS: Final = 512
+_MOST_RESERVED: Final = 32
+_HEAD_SECONDS: Final = 30
+_RESERVED_SECONDS: Final = 2
+_REFUSED_SECONDS: Final = 5
+_LINGER_SECONDS: Final = 1
+_LINGER_BYTES: Final = 4 << 20
+_REFUSED_DRAIN: Final = 1 << 20
 _READ_BUFFER: Final = 1 << 18
-_Stream: TypeAlias = "io.BufferedReader[socket.SocketIO]"
+_Stream: TypeAlias = "io.BufferedReader[TimedSocket]"
 
 
 def serve(
@@ -74,12 +88,16 @@ def serve(
         listener = stack.enter_context(_listen(host, port))
         scratch = _make_scratch(root)
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        config = scratch / "engine.xml"
+        config, users = scratch / "engine.xml", scratch / "users.xml"
         config.write_text(render_config())
         # The engine reads a config.xml of the working directory unasked; there is none in ours.
         os.chdir(scratch)
         raise_file_limit()
-        engine = Engine(root, config, scratch)
+        confined = confine(root)
+        if not confined:
+            log.warning("this kernel has no Landlock: only the engine's own rules keep SQL from files outside of %s", root)
+        users.write_text(render_users(confined=confined))
+        engine = Engine(root, config, users, scratch)
         stack.callback(engine.close)
         handler = Handler(engine, account, Gate(host, allowed_hosts), scratch)
         stack.callback(handler.close)
@@ -163,8 +181,18 @@ class _Server:
             log.warning("cannot accept a connection: %s", error)
             time.sleep(0.1)
             return
-        connection = _Connection(sock, self._handler, self._forget)
         with self._lock:
+            full = len(self._connections) >= _MOST_CONNECTIONS
+            waiting = [connection for connection in self._connections if connection.waiting_since is not None] if full else []
+            if waiting:
+                slowest = min(waiting, key=lambda connection: connection.waiting_since or 0.0)
+                self._connections.discard(slowest)
+                slowest.stop(hurry=True)
+            if len(self._connections) >= _MOST_CONNECTIONS + _MOST_RESERVED:
+                log.warning("%d requests are at work; a connection is closed", _MOST_CONNECTIONS)
+                sock.close()
+                return
+            connection = _Connection(sock, self._handler, self._forget, reserved=full and not waiting)
             self._connections.add(connection)
         connection.thread.start()
 
@@ -188,7 +216,10 @@ class _Server:
 class _Connection:
     """One client's connection and the thread that serves it."""
 
-    def __init__(self, sock: socket.socket, handler: Handler, forget: Callable[[_Connection], None]) -> None:
+    def __init__(self, sock: socket.socket, handler: Handler, forget: Callable[[_Connection], None], *, reserved: bool) -> None:
+        """`reserved`: one beyond the limit, which may only ask whether the server lives."""
+        self.waiting_since: float | None = time.monotonic()
+        self._reserved = reserved
         self._sock = sock
         self._handler = handler
         self._forget = forget
@@ -211,7 +242,7 @@ class _Connection:
     def _serve(self) -> None:
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._sock, io.BufferedReader(socket.SocketIO(self._sock, "rb"), _READ_BUFFER) as stream:
+            with self._sock, io.BufferedReader(TimedSocket(self._sock), _READ_BUFFER) as stream:
                 while self._serve_one(stream):
                     pass
         except OSError as error:
@@ -221,14 +252,14 @@ class _Connection:
             self._forget(self)
 
     def _serve_one(self, stream: _Stream) -> bool:
-        self._sock.settimeout(_KEEP_ALIVE_SECONDS)
+        self.waiting_since = time.monotonic()
+        self._sock.settimeout(_RESERVED_SECONDS if self._reserved else _KEEP_ALIVE_SECONDS)
         if not stream.peek(1):
             return False
         with self._lock:
             if self._stopping:
                 return False
             self._busy = True
-        self._sock.settimeout(_IO_SECONDS)
         try:
             return self._exchange(stream)
         finally:
@@ -238,7 +269,10 @@ class _Connection:
     def _exchange(self, stream: _Stream) -> bool:
         response = Response(self._sock, "", keep_alive=False)
         try:
+            stream.raw.deadline = time.monotonic() + (_RESERVED_SECONDS if self._reserved else _HEAD_SECONDS)
             request = read_request(stream, self._sock)
+            stream.raw.deadline, self.waiting_since = None, None
+            self._sock.settimeout(_RESERVED_SECONDS if self._reserved else _IO_SECONDS)
             with self._lock:
                 response = self._response = Response(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
             return self._answer(request, response)
@@ -246,13 +280,30 @@ class _Connection:
             if not response.started:
                 response.keep_alive = False
                 response.send(error.status, {"Content-Type": "text/plain; charset=UTF-8"}, f"{error.reason}\n".encode())
+                self._linger()
             return False
 
+    def _linger(self) -> None:
+        """Closing on unread bytes would cut off the answer: what is on its way is taken, for a moment."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            self._sock.settimeout(_LINGER_SECONDS)
+            taken = 0
+            while taken < _LINGER_BYTES and (piece := self._sock.recv(1 << 16)):
+                taken += len(piece)
+
     def _answer(self, request: Request, response: Response) -> bool:
+        if self._reserved and request.path not in LIVENESS_PATHS:
+            response.keep_alive = False
+            response.send(503, {"Content-Type": "text/plain; charset=UTF-8", "Retry-After": "5"}, b"Too many requests are at work.\n")
+            return False
         try:
             self._handler.answer(request, response)
         except QueryFailure as failure:
             # The result was under way: the handler has marked it, and closing here leaves it visibly incomplete.
             log.info("a result ended early: %s", failure.message)
             return False
-        return response.keep_alive and request.body.drain()
+        if response.refused:
+            self._sock.settimeout(_REFUSED_SECONDS)
+            return response.keep_alive and request.body.drain(_REFUSED_DRAIN)
+        return response.keep_alive and not self._reserved and request.body.drain()

@@ -82,7 +82,7 @@ class Statement:
 
 def leading_word(text: bytes) -> bytes:
     """The statement's first keyword, upper-case; a parenthesis stands for the SELECT inside it."""
-    for token in _tokens(text):
+    for token in lex(text):
         if token.value != b"(":
             return token.upper
     return b""
@@ -90,7 +90,7 @@ def leading_word(text: bytes) -> bytes:
 
 def parse_statement(text: bytes) -> Statement:
     """Split a whole statement that is not an INSERT."""
-    tokens = list(_tokens(text))
+    tokens = list(lex(text))
     while tokens and tokens[-1].value == b";":
         tokens.pop()
     if not tokens:
@@ -141,7 +141,7 @@ class _InsertWalk:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self.stream = _tokens(text)
+        self.stream = lex(text)
         self.settings_at = -1
 
     def split(self) -> Statement | None:
@@ -226,7 +226,7 @@ class _InsertWalk:
 
     def _select(self, begin: int) -> Statement:
         """INSERT ... SELECT: run as it is, unless it reads the request's rows through input()."""
-        tokens = [token for token in _tokens(self.text) if token.start >= begin]
+        tokens = [token for token in lex(self.text) if token.start >= begin]
         head = self.text[begin:]
         for at, token in enumerate(tokens[:-3]):
             if token.upper != b"INPUT" or tokens[at + 1].value != b"(" or tokens[at + 2].kind != "text" or tokens[at + 3].value != b")":
@@ -256,7 +256,8 @@ def _with_depth(tokens: list[Token]) -> Iterator[tuple[Token, int]]:
         depth += token.value in (b"(", b"[", b"{")
 
 
-def _tokens(text: bytes) -> Iterator[Token]:
+def lex(text: bytes) -> Iterator[Token]:
+    """The tokens of a text, by ClickHouse's lexical rules; without blanks and comments."""
     for found in _TOKEN.finditer(text):
         kind = found.lastgroup or "mark"
         if kind != "blank":

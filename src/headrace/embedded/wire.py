@@ -7,6 +7,7 @@ take a part for the whole.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,17 @@ from typing import BinaryIO, Final, Protocol
 
 PIECE: Final = 1 << 20
 _MAX_LINE: Final = 1 << 20
+"""Of the first line, whose URL may hold a query; as in ClickHouse."""
 _MAX_HEADERS: Final = 200
+_MAX_HEAD_BYTES: Final = 64 << 10
+_MAX_CHUNK_LINE: Final = 4096
+_MAX_DIGITS: Final = 18
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ONCE: Final = frozenset(
+    {"content-length", "transfer-encoding", "host", "authorization", "x-clickhouse-user", "x-clickhouse-key", "origin"}
+)
+"""Headers of which two would let two readers of a request understand different things."""
 _MAX_DRAIN: Final = 64 << 20
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH", "TRACE"})
 
@@ -75,30 +86,27 @@ class Body:
         self._ended = not self._chunked and not self._left
         return piece
 
-    def drain(self) -> bool:
+    def drain(self, limit: int = _MAX_DRAIN) -> bool:
         """Read what is left, so that the client reads the answer; False if that is too much and the connection has to go."""
         if self._sock is not None:
             return False
         read = 0
-        while not self._ended and read < _MAX_DRAIN:
+        while not self._ended and read < limit:
             read += len(self.read(PIECE))
         return self._ended
 
     def _next_chunk(self) -> None:
-        line = _read_line(self._stream).split(b";")[0].strip()
-        try:
-            self._left = int(line, 16)
-        except ValueError:
-            raise BadRequest(400, "malformed chunk size") from None
-        if self._left < 0:
+        size = _CHUNK.fullmatch(_read_line(self._stream, _MAX_CHUNK_LINE, 400))
+        if size is None:
             raise BadRequest(400, "malformed chunk size")
+        self._left = int(size[1], 16)
         if not self._left:
-            while _read_line(self._stream):
-                pass
+            # Trailers are read by the rules of headers, and have no meaning here.
+            _read_headers(self._stream)
             self._ended = True
 
     def _expect_line(self, expected: bytes) -> None:
-        if _read_line(self._stream) != expected:
+        if _read_line(self._stream, _MAX_CHUNK_LINE, 400) != expected:
             raise BadRequest(400, "malformed chunk end")
 
 
@@ -114,15 +122,17 @@ class Request:
 
 def read_request(stream: Lines, sock: socket.socket) -> Request:
     """The next request on the connection, on which there is at least one byte."""
-    line = _read_line(stream)
+    line = _read_line(stream, _MAX_LINE)
     try:
         method, target, version = line.decode("ascii").split(" ")
     except ValueError:
         raise BadRequest(400, "malformed request line") from None
-    if method not in _METHODS or not version.startswith("HTTP/1."):
+    if method not in _METHODS or version not in ("HTTP/1.0", "HTTP/1.1"):
         raise BadRequest(501 if version.startswith("HTTP/") else 400, f"unsupported request {method!r} {version!r}")
     headers = _read_headers(stream)
-    body = _frame_body(stream, headers)
+    body = _frame_body(stream, headers, version)
+    if version == "HTTP/1.1" and "host" not in headers:
+        raise BadRequest(400, "a request of HTTP/1.1 names its host")
     if headers.get("expect", "").lower() == "100-continue":
         body.expect_continue(sock)
     path, _, query = target.partition("?")
@@ -131,36 +141,45 @@ def read_request(stream: Lines, sock: socket.socket) -> Request:
     return Request(method, path, query, headers, body, keep_alive)
 
 
-def _frame_body(stream: Lines, headers: Mapping[str, str]) -> Body:
+def _frame_body(stream: Lines, headers: Mapping[str, str], version: str) -> Body:
     coding = headers.get("transfer-encoding", "").lower()
     if coding not in ("", "identity", "chunked"):
         raise BadRequest(501, f"unsupported transfer coding {coding!r}")
     length = headers.get("content-length")
-    if length is not None and (coding == "chunked" or not (length.isascii() and length.isdigit())):
+    if coding and (length is not None or version == "HTTP/1.0"):
+        raise BadRequest(400, "a transfer coding beside a content length, or in HTTP/1.0")
+    if length is not None and not (length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS):
         raise BadRequest(400, "malformed content length")
     return Body(stream, None if length is None else int(length), coding == "chunked")
 
 
 def _read_headers(stream: Lines) -> dict[str, str]:
     headers: dict[str, str] = {}
-    while line := _read_line(stream):
+    count, left = 0, _MAX_HEAD_BYTES
+    while line := _read_line(stream, left, 431):
+        count, left = count + 1, left - len(line) - 2
+        if count > _MAX_HEADERS or left <= 0:
+            raise BadRequest(431, "too many headers, or too long ones")
         name, colon, value = line.decode("latin-1").partition(":")
-        if not colon or not name or name != name.strip():
+        if not colon or not _NAME.fullmatch(name):
+            # A line that begins with a space, which once went on with the line before, is none either.
             raise BadRequest(400, "malformed header")
         key = name.lower()
-        if key in headers and key in ("content-length", "transfer-encoding"):
+        if key in headers and key in _ONCE:
             raise BadRequest(400, f"repeated header {name}")
-        headers[key] = value.strip()
-        if len(headers) > _MAX_HEADERS:
-            raise BadRequest(431, "too many headers")
+        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
     return headers
 
 
-def _read_line(stream: Lines) -> bytes:
-    line = stream.readline(_MAX_LINE)
+def _read_line(stream: Lines, limit: int, too_long: int = 414) -> bytes:
+    """The next line, which ends in CR LF and has neither of them inside."""
+    line = stream.readline(limit)
     if not line.endswith(b"\n"):
-        raise BadRequest(414 if len(line) == _MAX_LINE else 400, "request line or header too long or cut off")
-    return line[:-2] if line.endswith(b"\r\n") else line[:-1]
+        raise BadRequest(too_long if len(line) == limit else 400, "request line or header too long or cut off")
+    text = line[:-2]
+    if not line.endswith(b"\r\n") or b"\r" in text or b"\x00" in text:
+        raise BadRequest(400, "a line does not end in CR LF, or has a control character inside")
+    return text
 
 
 @dataclass(slots=True)
@@ -173,6 +192,8 @@ class Response:
     common: Mapping[str, str] = field(default_factory=dict)
     started: bool = False
     finished: bool = False
+    refused: bool = False
+    """The client has not shown who it is: it gets its answer, and little patience."""
     _chunked: bool = False
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:

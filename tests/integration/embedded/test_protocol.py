@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
+import time
 from urllib.parse import urlencode
 
 import pytest
 
-from headrace.embedded.process import EmbeddedServer
+from headrace.embedded.process import EmbeddedServer, ping
 from testkit.embedded_access import PASSWORD
 from testkit.httpclient import Client
 
+_BAD_SIZES = (b"0x8", b"+8", b"0_8", b"-8", b" 8", b"8 8", b"", b"g", b"8" * 5000, b"\xd9\xa8")
+_BAD_LENGTHS = (b"9" * 5000, b"-8", b"+8", b"0x8", b"8_0", b"8 8", b"", b"8, 8")
 _POST = f"POST /?password={PASSWORD} HTTP/1.1\r\nHost: localhost\r\n".encode()
 
 
@@ -40,10 +44,41 @@ def _raw(port: int, request: bytes) -> bytes:
         (b"GET /" + b"x" * (1 << 20) + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(300)) + b"\r\n", 431),
         (b"DELETE / HTTP/1.1\r\nHost: x\r\n\r\n", 501),
+        *((_POST + b"Transfer-Encoding: chunked\r\n\r\n%s\r\nSELECT 1\r\n0\r\n\r\n" % size, 400) for size in _BAD_SIZES),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\n8\r\nSELECT 1\r\n0\r\n" + b"x: y\r\n" * 300 + b"\r\n", 431),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\n8;" + b"x" * 10_000 + b"\r\nSELECT 1\r\n0\r\n\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\n8\nSELECT 1\r\n0\r\n\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        *((_POST + b"Content-Length: %s\r\n\r\nSELECT 1" % length, 400) for length in _BAD_LENGTHS),
+        (_POST + b"Content-Length: 8\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"Host: elsewhere\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"X: " + b"y" * 900_000 + b"\r\nContent-Length: 8\r\n\r\nSELECT 1", 431),
+        (_POST + b"X: y\r\n" * 12_000 + b"\r\n", 431),
+        (_POST + b"X: y\r\n folded: z\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"X : y\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"X: y\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"X: y\rContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST + b"X: y\x00\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+        (_POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET /?password=" + PASSWORD.encode() + b"&query=SELECT+1 HTTP/1.1\r\n\r\n", 400),
+        (b"GET /?" + b"a=b&" * 11_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     ],
 )
 def test_a_malformed_request_is_refused_and_harms_nobody(server: EmbeddedServer, client: Client, request_bytes: bytes, status: int) -> None:
     assert _raw(server.port, request_bytes).startswith(f"HTTP/1.1 {status} ".encode())
+    assert client.run("SELECT 1") == b"1\n"
+
+
+def test_slow_connections_keep_nobody_out(server: EmbeddedServer, client: Client) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(600):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            slow.sendall(b"POST / HT")
+        begun = time.monotonic()
+        assert ping(server.host, server.port)
+        assert _raw(server.port, _POST + b"Content-Length: 8\r\n\r\nSELECT 1").endswith(b"1\n")
+        assert time.monotonic() - begun < 5
+    client.connection.close()
     assert client.run("SELECT 1") == b"1\n"
 
 

@@ -1,0 +1,69 @@
+"""What SQL may do in the embedded engine: the one user's grants and the settings that no request may change.
+
+The engine runs as an application on files (like clickhouse-local), in which a table function reads any file and reaches any host. Its own
+access control is the first wall: what is not granted here is denied, also when a new release of the engine brings new sources. So table
+functions, table engines and database engines that read or write outside of the engine's own tables answer ACCESS_DENIED.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PRIVILEGES: Final = (
+    "SHOW, CHECK, SELECT, INSERT, ALTER TABLE, ALTER VIEW, ALTER DATABASE, CREATE DATABASE, CREATE TABLE, CREATE VIEW, "
+    "CREATE ARBITRARY TEMPORARY TABLE, CREATE TEMPORARY VIEW, CREATE FUNCTION, DROP DATABASE, DROP TABLE, DROP VIEW, DROP FUNCTION, "
+    "UNDROP TABLE, TRUNCATE, OPTIMIZE, KILL QUERY, KILL TRANSACTION, INTROSPECTION, SYSTEM DROP CACHE, SYSTEM MERGES, "
+    "SYSTEM TTL MERGES, SYSTEM MOVES, SYSTEM CLEANUP, SYSTEM VIEWS, SYSTEM FLUSH, SYSTEM SYNC REPLICA, SYSTEM RESTART REPLICA, "
+    "SYSTEM WAIT LOADING PARTS, SYSTEM LOAD PRIMARY KEY, SYSTEM UNLOAD PRIMARY KEY"
+)
+_FAMILIES: Final = ("", "Aggregating", "Coalescing", "Collapsing", "Graphite", "Replacing", "Summing", "VersionedCollapsing")
+TABLE_ENGINES: Final = (
+    *(f"{family}MergeTree" for family in _FAMILIES),
+    *(f"Replicated{family}MergeTree" for family in _FAMILIES),
+    *("Alias", "Buffer", "Distributed", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null", "Set"),
+    *("StripeLog", "TinyLog", "View"),
+)
+"""Engines whose rows are the engine's own; every other engine of `system.table_engines` reads or writes elsewhere."""
+DATABASE_ENGINES: Final = ("Atomic", "Memory")
+TABLE_FUNCTIONS: Final = (
+    *("SQLStandardValues", "cluster", "clusterAllReplicas", "dictionary", "format", "fuzzJSON", "fuzzQuery", "generateRandom"),
+    *("generateSeries", "generate_series", "input", "loop", "merge", "null", "numbers", "numbers_mt", "primes", "values"),
+    *("view", "viewExplain", "viewIfPermitted", "zeros", "zeros_mt"),
+    *("mergeTreeAnalyzeIndexes", "mergeTreeAnalyzeIndexesUUID", "mergeTreeCodecBlockCounts", "mergeTreeIndex", "mergeTreeProjection"),
+    "mergeTreeTextIndex",
+)
+"""Functions that make rows or read the engine's own tables; no cluster is configured."""
+
+FIXED_SETTINGS: Final = (
+    # Other parsers than the one whose tokens `statement_guard` knows, and SQL inside of text.
+    *("dialect", "polyglot_dialect", "allow_experimental_polyglot_dialect", "allow_experimental_kusto_dialect"),
+    *("allow_experimental_prql_dialect", "enable_json_ast_dialect", "enable_trino_dialect", "allow_experimental_eval_table_function"),
+    *("additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"),
+    # Names of files and hosts.
+    *("format_schema", "format_schema_source", "format_template_resultset", "format_template_row", "output_format_schema"),
+    *("input_format_record_errors_file_path", "format_avro_schema_registry_url", "rename_files_after_processing", "url_base"),
+    *("into_outfile_create_parent_directories", "dynamic_disk_allow_from_env", "dynamic_disk_allow_include", "dynamic_disk_allow_from_zk"),
+)
+
+
+def render_users(*, confined: bool) -> str:
+    """The text of the engine's file of users. `confined`: the operating system keeps this process out of other files, too."""
+    grants = [f"GRANT {_PRIVILEGES} ON *.*", "GRANT dictGet ON *.*", "GRANT SET DEFINER ON *"]
+    grants += [f"GRANT TABLE ENGINE ON {name}" for name in dict.fromkeys((*TABLE_ENGINES, *DATABASE_ENGINES))]
+    # Rows in the format Values may hold expressions, and those are not looked through.
+    values = "" if confined else "<input_format_values_interpret_expressions>0</input_format_values_interpret_expressions>"
+    fixed = FIXED_SETTINGS if confined else (*FIXED_SETTINGS, "input_format_values_interpret_expressions")
+    return "\n".join(
+        [
+            "<clickhouse>",
+            "<users><default><password></password><profile>default</profile><quota>default</quota><grants>",
+            *(f"  <query>{grant}</query>" for grant in grants),
+            "</grants></default></users>",
+            f"<profiles><default>{values}<constraints>",
+            *(f"  <{name}><const/></{name}>" for name in fixed),
+            "</constraints></default></profiles>",
+            "<quotas><default/></quotas>",
+            "</clickhouse>",
+            "",
+        ]
+    )
