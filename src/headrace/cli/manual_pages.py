@@ -160,10 +160,13 @@ PAGES: Final[Mapping[str, Page]] = {
     "resync": Page(
         "The table's rows are read anew beside the stream, which goes on; rows that the source has no more go at the end. Without "
         "--pipe it is "
-        "about the pipe of a state directory (`headrace replicate`); if none runs there now, the next one does it.",
+        "about the pipe of a state directory (`headrace replicate`); if none runs there now, the next one does it. With --new-log, the "
+        "next start of the pipe reads all tables again and goes on in the log that the server writes then: for a server whose log was "
+        "reset, restored from a backup, or purged too early.",
         (
             ("headrace resync shop.orders --state headrace-state", "of a pipe without a file"),
             ("headrace resync 'shop.order*' --pipe shop", "of a running process"),
+            ("headrace resync --new-log --state headrace-state", "of all tables, after the source's log was reset"),
         ),
         variables=_PROCESS,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.controlling import add_running, resync_running
 from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
@@ -13,10 +14,18 @@ from headrace.sources.mysql.connection import parse_mysql_url
 from headrace.sources.mysql.selection import Selection
 from headrace.terminal_text import print_line
 
+if TYPE_CHECKING:
+    from headrace.pipes.state import StateDirectory
+
 
 def add(verbs: Verbs) -> None:
     command = add_command(verbs, resync, "resync", "read tables again, without stopping the others")
-    command.add_argument("tables", nargs="+", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
+    command.add_argument("tables", nargs="*", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
+    command.add_argument(
+        "--new-log",
+        action="store_true",
+        help="read all tables again and begin in the log that the server writes now, after its log was reset or restored",
+    )
     command.add_argument(
         "--state", default="", metavar="DIR", help="the pipe's state directory (headrace-state); with --pipe, the running process's"
     )
@@ -56,6 +65,7 @@ def add(verbs: Verbs) -> None:
 
 def resync(arguments: argparse.Namespace) -> int:
     """Ask a pipe of a running process, or the one of a state directory, to read tables again."""
+    _check_resync(arguments)
     if arguments.pipe:
         return resync_running(arguments)
     if arguments.file or arguments.url:
@@ -70,9 +80,35 @@ def resync(arguments: argparse.Namespace) -> int:
     unclear = next((table for table in arguments.tables if "." not in table), None)
     if unclear is not None:
         raise DefiniteError(f"{unclear!r} has no database", hint="write database.table")
+    if arguments.new_log:
+        return _resync_from_new_log(directory, state.source)
     ask_for_resync(directory, tuple(arguments.tables))
     when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
     print_line(f"resync: asked for {', '.join(arguments.tables)}; {when}")
+    return OK
+
+
+def _check_resync(arguments: argparse.Namespace) -> None:
+    if arguments.new_log and arguments.tables:
+        raise DefiniteError("--new-log reads all tables again", place=", ".join(arguments.tables), hint="name no tables with --new-log")
+    if arguments.new_log and arguments.pipe:
+        raise DefiniteError("--new-log needs the state directory of the pipe", place="--pipe", hint="give --state DIR instead of --pipe")
+    if not arguments.new_log and not arguments.tables:
+        raise DefiniteError("no table is named", place="headrace resync", hint="name tables as database.table, or give --new-log")
+
+
+def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
+    from headrace.pipes.requests import ask_for_resync
+
+    if not source.startswith("mysql://"):
+        raise DefiniteError(
+            f"--new-log is for pipes from MySQL and MariaDB, and this one reads {source}",
+            place=str(directory.path),
+            hint="start with a new state directory and new target tables",
+        )
+    ask_for_resync(directory, ("*.*",), new_log=True)
+    when = "the pipe runs now: stop it and start it again" if directory.is_owned else "start the pipe again"
+    print(f"resync: all tables are read again at the next start, from the log that the server writes then; {when}")
     return OK
 
 

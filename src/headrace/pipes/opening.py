@@ -15,6 +15,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.evolution import Catalogue
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.column_settings import take_column_settings
 from headrace.pipes.endpoints import same_sink
@@ -23,7 +24,7 @@ from headrace.pipes.requests import ask_for_resync, pending_requests
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.showing import Showing
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.pipes.takeover import reached, rewind, take_over, written
+from headrace.pipes.takeover import begin_new_log, reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
 from headrace.pipes.unmatched_tables import check_unmatched
 from headrace.retry import retrying
@@ -33,7 +34,7 @@ from headrace.sources.mysql.catalogue import capture_catalogue, describe_around,
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.locate import complete_gtid, resolve_start
+from headrace.sources.mysql.locate import complete_gtid, identify_start, resolve_start
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity, check_database, check_tables
 from headrace.sources.mysql.prepared import check_no_prepared
@@ -70,20 +71,21 @@ class Opening:
     def open(self, server: ServerIdentity) -> Opened:
         """The state and history to go on with, or new ones."""
         state = self.directory.load()
-        new = state is None
+        new, everything = state is None, None
         if state is None:
             self.directory.history.unlink(missing_ok=True)
             state = self._new_state(server)
         else:
             self._check(state)
-            rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
-            take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+            everything = self._take_over(state, server)
             self._ask_again(state)
         dialect = Dialect.of(server.version, folds_case=server.folds_case)
         history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
         if new:
-            self._begin(state, history)
+            self._begin(state, history, server)
         else:
+            if everything is not None:
+                history.begin(everything, BinlogPosition.from_json(state.start))
             self._go_on(state, history)
         if new and not state.tables:
             check_database(self.connection, self.address, self.settings.selection)
@@ -94,6 +96,15 @@ class Opening:
         self._check_transforms(state, is_new=new)
         check_tables(self.connection, self.address, state.tables)
         return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
+
+    def _take_over(self, state: PipeState, server: ServerIdentity) -> Catalogue | None:
+        """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
+        if any(request.new_log for request in pending_requests(self.directory)):
+            wanted = functools.partial(is_wanted, state, self.settings.selection)
+            return begin_new_log(self.connection, self.address, state, server, wanted)
+        rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
+        take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+        return None
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
         """Halt at names that are most likely misspelt before anything is shown; later, columns may have gone with a statement."""
@@ -113,7 +124,7 @@ class Opening:
             self.settings.lasting,
         )
 
-    def _begin(self, state: PipeState, history: SchemaHistory) -> None:
+    def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:
         everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
             # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
@@ -122,6 +133,7 @@ class Opening:
         else:
             check_no_prepared(self.connection, self.address)
             start = complete_gtid(self.connection, self.address, start)
+        start = identify_start(self.address, start, mariadb=server.mariadb)
         history.begin(everything, start)
         state.start = start.to_json()
         chosen = {name: schema for name, schema in everything.tables.items() if self.settings.selection(name)}

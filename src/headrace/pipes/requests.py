@@ -29,18 +29,20 @@ class ResyncRequest:
     tables: tuple[str, ...]
     """Globs over `database.table`."""
     path: Path
+    new_log: bool = False
+    """Whether the pipe must begin in the log that the server writes now, under a new epoch, whatever it has read before."""
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...]) -> None:
+def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_log: bool = False) -> None:
     """Leave a request for the pipe that owns the directory, or for the next one."""
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f"{secrets.token_hex(8)}.new"
     with temporary.open("w") as file:
-        json.dump({"resync": list(tables)}, file)
+        json.dump({"resync": list(tables), **({"new_log": True} if new_log else {})}, file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(temporary.with_suffix(".json"))
@@ -67,10 +69,11 @@ def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
         return
     for _, path, text in sorted(_written(folder)):
         try:
-            tables = tuple(str(table) for table in json.loads(text)["resync"])
+            raw = json.loads(text)
+            tables, new_log = tuple(str(table) for table in raw["resync"]), bool(raw.get("new_log"))
         except (ValueError, KeyError, TypeError) as error:
             raise DefiniteError(f"a request cannot be read: {error}", place=str(path), hint="remove the file and ask again") from error
-        yield ResyncRequest(tables, path)
+        yield ResyncRequest(tables, path, new_log)
 
 
 def _written(folder: Path) -> Iterator[tuple[int, Path, str]]:

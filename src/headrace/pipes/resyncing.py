@@ -102,7 +102,7 @@ class Resynchroniser:
             # The stream stands still meanwhile: the position lies behind all that it has written.
             with pause():
                 found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
-                if self._is_early(asked, found, position):
+                if not request.new_log and self._is_early(asked, found, position):
                     if not self._not_before:
                         copier.view.note(f"{asked} is read again when the stream has come to where its definition changed")
                     self._not_before = time.monotonic() + _LOOK_AGAIN_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +70,7 @@ class RunnablePipe(ABC):
             error.hint = with_state(error.hint, directory.path)
             if error.event and not self._can_skip(error.event):
                 error.event = ""
+            error.hint = error.hint.replace("--state DIR", f"--state {shlex.quote(str(directory.path))}")
             note_halt(directory.path, error)
             raise
         note_halt(directory.path, None)

@@ -8,18 +8,25 @@ rows may be in the sink beyond what Spark's checkpoint says: those that snapshot
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.evolution import Catalogue
+from headrace.model.schema import TableName
 from headrace.pipes.state import PipeState, StateDirectory
+from headrace.sources.mysql.catalogue import capture_catalogue
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.failover import check_same_log, continue_on, joined
 from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.locate import START_OVER, read_server_gtids
+from headrace.sources.mysql.locate import complete_gtid, identify_start, read_server_gtids
+from headrace.sources.mysql.log_comparison import LogPurged
+from headrace.sources.mysql.log_identity import READ_AGAIN, LogReplaced
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import ServerIdentity
+from headrace.sources.mysql.prepared import check_no_prepared
 from headrace.spark.checkpoint import committed_offset, planned_offset
 
 log = logging.getLogger("headrace")
@@ -52,18 +59,29 @@ def take_over(
 
     `rows_copied`: whether the sink may hold rows that a snapshot read.
     """
-    position = reached(directory, state)
-    if state.identity != server.identity:
-        _go_on_by_gtid(connection, address, directory, state, server, position, rows_copied=rows_copied)
-        return
-    try:
-        check_same_log(connection, address, position)
-    except DefiniteError as trouble:
+    position, planned = reached(directory, state), _planned(directory)
+    trouble: DefiniteError | None = None
+    if state.identity == server.identity:
         try:
-            _go_on_by_gtid(connection, address, directory, state, server, position, rows_copied=rows_copied)
+            check_same_log(connection, address, position)
+            if planned is not None and planned.epoch == state.epoch and planned.identity is not None:
+                check_same_log(connection, address, planned)
+            return
         except DefiniteError as error:
-            # GTIDs do not help: what is wrong is what was found first.
-            raise trouble from error
+            trouble = error
+    try:
+        _go_on_by_gtid(connection, address, directory, state, server, trouble, rows_copied=rows_copied)
+    except DefiniteError as error:
+        if trouble is None or (isinstance(error, LogReplaced) and isinstance(trouble, LogPurged)):
+            raise
+        # GTIDs do not help: what is wrong is what was found first.
+        raise trouble from error
+
+
+def _planned(directory: StateDirectory) -> BinlogPosition | None:
+    """Where the last planned batch ends, committed or not."""
+    planned = planned_offset(directory.checkpoint)
+    return None if planned is None else BinlogPosition.from_json(planned)
 
 
 def _go_on_by_gtid(
@@ -72,7 +90,7 @@ def _go_on_by_gtid(
     directory: StateDirectory,
     state: PipeState,
     server: ServerIdentity,
-    position: BinlogPosition,
+    trouble: DefiniteError | None,
     *,
     rows_copied: bool,
 ) -> None:
@@ -80,16 +98,40 @@ def _go_on_by_gtid(
         raise DefiniteError(
             "this is another source server, and the snapshot of the former one was not complete",
             place=str(address),
-            hint=f"go back to the former server, or {START_OVER}",
+            hint=f"go back to the former server, or {READ_AGAIN}",
         )
-    planned = planned_offset(directory.checkpoint)
-    open_batch = BinlogPosition.from_json(planned).gtid if planned is not None else ""
-    start = continue_on(connection, address, position, [state.seen, open_batch])
+    position, planned = reached(directory, state), _planned(directory)
+    open_batch = "" if planned is None else planned.gtid
+    touched: list[BinlogPosition | str] = [state.seen] if planned is None or planned == position else [state.seen, planned]
+    # A purged file says nothing about the log; any other trouble is evidence of another one.
+    evidence = None if isinstance(trouble, LogPurged) else trouble
+    start = continue_on(connection, address, position, touched, unless_found=evidence)
     state.source, state.identity = str(address), server.identity
     state.start, state.epoch = start.to_json(), start.epoch
     state.seen = joined(state.seen, open_batch, mariadb=server.mariadb)
     directory.save(state)
     log.warning("going on by GTID on %s with %s, epoch %d, from %s", address, position.gtid, start.epoch, start)
+
+
+def begin_new_log(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    state: PipeState,
+    server: ServerIdentity,
+    wanted: Callable[[TableName], bool],
+) -> Catalogue:
+    """Let the state begin at the end of the log that the server writes now, under a new epoch; the tables as they are there.
+
+    Nothing of the former log counts any more. Every table must be read again: the caller leaves the request for that where it is until all
+    tables are noted, so that a crash before leads to another new epoch and nothing else.
+    """
+    check_no_prepared(connection, address)
+    found, start = capture_catalogue(connection, address, wanted, state.epoch + 1)
+    start = identify_start(address, complete_gtid(connection, address, start), mariadb=server.mariadb)
+    state.source, state.identity, state.epoch, state.start = str(address), server.identity, start.epoch, start.to_json()
+    state.seen, state.looked_at, state.gone = "", None, {}
+    log.warning("reading every table again from %s, epoch %d, from %s", address, start.epoch, start)
+    return found
 
 
 def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:

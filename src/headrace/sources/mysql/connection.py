@@ -23,6 +23,7 @@ from headrace.addressing import tls as encryption
 from headrace.addressing.settings import parse_seconds, parse_settings
 from headrace.addressing.tls import Tls, TlsMode, tls_settings
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.mysql.log_identity import READ_AGAIN
 from headrace.sources.mysql.tls import default_tls, driver_options, tls_failure
 
 PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
@@ -219,17 +220,21 @@ def missing_privilege(text: str, address: MySQLAddress) -> DefiniteError:
     return DefiniteError(f"user {address.user!r} lacks a privilege on the source: {text}", place=str(address), hint=grant)
 
 
+class LogUnavailable(DefiniteError):
+    """The server cannot send its log from the requested place."""
+
+
 def read_failed(text: str, place: str) -> HeadraceError:
     """Error 1236: the server cannot send the log from where we asked."""
     if "purged" in text or "Could not find first log file" in text or "could not find next log" in text:
-        return DefiniteError(
+        return LogUnavailable(
             f"the source no longer has the binary log at our position: {text}",
             place=place,
-            hint="keep binary logs longer (binlog_expire_logs_seconds); to start over, remove the state directory and the target tables",
+            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}",
         )
     if "server_id" in text or "server_uuid" in text:
         return TransientError(f"another replica uses our server id: {text}", place=place)
-    return DefiniteError(
+    return LogUnavailable(
         f"the source cannot send its binary log: {text}",
         place=place,
         hint="check the log with mysqlbinlog --verify-binlog-checksum on the source; if it is damaged, take a new snapshot",
@@ -251,3 +256,13 @@ def is_mariadb(connection: Connection[Any]) -> bool:
 def quote_name(name: str) -> str:
     """An identifier, quoted for MySQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def log_status(connection: Connection[Any], address: MySQLAddress) -> tuple[str, int]:
+    """The file that the server writes its log to now, and the size of the file."""
+    rows = query(connection, address, "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS")
+    if not rows:
+        raise DefiniteError(
+            "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"
+        )
+    return str(rows[0][0]), int(rows[0][1])

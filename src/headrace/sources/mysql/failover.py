@@ -1,7 +1,8 @@
 """Going on by GTID where file and offset mean nothing: on another server of the same history, or after a log was reset.
 
 Why nothing is lost or kept wrongly. The new server must have executed every transaction whose rows may be in the sink: those of committed
-batches, those of a batch that was planned and perhaps half written, those that a snapshot read. So what the sink holds is a past of the
+batches, those of a batch that was planned and perhaps half written, those that a snapshot read. The last transactions of those batches must
+be the same ones: a server that was reset, or restored from a backup, uses GTIDs again for others. So what the sink holds is a past of the
 new server, and the log from the committed set on leads from it to the present. It must also have all of that log. Changes that were
 written but not committed come again, under a higher epoch, and the merge keeps the later ones. All is checked before anything is changed;
 if the process dies before the new start is saved, the same questions are asked again.
@@ -9,20 +10,27 @@ if the process dies before the new start is saved, the same questions are asked 
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.sources.mysql import scan
 from headrace.sources.mysql.connection import MySQLAddress, query
-from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
-from headrace.sources.mysql.locate import START_OVER, ServerGtids, begins_with, latest_of, read_server_gtids, resolve_gtid
+from headrace.sources.mysql.gtid import missing_from, parse_gtid_set, read_gtid_set
+from headrace.sources.mysql.labels import name_group
+from headrace.sources.mysql.locate import ServerGtids, begins_with, latest_of, log_files, read_groups, read_server_gtids, resolve_gtid
+from headrace.sources.mysql.log_comparison import check_log, identify_head, log_replaced
+from headrace.sources.mysql.log_identity import READ_AGAIN, LoggedTransaction, LogReplaced, describe_transaction
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import check_position
+
+log = logging.getLogger("headrace")
 
 PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.2
@@ -30,38 +38,46 @@ _GTID_OF_EVENT: Final = re.compile(r"GTID_NEXT= ?'(?P<mysql>[^']+)'|GTID (?P<mar
 
 
 def check_same_log(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
-    """Raise if the server's log has no such position, or if it is another log that only looks as if it had.
+    """Raise `LogReplaced` if this is another log than the one that was read up to the position, `LogPurged` if it no longer has its file.
 
-    A log that was reset, or restored from a backup, has files of the same names again.
+    A position that version 0.9 saved has no identity: GTIDs tell some of the other logs from its own.
     """
-    check_position(connection, address, position)
+    check_log(connection, address, position)
     gtids = read_server_gtids(connection, address)
-    if gtids is None or not _is_known(position.gtid):
+    if gtids is None or not _is_known(position.gtid) or (position.identity is not None and position.identity.start < position.identity.end):
         return
-    _await_executed(connection, address, position.gtid)
+    missing = gtids.lacks(position.gtid)
+    if missing:
+        raise log_replaced(position, f"the server has not executed {missing}", address)
     before = missing_from(begins_with(connection, address, position.file), position.gtid, mariadb=gtids.mariadb)
-    after = "" if position.ahead else _next_gtid(connection, address, position)
+    try:
+        after = "" if position.ahead else _next_gtid(connection, address, position)
+    except DefiniteError as error:
+        raise log_replaced(position, f"no event begins at {position}", address) from error
     if before or (after and not missing_from(after, position.gtid, mariadb=gtids.mariadb)):
-        raise DefiniteError(
-            f"the source's log is not the one that was read up to {position}: its transactions there are others",
-            place=str(address),
-            hint=f"the server was reset or restored; {START_OVER}",
-        )
+        raise log_replaced(position, "its transactions there are others", address)
 
 
 def continue_on(
-    connection: Connection[Any], address: MySQLAddress, committed: BinlogPosition, touched: Sequence[str] = ()
+    connection: Connection[Any],
+    address: MySQLAddress,
+    committed: BinlogPosition,
+    touched: Sequence[BinlogPosition | str] = (),
+    *,
+    unless_found: DefiniteError | None = None,
 ) -> BinlogPosition:
     """Where to go on in this server's log, with a new epoch.
 
-    `committed` is how far the sink surely is; `touched` are GTID sets of which rows may be in the sink beyond that.
+    `committed` is how far the sink surely is. `touched` are positions and GTID sets of which rows may be in the sink beyond that. The
+    last transactions of `committed` and of those positions must be the same ones in this log. If the log no longer has them, the server's
+    word counts that it executed them, but not if there is evidence of another log: then `unless_found` is raised.
     """
-    sets = [committed.gtid, *(text for text in touched if text)]
+    sets = [committed.gtid, *(gtid for one in touched if (gtid := one if isinstance(one, str) else one.gtid))]
     if not all(_is_known(text) for text in sets):
         raise DefiniteError(
             "this is another source server (or its log was reset), and replication has no GTIDs by which to go on",
             place=str(address),
-            hint=f"go back to the former server, or {START_OVER}; turn GTIDs on (gtid_mode = ON) to be able to change servers",
+            hint=f"go back to the former server, or {READ_AGAIN}; turn GTIDs on (gtid_mode = ON) to be able to change servers",
         )
     gtids = read_server_gtids(connection, address)
     if gtids is None:
@@ -74,8 +90,56 @@ def continue_on(
     _check_logged(connection, address, missing_from(gtids.purged, committed.gtid, mariadb=gtids.mariadb))
     for text in sets:
         _await_executed(connection, address, text)
+    for position in (committed, *(one for one in touched if isinstance(one, BinlogPosition))):
+        _check_transaction(connection, address, position, unless_found)
     # Where prepared XA transactions lie in this log is unknown: somewhere in it, before the place, if it is there at all.
-    return resolve_gtid(connection, address, committed.gtid, committed.epoch + 1, from_oldest=bool(committed.prepared))
+    start = resolve_gtid(connection, address, committed.gtid, committed.epoch + 1, from_oldest=bool(committed.prepared))
+    last = committed.identity.transaction if committed.identity is not None else None
+    return replace(start, identity=replace(identify_head(address, start.file), transaction=last))
+
+
+def _check_transaction(
+    connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, unless_found: DefiniteError | None
+) -> None:
+    """Raise if the last transaction before a position is another one in this server's log."""
+    read = position.identity.transaction if position.identity is not None else None
+    logged = find_transaction(connection, address, read.gtid) if read is not None else None
+    if read is None or logged is None:
+        if unless_found is not None:
+            raise unless_found
+        if read is not None:
+            log.warning(
+                "the log of %s no longer has transaction %s, so its content cannot be compared with what was read; "
+                "headrace verify compares the tables",
+                address,
+                read.gtid,
+            )
+    elif read.contradicts(logged):
+        raise LogReplaced(
+            f"the source's log has another transaction {read.gtid} than the one that was read up to {position}",
+            place=str(address),
+            hint="the server was reset, was restored from a backup, or is no replica of the former one: go back to the former server, or "
+            f"{READ_AGAIN}",
+        )
+
+
+def find_transaction(connection: Connection[Any], address: MySQLAddress, gtid: str) -> LoggedTransaction | None:
+    """A transaction as the server's log has it; None if its log no longer has it, or never had."""
+    mariadb = ":" not in gtid
+    files = log_files(connection, address)
+    first, last = 0, len(files)
+    while first < last:
+        middle = (first + last) // 2
+        begins_without = missing_from(gtid, begins_with(connection, address, files[middle]), mariadb=mariadb)
+        first, last = (middle + 1, last) if begins_without else (first, middle)
+    if first == 0:
+        return None
+    for copy, groups in read_groups(address, files[first - 1]):
+        for group in groups[read_gtid_set(gtid).holds(groups[:, scan.GTID])]:
+            # A position of MariaDB holds all transactions before it.
+            if name_group(group, copy.name, mariadb=mariadb) == gtid:
+                return describe_transaction(copy, group, gtid)
+    return None
 
 
 def _check_family(text: str, gtids: ServerGtids, address: MySQLAddress) -> None:
@@ -83,7 +147,7 @@ def _check_family(text: str, gtids: ServerGtids, address: MySQLAddress) -> None:
         raise DefiniteError(
             "the state belongs to a server of the other family (MySQL, MariaDB), whose GTIDs mean nothing here",
             place=str(address),
-            hint=f"use the state directory of this source, or a new one; {START_OVER}",
+            hint=f"use the state directory of this source, or a new one; {READ_AGAIN}",
         )
 
 
@@ -94,7 +158,7 @@ def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: st
         raise DefiniteError(
             f"the source has {found[0][0]} = OFF: transactions that it replicated are not in its own log: {absent}",
             place=str(address),
-            hint=f"set {found[0][0]} = ON on replicas before they take over; {START_OVER}",
+            hint=f"set {found[0][0]} = ON on replicas before they take over; {READ_AGAIN}",
         )
 
 
@@ -110,7 +174,7 @@ def _await_executed(connection: Connection[Any], address: MySQLAddress, text: st
             raise DefiniteError(
                 f"the source has not executed {missing}, of which changes may be in the target already",
                 place=str(address),
-                hint=f"if it is a replica that lags, start again when it has caught up; if the transactions are lost, {START_OVER}",
+                hint=f"if it is a replica that lags, start again when it has caught up; if the transactions are lost, {READ_AGAIN}",
             )
         time.sleep(_POLL_S)
 

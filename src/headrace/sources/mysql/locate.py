@@ -25,6 +25,9 @@ from headrace.sources.mysql import scan
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.events import MAGIC
 from headrace.sources.mysql.gtid import missing_from, parse_gtid_set
+from headrace.sources.mysql.labels import name_group
+from headrace.sources.mysql.log_comparison import identify_head
+from headrace.sources.mysql.log_identity import READ_AGAIN, describe_transaction, identify
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.preflight import check_position
@@ -35,12 +38,13 @@ from headrace.sources.mysql.watermark import log_end, note_position
 FORMS: Final = (
     "write now, oldest, FILE:OFFSET such as binlog.000042:157, a MySQL GTID set such as UUID:1-99, or a MariaDB position such as 0-1-99"
 )
-START_OVER: Final = "to start over, remove the state directory and the target tables"
 
 _FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
 _MYSQL_GTIDS: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}:.*", re.DOTALL)
 _MARIADB_GTIDS: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+(\s*,\s*[0-9]+-[0-9]+-[0-9]+)*")
 _HEAD_EVENTS: Final = 5
+_IDENTIFY_BYTES: Final = 16 << 20
+"""A log file up to this size is read once to identify the log at a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str,
     if wanted == "now":
         return _now(connection, address, epoch)
     if wanted == "oldest":
-        oldest = _log_files(connection, address)[0]
+        oldest = log_files(connection, address)[0]
         return complete_gtid(connection, address, BinlogPosition(oldest, len(MAGIC), UNKNOWN_GTID, epoch))
     place = _FILE_OFFSET.fullmatch(wanted)
     if place is not None:
@@ -127,7 +131,7 @@ def resolve_gtid(
             hint="check the GTIDs: they are of another server, or not yet replicated to this one",
         )
     _check_purged(missing_from(gtids.purged, wanted, mariadb=gtids.mariadb), address)
-    files = _log_files(connection, address)
+    files = log_files(connection, address)
     # Each file begins with a larger set than the one before it.
     first, last = 0, len(files)
     while first < last:
@@ -171,42 +175,67 @@ def _now(connection: Connection[Any], address: MySQLAddress, epoch: int) -> Binl
     return complete_gtid(connection, address, position)
 
 
+def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: bool) -> BinlogPosition:
+    """The position with the identity of its log, for a position that the log was not read up to."""
+    if position.offset > _IDENTIFY_BYTES:
+        # The last transaction before it is far from where the file can be read. The first batch identifies the log by its own end.
+        return replace(position, identity=identify_head(address, position.file))
+    identity = identify_head(address, position.file)
+    for mirror, groups in read_groups(address, position.file, position.offset):
+        named = groups[groups[:, scan.GTID2] != 0]
+        last = identity.transaction
+        if len(named):
+            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=mariadb))
+        identity = identify(mirror, groups, position.offset, identity, last) or identity
+    return replace(position, identity=identity)
+
+
+def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Iterator[tuple[MirrorFile, npt.NDArray[np.int64]]]:
+    """The groups of a log file up to an offset, or all that it has now, each with a copy of the file that holds them for the moment."""
+    fed = len(MAGIC)
+    beginning = BinlogPosition(file, len(MAGIC))
+    with TemporaryDirectory(prefix="headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
+        mirror = MirrorFile(file, Path(scratch) / "log", len(MAGIC))
+        mirror.path.touch(mode=0o600)
+        with closing(Appender(mirror, checksum=False)) as appender:
+            for piece in stream.pieces():
+                if isinstance(piece, NewFormat):
+                    mirror.checksum, mirror.created = piece.checksum, piece.created
+                if isinstance(piece, NewFile) and piece.name != file:
+                    break
+                if not isinstance(piece, np.ndarray):
+                    continue
+                part = piece if end is None else piece[: end - fed]
+                fed += len(part)
+                for groups, _ in appender.append(part):
+                    yield mirror, groups
+                if appender.fault is not None:
+                    raise appender.fault
+                mirror.safe_end = appender.safe_end
+                # Only the group under way may be looked at again.
+                punch_hole(mirror.path, 0, appender.safe_end)
+                if fed == end:
+                    break
+
+
 def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[npt.NDArray[np.int64]]:
     """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
     if position.offset == len(MAGIC):
         return
-    fed = len(MAGIC)
-    beginning = replace(position, offset=len(MAGIC))
-    with TemporaryDirectory(prefix="headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
-        mirror = MirrorFile(position.file, Path(scratch) / "log", len(MAGIC))
-        mirror.path.touch(mode=0o600)
-        appender = Appender(mirror, checksum=False)
-        for piece in stream.pieces():
-            if isinstance(piece, NewFormat):
-                mirror.checksum = piece.checksum
-            if isinstance(piece, NewFile) and piece.name != position.file:
-                break
-            if not isinstance(piece, np.ndarray):
-                continue
-            part = piece[: position.offset - fed]
-            fed += len(part)
-            yield from (groups for groups, _ in appender.append(part))
-            if appender.fault is not None:
-                raise appender.fault
-            # Only the group under way may be looked at again.
-            punch_hole(mirror.path, 0, appender.safe_end)
-            if fed == position.offset:
-                break
-        appender.close()
-    if appender.safe_end != position.offset:
+    copies: list[MirrorFile] = []
+    for mirror, groups in read_groups(address, position.file, position.offset):
+        copies = [mirror]
+        yield groups
+    reached = copies[0].safe_end if copies else len(MAGIC)
+    if reached != position.offset:
         raise DefiniteError(
             f"{position} is not the end of a transaction in the source's log",
             place=str(address),
-            hint=f"the last one before it ends at {position.file}:{appender.safe_end}; see SHOW BINLOG EVENTS",
+            hint=f"the last one before it ends at {position.file}:{reached}; see SHOW BINLOG EVENTS",
         )
 
 
-def _log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
+def log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
     return sorted((str(row[0]) for row in query(connection, address, "SHOW BINARY LOGS")), key=file_number)
 
 
@@ -225,7 +254,7 @@ def _check_purged(missing: str, address: MySQLAddress) -> None:
         raise DefiniteError(
             f"the source no longer has the log of transactions that are needed: {missing}",
             place=str(address),
-            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {START_OVER}",
+            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}",
         )
 
 

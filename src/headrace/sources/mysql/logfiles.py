@@ -22,6 +22,7 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sources.mysql.backlog import BacklogWriter
 from headrace.sources.mysql.events import FORMAT_DESCRIPTION_EVENT, HEADER_SIZE, MAGIC, parse_format_description
+from headrace.sources.mysql.log_identity import LogReplaced, created_at, digest_of
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile
 
@@ -39,6 +40,8 @@ class FileHead:
     server_version: str
     server_id: int
     checksum: bool
+    created: int
+    """When the file was created, in seconds since 1970."""
 
     @property
     def mariadb(self) -> bool:
@@ -83,7 +86,7 @@ def read_head(path: Path) -> FileHead:
     if len(body) < size - HEADER_SIZE:
         raise DefiniteError("the log file breaks off in its first event", place=str(path), hint=_COPY_AGAIN)
     described = parse_format_description(body, place)
-    return FileHead(described.server_version, int.from_bytes(header[5:9], "little"), described.checksum)
+    return FileHead(described.server_version, int.from_bytes(header[5:9], "little"), described.checksum, created_at(header))
 
 
 def last_position(directory: Path, epoch: int = 0) -> BinlogPosition:
@@ -102,6 +105,23 @@ def whole_until(path: Path, end: int | None = None) -> int:
     return appender.safe_end
 
 
+def check_file(directory: Path, position: BinlogPosition) -> None:
+    """Raise if the directory holds another log than the one that the position lies in."""
+    identity, path = position.identity, directory / position.file
+    if identity is None or not path.exists():
+        return
+    created = read_head(path).created
+    with path.open("rb") as file:
+        file.seek(identity.start)
+        found = file.read(identity.end - identity.start)
+    if created != identity.created or digest_of(found, identity.start) != identity.digest:
+        raise LogReplaced(
+            f"the log file {position.file} is not the one that was read up to {position}",
+            place=str(path),
+            hint="restore the former files, or read the new ones with a new state directory and new target tables",
+        )
+
+
 class LogFiles(Mirror):
     """Indexes a directory's files from a position on, and what is added to them later."""
 
@@ -118,6 +138,7 @@ class LogFiles(Mirror):
                 hint="copy the missing files too; to start over, remove the state directory and the target tables",
             )
         self._enter(self._directory / position.file, position.offset)
+        check_file(self._directory, position)
 
     def _run(self) -> None:
         try:
@@ -138,7 +159,8 @@ class LogFiles(Mirror):
                 place=str(self._directory),
                 hint=_COPY_AGAIN,
             )
-        self._open(path.name, path, offset).checksum = read_head(path).checksum
+        head, mirror = read_head(path), self._open(path.name, path, offset)
+        mirror.checksum, mirror.created = head.checksum, head.created
 
     def _index(self, mirror: MirrorFile) -> None:
         """Index one file until another follows it."""

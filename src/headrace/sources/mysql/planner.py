@@ -33,6 +33,7 @@ from headrace.sources.mysql.events import (
 )
 from headrace.sources.mysql.gtid import parse_gtid_set
 from headrace.sources.mysql.labels import Opened, name_group
+from headrace.sources.mysql.log_identity import LogIdentity, describe_transaction, identify
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.packed import plain_event
 from headrace.sources.mysql.position import BinlogPosition, file_number
@@ -222,11 +223,20 @@ class Planner:
             offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
             course = follow(mirror, taken, before.shift, before.prepared)
             known = UNKNOWN_GTID if gtid is None else str(gtid)
-            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, course.shift, course.prepared)
+            identity = self._identity_at(mirror, taken, offset, end)
+            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, course.shift, course.prepared, identity)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
+
+    def _identity_at(self, mirror: MirrorFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition) -> LogIdentity | None:
+        """The identity of the log after these groups, which follow the position `before`."""
+        last = None if before.identity is None else before.identity.transaction
+        named = groups[groups[:, scan.GTID2] != 0]
+        if len(named):
+            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=self._mariadb))
+        return identify(mirror, groups, offset, before.identity if before.file == mirror.name else None, last)
 
     def _take(
         self, mirror: MirrorFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.version import pack_version
+from headrace.sources.mysql.log_identity import LogIdentity
 
 
 def file_number(name: str) -> int:
@@ -52,6 +53,8 @@ class BinlogPosition:
     """How much longer this file is up to here when its compressed events are written out, from where reading started."""
     prepared: tuple[Prepared, ...] = ()
     """XA transactions that are prepared here and neither committed nor rolled back, in the order of the log."""
+    identity: LogIdentity | None = None
+    """Identifies the log that the position lies in; None if version 0.9 saved the position, or if it only marks a moment."""
 
     @property
     def version(self) -> int:
@@ -91,6 +94,8 @@ class BinlogPosition:
             raw["shift"] = self.shift
         if self.prepared:
             raw["prepared"] = [list(astuple(one)) for one in self.prepared]
+        if self.identity is not None:
+            raw["log"] = self.identity.to_json()
         return raw
 
     @classmethod
@@ -103,4 +108,5 @@ class BinlogPosition:
             bool(raw.get("ahead", False)),
             int(raw.get("shift", 0)),
             tuple(Prepared(*one) for one in raw.get("prepared", ())),
+            LogIdentity.from_json(raw["log"]) if "log" in raw else None,
         )

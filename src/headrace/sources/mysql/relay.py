@@ -41,6 +41,8 @@ from headrace.sources.mysql.events import (
 )
 from headrace.sources.mysql.groups import complete
 from headrace.sources.mysql.gtid import read_gtid_set
+from headrace.sources.mysql.log_comparison import LogPurged, LogWatch
+from headrace.sources.mysql.log_identity import created_at, identify
 from headrace.sources.mysql.position import BinlogPosition, Prepared, file_number
 from headrace.sources.mysql.stream import HEARTBEAT, NewFile, NewFormat, ReplicationStream
 
@@ -64,6 +66,13 @@ class MirrorFile:
     splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.SPLIT_COLUMNS), dtype=np.int64))
     safe_end: int = 0
     """Up to here no group is open: the end of the last group and of the harmless events after it."""
+    created: int = 0
+    """When the server created the file, in seconds since 1970; 0 until its format description has come."""
+
+    @property
+    def reached(self) -> int:
+        """Where reading goes on."""
+        return max(self.safe_end, self.start)
 
 
 class Mirror:
@@ -86,6 +95,8 @@ class Mirror:
         self._received = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._identified: BinlogPosition | None = None
+        """The last position before which nothing is kept."""
 
     @property
     def started(self) -> bool:
@@ -93,7 +104,7 @@ class Mirror:
 
     def start(self, position: BinlogPosition) -> None:
         """Index the log from `position` on, in the background."""
-        self.epoch = position.epoch
+        self.epoch, self._identified = position.epoch, position
         self._applied = AppliedGroups(read_gtid_set(position.gtid)) if position.ahead else None
         self._begin(position)
         self._thread = threading.Thread(target=self._run, name="headrace-relay", daemon=True)
@@ -106,6 +117,7 @@ class Mirror:
         if self.backlog is not None:
             self.backlog.applied(position.file, position.offset)
         with self.changed:
+            self._identified = position
             number = file_number(position.file)
             for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
                 self._clear(mirror, int(mirror.safe_end), position.prepared)
@@ -131,6 +143,16 @@ class Mirror:
         self._wake()
         if self._thread is not None:
             self._thread.join(timeout=10)
+
+    def _newest_identity(self) -> BinlogPosition | None:
+        """The newest position whose log can be identified."""
+        with self.changed:
+            for mirror in reversed(self.files):
+                end = mirror.reached
+                identity = identify(mirror, mirror.groups, end, None, None)
+                if identity is not None and identity.start < identity.end:
+                    return BinlogPosition(mirror.name, end, epoch=self.epoch, identity=identity)
+            return self._identified
 
     def _begin(self, position: BinlogPosition) -> None:
         """Make ready for `_run`."""
@@ -174,7 +196,7 @@ class Mirror:
                 self._applied.mark(groups, f"{appender.mirror.name}:{int(groups[0, scan.END])}")
             with self.changed:
                 mirror = appender.mirror
-                before = max(mirror.safe_end, mirror.start)
+                before = mirror.reached
                 if len(groups):
                     mirror.groups = np.concatenate((mirror.groups, groups))
                 if len(splits):
@@ -211,6 +233,7 @@ class Relay(Mirror):
         self._warn, self._give_up_s = warn, give_up_s
         self._connected = self._failing = False
         self._stream: ReplicationStream | None = None
+        self._watch = LogWatch(address, identity)
         self._missing: list[Prepared] = []
         """XA transactions that were prepared before the start, whose bytes are not here yet."""
 
@@ -245,7 +268,7 @@ class Relay(Mirror):
             try:
                 self._follow()
             except DefiniteError as error:
-                self._fail(error)
+                self._fail(self._watch.explain(error, self._newest_identity()))
                 return
             except TransientError as error:
                 if self._stopping:
@@ -270,13 +293,15 @@ class Relay(Mirror):
             self._fetch(self._missing[-1])
             self._missing.pop()
         mirror = self.files[-1]
-        resume = BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self.epoch)
+        resume = BinlogPosition(mirror.name, mirror.reached, epoch=self.epoch)
         stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
         appender: Appender | None = None
         checksum = mirror.checksum
         if self.backlog is not None:
             self.backlog.set_server_clock(stream.clock_skew_us)
         try:
+            # The server has opened its file for the stream: a log that is replaced from here on does not get into the stream unnoticed.
+            self._watch.check(self._newest_identity())
             for piece in stream.pieces():
                 # Even an idle server sends heartbeats: the fault that broke the last connection is over.
                 self._connected = True
@@ -290,11 +315,13 @@ class Relay(Mirror):
                 if isinstance(piece, NewFormat):
                     checksum = piece.checksum
                     if appender is not None:
-                        appender.mirror.checksum = checksum
+                        appender.mirror.checksum, appender.mirror.created = checksum, piece.created
                 elif isinstance(piece, NewFile):
                     if appender is not None:
                         appender.close()
                     appender = Appender(self._file(piece, resume), checksum)
+                elif piece is HEARTBEAT:
+                    self._watch.check_while_idle(self._newest_identity, self.files[-1].reached)
                 elif isinstance(piece, np.ndarray) and appender is not None:
                     self._append(appender, piece)
         finally:
@@ -333,6 +360,9 @@ class Relay(Mirror):
             return current
         if news.name != resume.file and file_number(news.name) <= file_number(current.name):
             raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self._address))
+        with contextlib.suppress(LogPurged):
+            # A server whose log is reset may still send the end of the old file, and then the next file of the new log.
+            self._watch.check(self._newest_identity())
         return self._open_mirror(news.name, news.offset)
 
     def _open_mirror(self, name: str, offset: int) -> MirrorFile:
@@ -348,7 +378,7 @@ class Appender:
         self.mirror = mirror
         mirror.checksum = checksum
         self._file = None if in_place else mirror.path.open("r+b", buffering=0)
-        self._offset = max(mirror.safe_end, mirror.start)
+        self._offset = mirror.reached
         """Log offset of the first byte of `_rest`."""
         self.safe_end = self._offset
         self.fault: DefiniteError | None = None
@@ -415,6 +445,7 @@ class Appender:
             raise truncated("FORMAT_DESCRIPTION", place)
         if HEADER_SIZE + CHECKSUM_SIZE <= size <= len(data):
             check_format_description(data[:size].tobytes(), place)
+            self.mirror.created = created_at(data[:size].tobytes())
             self.mirror.checksum = parse_format_description(data[HEADER_SIZE:size].tobytes(), place).checksum
 
     def _error(self, status: int, data: npt.NDArray[np.uint8]) -> DefiniteError:

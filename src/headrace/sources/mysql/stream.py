@@ -44,6 +44,7 @@ from headrace.sources.mysql.events import (
     parse_format_description,
     parse_rotate,
 )
+from headrace.sources.mysql.log_identity import created_at
 from headrace.sources.mysql.position import BinlogPosition
 
 _REGISTER_SLAVE, _BINLOG_DUMP, _BINLOG_DUMP_GTID = 0x15, 0x12, 0x1E
@@ -66,9 +67,12 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class NewFormat:
-    """Events from here on end in a checksum, or do not."""
+    """The format description of the current file, which lies before the requested position."""
 
     checksum: bool
+    """Whether events end in a checksum."""
+    created: int
+    """When the file was created, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,7 @@ class ReplicationStream:
             return NewFile(name, offset)
         if kind == FORMAT_DESCRIPTION_EVENT:
             self._checksum = parse_format_description(body, place).checksum
-            return NewFormat(self._checksum)
+            return NewFormat(self._checksum, created_at(payload[1:]))
         return None
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, log_status, query
 from headrace.sources.mysql.planner import UNKNOWN_GTID
 from headrace.sources.mysql.position import BinlogPosition
 
@@ -40,13 +40,8 @@ def note_position(connection: Connection[Any], address: MySQLAddress, epoch: int
 
 def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
     """Where the log ends now, visible or not."""
-    statement = "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS"
-    rows = query(connection, address, statement)
-    if not rows:
-        raise DefiniteError(
-            "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"
-        )
-    return BinlogPosition(str(rows[0][0]), int(rows[0][1]), epoch=epoch)
+    file, offset = log_status(connection, address)
+    return BinlogPosition(file, offset, epoch=epoch)
 
 
 def _note_mariadb(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
