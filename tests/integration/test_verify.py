@@ -169,6 +169,31 @@ def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
     assert [result.verdict for result in verify(pair, schema, options=options, watermark=watch(pair))] == [Verdict.EQUAL]
 
 
+def test_the_summary_names_rows_that_are_pending(
+    pair: Pair, server: PrivateServer, engine: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It must not end in "0 differences" while the sink lacks rows because the pipe stopped."""
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.run("CREATE TABLE keyless (a INT)", "INSERT INTO keyless VALUES (1)")
+    keyless = pair.schema("keyless")
+    for one in (schema, keyless):
+        pair.copy(one)
+    copied = pair.log_end()
+    pair.tell("pipe", copied, silent_s=100.0)
+    sink = f"clickhouse://default@127.0.0.1:{engine.port}"
+    command = ["verify", server.url(pair.address.database), sink, "--pipe", "pipe", "--wait", "0.5"]
+    pair.run(*(f"INSERT INTO number VALUES ({10**6 + n}, 'new', 1)" for n in range(3)))
+    assert cli.main(command) == 3
+    told = capsys.readouterr().out.splitlines()
+    assert f"{schema.name}: {ROWS + 3} rows, 0 different, 3 missing (pipe stopped at {copied}) (behind)" in told
+    assert told[-1] == f"verify: 2 tables, {ROWS + 4} rows, 0 different, 3 missing (pipe stopped at {copied})"
+    pair.run("UPDATE number SET v = 'changed' WHERE id = 3", "DELETE FROM number WHERE id = 10", "INSERT INTO keyless VALUES (2), (3)")
+    pair.run("CREATE TABLE later (id INT PRIMARY KEY)")
+    assert cli.main(command) == 3
+    expected = f"1 different, 5 missing, 1 extra, 1 not compared (pipe stopped at {copied})"
+    assert capsys.readouterr().out.splitlines()[-1] == f"verify: 3 tables, {ROWS + 5} rows, {expected}"
+
+
 def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
@@ -443,9 +468,10 @@ def test_the_command(server: PrivateServer, pair: Pair, engine: EmbeddedServer, 
         [{"key": [11], "kind": "extra", "column": "", "source": None, "target": None}],
     )
     pair.run("INSERT INTO number VALUES (11, 'more', 1)")
-    pair.tell("pipe", BinlogPosition.from_json({**pair.log_end().to_json(), "pos": 4}), silent_s=100)
+    stopped = BinlogPosition.from_json({**pair.log_end().to_json(), "pos": 4})
+    pair.tell("pipe", stopped, silent_s=100)
     code, lines = command("--repair")
-    assert (code, lines[-1]) == (3, f"verify: 1 tables, {ROWS + 1} rows, 0 differences")
+    assert (code, lines[-1]) == (3, f"verify: 1 tables, {ROWS + 1} rows, 1 different (pipe stopped at {stopped})")
     code, lines = command("--pipe", "nobody")
     assert (code, "pipes that it knows: pipe" in lines[-1]) == (2, True)
     code, lines = command("--sample", "none")

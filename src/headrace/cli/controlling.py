@@ -297,4 +297,6 @@ def _tables(remote: Remote, name: str) -> list[tuple[str, TableStatus]]:
 
 
 def _verdict_line(table: TableStatus, result: VerifyResult) -> str:
-    return f"{table.name}: {result.verdict}, {result.rows:,} rows, {result.differences:,} differences"
+    # Of a comparison that could not decide, no number of differences is known.
+    differences = f", {result.differences:,} differences" if result.verdict != "undecided" or result.differences else ""
+    return f"{table.name}: {result.verdict}, {result.rows:,} rows{differences}"

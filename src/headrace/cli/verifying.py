@@ -101,7 +101,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
 
 def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
     from headrace.pipes.verifying.result import Verdict
-    from headrace.pipes.verifying.view import overall, result_lines, results_json
+    from headrace.pipes.verifying.view import overall, result_lines, results_json, summary
 
     results: list[TableResult] = []
     for result in found:
@@ -114,8 +114,7 @@ def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -
     else:
         if arguments.sample:
             print_line(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
-        rows, different = sum(one.comparison.rows for one in results), sum(one.comparison.total for one in results)
-        print_line(f"verify: {len(results)} tables, {rows} rows, {different} differences")
+        print_line(f"verify: {len(results)} tables, {sum(one.comparison.rows for one in results)} rows, {summary(results)}")
     return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
 
 

@@ -98,8 +98,8 @@ FIGURES: Final = (
     Figure(
         "headrace_table_verify_differences",
         _GAUGE,
-        "Rows that differed in that comparison.",
-        of_table=lambda t: t.verify.differences if t.verify and t.verify.verdict != "running" else None,
+        "Rows that differed in that comparison; absent if it could not decide.",
+        of_table=lambda t: t.verify.differences if t.verify and t.verify.verdict in ("equal", "different") else None,
     ),
 )
 

@@ -21,6 +21,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.pipes.endpoints import open_sink
 from headrace.pipes.verification import verify_tables
+from headrace.pipes.verifying.result import Verdict
+from headrace.pipes.verifying.view import overall, summary
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE, parse_mysql_url
 from headrace.sources.mysql.selection import Selection
@@ -83,15 +85,16 @@ def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subpr
         # The pipe's live line and our lines would share a terminal's row.
         _end(pipe)
         _say(f"workload: {kinds}; the last change was there {waited_s:.2f} s after we looked for it")
-        differences = 0
+        results = []
         for result in verify_tables(parse_mysql_url(source.url(DATABASE)), named.sink, Selection((f"{DATABASE}.*",))):
-            differences += result.comparison.total
-            _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {result.comparison.total} differences")
+            results.append(result)
+            _say(f"verify: {result.schema.name}: {result.comparison.rows:,} rows, {summary([result])}")
             for difference in result.comparison.differences:
                 _say(f"  {difference}")
-    verdict = "ok" if differences == 0 else "FAILED"
-    print(f"demo: {verdict}, {workload.total} changes replicated, {differences} differences", flush=True)
-    return 0 if differences == 0 else 1
+    equal = overall(results) is Verdict.EQUAL
+    verdict = "ok" if equal else "FAILED"
+    print(f"demo: {verdict}, {workload.total} changes replicated, {summary(results)}", flush=True)
+    return 0 if equal else 1
 
 
 def _has_first_rows(home: Path) -> bool:

@@ -32,7 +32,7 @@ from headrace.pipes.verifying.repairing import Repairer, refusal
 from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.pipes.verifying.settling import Settled, Settler
 from headrace.pipes.verifying.view import LineView, VerifyView
-from headrace.pipes.verifying.watermark import Standing, Watermark, has_reached
+from headrace.pipes.verifying.watermark import Standing, Watermark, has_reached, stands_at
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
@@ -48,6 +48,7 @@ _SPARK_ROWS: Final = 5_000_000
 _VISIBLE_WITHIN_S: Final = 30.0
 _COMMITTED_S: Final = 1.0
 _POLL_S: Final = 0.05
+_STILL_READ: Final = "its rows are still being read; verify it when that is done"
 _PRELOAD: Final = ("headrace.pipes.verifying.looks",)
 
 
@@ -148,12 +149,18 @@ class _Verification:
         running = "" if standing.is_running else " and does not run now"
         return f"the pipe {self._watermark.pipe} stands at {standing.position}{running}, the source's log ends at {self._log_end()}"
 
+    def _stands(self) -> str:
+        if self._watermark is None:
+            return ""
+        standing = self._watermark.ask()
+        return stands_at(standing, str(standing.position))
+
     def _unready(self, shape: Shape) -> TableResult | None:
         """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
         schema = shape.schema
         behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
         if self._standing is not None and str(schema.name) in self._standing.incomplete:
-            return TableResult(schema, Comparison(), is_behind=True, notes=("its rows are still being read; verify it when that is done",))
+            return TableResult(schema, Comparison(), is_behind=True, notes=(_STILL_READ,), standing=self._stands())
         try:
             if self._sides.sink.digests().is_there(schema):
                 return None
@@ -161,10 +168,10 @@ class _Verification:
             if not behind:
                 raise
             # The source's table was altered, and the pipe has not come to that yet.
-            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()))
+            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), standing=self._stands())
         note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
         if behind:
-            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()))
+            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), standing=self._stands())
         with Looker(self._sides) as looker:
             rows = looker.source_digest(ComparedTable(shape.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
@@ -228,6 +235,9 @@ class _Verification:
             repaired,
             notes=(*table.notes, *notes, *behind),
             seconds=time.monotonic() - self._started,
+            missing=settled.missing,
+            extra=settled.extra,
+            standing=self._stands() if settled.behind else "",
         )
 
     def _settle(
@@ -245,6 +255,8 @@ class _Verification:
             nothing,
             sum(part.changing for part in parts),
             sum(part.behind for part in parts),
+            sum(part.missing for part in parts),
+            sum(part.extra for part in parts),
         )
 
     def _settler(self, looker: Looker) -> Settler:
@@ -261,7 +273,13 @@ class _Verification:
         version = repairer.rewrite(settled.keys)
         after = self._settler(looker).settle(table, settled.keys)
         repaired = settled.keys.num_rows - after.keys.num_rows
-        again = replace(after, changing=settled.changing + after.changing, behind=settled.behind + after.behind)
+        again = replace(
+            after,
+            changing=settled.changing + after.changing,
+            behind=settled.behind + after.behind,
+            missing=settled.missing + after.missing,
+            extra=settled.extra + after.extra,
+        )
         return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
 
     def _await_visible(self) -> None:

@@ -34,7 +34,7 @@ from headrace.pipes.verifying.keys import key_list
 from headrace.pipes.verifying.result import TableResult
 from headrace.pipes.verifying.settling import KeySettler, Settled
 from headrace.pipes.verifying.view import LineView, VerifyView
-from headrace.pipes.verifying.watermark import SILENT_S, Standing, Watermark, has_reached
+from headrace.pipes.verifying.watermark import SILENT_S, Standing, Watermark, has_reached, stands_at
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -168,7 +168,11 @@ class _TableVerification:
         standing = self._watermark.ask() if self._watermark is not None else None
         if standing is not None and str(schema.name) in standing.incomplete:
             return TableResult(
-                schema, Comparison(), is_behind=True, notes=("its rows are still being copied; verify it when that is done",)
+                schema,
+                Comparison(),
+                is_behind=True,
+                notes=("its rows are still being copied; verify it when that is done",),
+                standing=self._stands(),
             )
         if not self._reader.is_there(self._table):
             note = "there is no view of it in the sink"
@@ -185,6 +189,9 @@ class _TableVerification:
             unread,
             notes=notes,
             seconds=time.monotonic() - self._started,
+            missing=settled.missing,
+            extra=settled.extra,
+            standing=self._stands() if settled.behind else "",
         )
 
     def _first_look(self) -> tuple[Comparison, pa.Table, int]:
@@ -244,6 +251,12 @@ class _TableVerification:
             wanted = self._now()
             if not has_reached(self._watermark.await_position(wanted), wanted):
                 self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
+
+    def _stands(self) -> str:
+        if self._watermark is None:
+            return ""
+        standing = self._watermark.ask()
+        return stands_at(standing, moment(standing.position))
 
     def _lag(self) -> str:
         assert self._watermark is not None

@@ -37,6 +37,12 @@ class TableResult:
     """Whether nothing could be said, because the table is not there yet."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    missing: int = 0
+    """Of the rows behind, those that the sink does not have."""
+    extra: int = 0
+    """Of the rows behind, those that only the sink has."""
+    standing: str = ""
+    """Where the pipe is, if rows are behind."""
 
     @property
     def verdict(self) -> Verdict:

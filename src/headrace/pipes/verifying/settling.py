@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol
 
 import pyarrow as pa
@@ -47,6 +47,10 @@ class Settled:
     """Rows that changed each time they were looked at."""
     behind: int = 0
     """Rows that differ, in a sink that has not reached what the source shows."""
+    missing: int = 0
+    """How many of those the sink does not have."""
+    extra: int = 0
+    """How many of those only the sink has."""
 
 
 class RowLooker(Protocol):
@@ -97,7 +101,8 @@ class KeySettler(Generic[P]):
                 keys = chosen(keys, unlike)
                 continue
             if reached is False:
-                return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), behind=len(unlike))
+                pending = _pending(unlike, key_list(last, schema.row_key), key_list(target, schema.row_key))
+                return replace(pending, comparison=total, keys=pa.concat_tables([keys.slice(0, 0), *sure]))
             found = unlike - moved
             if reached and found:
                 found -= self._moved_late(table, chosen(last, found, schema.row_key), chosen(keys, found))
@@ -156,7 +161,8 @@ class Settler(KeySettler[BinlogPosition]):
             found = self._regions.narrow(table, region, rows) if table.by_digest else self._regions.read(table, region)
             total = Comparison(0, found.comparison.total, found.comparison.differences)
             if not total.total or reached is False:
-                return Settled(Comparison(), nothing, behind=total.total)
+                kinds = [one.kind for one in total.differences]
+                return Settled(Comparison(), nothing, 0, total.total, kinds.count("missing"), kinds.count("extra"))
             if reached is None and _pause(pauses_s):
                 continue
             if reached:
@@ -184,6 +190,11 @@ class _Suspects:
             sure = sure - set(key_list(different_keys(self._schema, *ours, most=2 * len(found))))
         self._keys, self._sides = found, (now[0], now[1])
         return sure
+
+
+def _pending(unlike: set[Key], source: list[Key], target: list[Key]) -> Settled:
+    """Rows that differ and may only be behind, by the keys that each side has."""
+    return Settled(Comparison(), pa.table({}), 0, len(unlike), len(unlike.difference(target)), len(unlike.difference(source)))
 
 
 def _pause(pauses_s: Iterator[float]) -> bool:

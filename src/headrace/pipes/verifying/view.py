@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -89,7 +89,7 @@ class BarView:
 def result_lines(result: TableResult) -> list[str]:
     """A table's result for people, escaped."""
     found = result.comparison
-    text = f"{result.schema.name}: {found.rows} rows, {found.total} differences"
+    text = f"{result.schema.name}: {found.rows} rows, {summary([result])}"
     if result.verdict is not Verdict.EQUAL:
         text += f" ({result.verdict})"
     lines = [text]
@@ -106,6 +106,24 @@ def result_lines(result: TableResult) -> list[str]:
     if result.unread:
         lines.append(f"  … and parts of {result.unread} rows that differ were not looked at row by row")
     return list(map(escape_text, lines))
+
+
+def summary(results: Sequence[TableResult]) -> str:
+    """What differs, in a few words: never "0 differences" while a row is pending or a table was not compared."""
+    sure, behind = sum(one.comparison.total for one in results), sum(one.behind for one in results)
+    missing, extra = sum(one.missing for one in results), sum(one.extra for one in results)
+    others = [
+        (missing, "missing"),
+        (extra, "extra"),
+        (sum(one.changing for one in results), "changing"),
+        (sum(one.unread for one in results), "not looked at"),
+        (sum(one.is_behind for one in results), "not compared"),
+    ]
+    if not behind and not any(count for count, _ in others):
+        return f"{sure} differences"
+    parts = [f"{sure + behind - missing - extra} different", *(f"{count} {word}" for count, word in others if count)]
+    standing = next((result.standing for result in results if result.standing), "")
+    return ", ".join(parts) + (f" ({standing})" if standing else "")
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
@@ -147,6 +165,8 @@ def _table_json(result: TableResult) -> dict[str, Any]:
         "rows": found.rows,
         "differences": found.total,
         "behind": result.behind,
+        "missing": result.missing,
+        "extra": result.extra,
         "changing": result.changing,
         "unread": result.unread,
         "repaired": result.repaired,

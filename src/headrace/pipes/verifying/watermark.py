@@ -67,5 +67,10 @@ class Watermark(Generic[P]):
             time.sleep(_POLL_S)
 
 
+def stands_at(standing: Standing[Any], position: str) -> str:
+    """Where a pipe is, in a few words."""
+    return f"pipe {'is at' if standing.is_running else 'stopped at'} {position}"
+
+
 def has_reached(standing: Standing[P], wanted: P) -> bool:
     return standing.position >= wanted
