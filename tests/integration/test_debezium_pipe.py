@@ -16,6 +16,7 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.pipes.debezium import pipe as pipe_module
 from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.skipping import Skips, note_halt, request_skip, skipped_events
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
@@ -100,6 +101,20 @@ def test_batches_may_be_cut_anywhere_and_come_again(open_pipe: Open, sink: Click
     mine = f"pipe = 'state_{sink.target.database}' AND kind = 'create_table'"
     entries = sink.reader().query(f"SELECT source_table, count() FROM headrace.schema_changes WHERE {mine} GROUP BY ALL ORDER BY 1")[1]
     assert entries == [[str(name), 1] for name in pipe.tables]
+
+
+def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its offsets mean other records now, and some of them would never be read."""
+    monkeypatch.setattr(pipe_module, "_IDENTIFY_S", 0.0)
+    records = records_of("mysql-schema", "sbtest1")
+    pipe = open_pipe()
+    pipe.run(records[:3])
+    pipe.batches.identify = lambda names: dict.fromkeys(names, "created again")
+    with pytest.raises(DefiniteError, match="was deleted and made anew"):
+        pipe.run(records[3:])
+    pipe.batches.identify = lambda names: dict.fromkeys(names, "made here")
+    pipe.run(records[3:])
+    assert_true(pipe, tables=("sbtest1",))
 
 
 def test_types_come_from_a_target_that_is_there(open_pipe: Open, sink: ClickHouseSink) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,18 +111,23 @@ def kafka_error(error: KafkaException, address: KafkaAddress) -> HeadraceError:
 
 def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, str], address: KafkaAddress) -> None:
     """Raise `DefiniteError` if what was to be read next is there no more."""
-    ids = dict(now.ids)
+    check_ids({topic: identity for topic, identity in known_ids.items() if topic in reached.offsets}, dict(now.ids), address)
     for topic, inner in reached.offsets.items():
         if topic not in now.high.offsets:
             raise _gone(f"the topic {topic} is there no more", address)
-        if known_ids.get(topic, ids.get(topic)) != ids.get(topic):
-            raise _gone(f"the topic {topic} was deleted and made anew", address)
         for partition, offset in inner.items():
             low, high = now.low.offsets[topic].get(partition, 0), now.high.offsets[topic].get(partition, 0)
             if offset < low:
                 raise _gone(f"records of {topic}[{partition}] from {offset} to {low} were removed before they were read", address)
             if offset > high:
                 raise _gone(f"{topic}[{partition}] ends at {high}, and was read up to {offset}: it was made anew", address)
+
+
+def check_ids(known: Mapping[str, str], now: Mapping[str, str], address: KafkaAddress) -> None:
+    """Raise `DefiniteError` if a topic is another one than the one that was read under its name."""
+    for topic, identity in known.items():
+        if now.get(topic, identity) != identity:
+            raise _gone(f"the topic {topic} was deleted and made anew", address)
 
 
 def _gone(message: str, address: KafkaAddress) -> DefiniteError:

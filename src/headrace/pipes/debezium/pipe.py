@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.backlog import TopicBacklog
-from headrace.pipes.debezium.cluster import Standing, check_offsets, standing, topic_ids
+from headrace.pipes.debezium.cluster import Standing, check_ids, check_offsets, standing, topic_ids
 from headrace.pipes.debezium.describing import Descriptions, read_topic
 from headrace.pipes.debezium.evolving import Evolution, check_policy
 from headrace.pipes.debezium.notes import Notes, Tails
@@ -71,6 +71,8 @@ log = logging.getLogger("headrace")
 _MOST_ROUNDS: Final = 100
 """How often one batch may bring news of tables."""
 _MOST_FAILURES: Final = 20
+_IDENTIFY_S: Final = 10.0
+"""How often batches compare the ids of their topics."""
 """How often in a row Spark may fail to reach a cluster that answers us."""
 _PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.sources.debezium.fetching", "headrace.spark.records")
 Run = Callable[[RecordTask], list[Report]]
@@ -263,6 +265,7 @@ class Batches:
     done: int = 0
     """Batches of this run."""
     _left_out: set[str] = field(default_factory=set)
+    _identify_at: float = 0.0
     backlog: TopicBacklog = field(init=False)
     """Which records are not read yet."""
     _skips: Skips = field(init=False)
@@ -303,6 +306,7 @@ class Batches:
         """See to it that all of a batch is in the sink."""
         # A batch that is begun says that the one before it counts for good.
         self._skips.pass_by(lambda place: is_passed(place, self.reached))
+        self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
         own = self.sink.own_tables()
         see_to(refused_in(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
@@ -319,6 +323,17 @@ class Batches:
         self.reached = reached
         self._tell(reports)
         self.done += 1
+
+    def _check_topics(self) -> None:
+        """Raise if a topic that is read was deleted and created again: its offsets mean other records now."""
+        now = time.monotonic()
+        if now >= self._identify_at and self.notes.topics:
+            self._identify_at = now + _IDENTIFY_S
+            check_ids(
+                self.notes.topics,
+                retrying(lambda: self.identify(sorted(self.notes.topics)), deadline_s=self.settings.patience_s),
+                self.address,
+            )
 
     def _note_topics(self, reached: KafkaPosition) -> None:
         """What tells topics that came meanwhile from others of their names."""
