@@ -33,6 +33,7 @@ from headrace.retry import retrying
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.history import SchemaHistory
+from headrace.sources.mysql.logfiles import check_file
 from headrace.sources.mysql.mapped import schema_of
 from headrace.sources.mysql.offline import OfflineLog, find_schemas, open_directory
 from headrace.sources.mysql.origin import BinlogDirectory
@@ -60,6 +61,8 @@ class OfflinePipe(FollowingPipe):
             directory.history.unlink(missing_ok=True)
             state = self._new_state(log)
         self._check(state, log)
+        if not is_new:
+            check_file(log.path, reached(directory, state))
         wanted = functools.partial(is_wanted, state, self._settings.selection)
         history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
         if is_new:

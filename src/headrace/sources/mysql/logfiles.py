@@ -172,6 +172,9 @@ class LogFiles(Mirror):
             size = mirror.path.stat().st_size
             if size < at:
                 raise DefiniteError(f"log file {mirror.name} became shorter while it was read", place=str(mirror.path), hint=_COPY_AGAIN)
+            known = self._newest_identity() if size > at else None
+            if known is not None:
+                check_file(self._directory, known)
             for piece in _pieces(mirror.path, at, size):
                 at += len(piece)
                 self._append(appender, piece)
