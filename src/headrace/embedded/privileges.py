@@ -44,6 +44,7 @@ FIXED_SETTINGS: Final = (
     *("input_format_record_errors_file_path", "format_avro_schema_registry_url", "rename_files_after_processing", "url_base"),
     *("into_outfile_create_parent_directories", "dynamic_disk_allow_from_env", "dynamic_disk_allow_include", "dynamic_disk_allow_from_zk"),
 )
+_VALUES_EXPRESSIONS: Final = ("input_format_values_interpret_expressions", "input_format_values_deduce_templates_of_expressions")
 
 
 def render_users(*, confined: bool) -> str:
@@ -51,16 +52,15 @@ def render_users(*, confined: bool) -> str:
     grants = [f"GRANT {_PRIVILEGES} ON *.*", "GRANT dictGet ON *.*", "GRANT SET DEFINER ON *"]
     grants += [f"GRANT TABLE ENGINE ON {name}" for name in dict.fromkeys((*TABLE_ENGINES, *DATABASE_ENGINES))]
     # Rows in the format Values may hold expressions, and those are not looked through.
-    values = "" if confined else "<input_format_values_interpret_expressions>0</input_format_values_interpret_expressions>"
-    fixed = FIXED_SETTINGS if confined else (*FIXED_SETTINGS, "input_format_values_interpret_expressions")
+    off = () if confined else _VALUES_EXPRESSIONS
     return "\n".join(
         [
             "<clickhouse>",
             "<users><default><password></password><profile>default</profile><quota>default</quota><grants>",
             *(f"  <query>{grant}</query>" for grant in grants),
             "</grants></default></users>",
-            f"<profiles><default>{values}<constraints>",
-            *(f"  <{name}><const/></{name}>" for name in fixed),
+            f"<profiles><default>{''.join(f'<{name}>0</{name}>' for name in off)}<constraints>",
+            *(f"  <{name}><const/></{name}>" for name in (*FIXED_SETTINGS, *off)),
             "</constraints></default></profiles>",
             "<quotas><default/></quotas>",
             "</clickhouse>",

@@ -16,6 +16,7 @@ import pytest
 from headrace.embedded.privileges import DATABASE_ENGINES, FIXED_SETTINGS, TABLE_ENGINES, TABLE_FUNCTIONS
 from headrace.embedded.process import EmbeddedServer
 from testkit.httpclient import Client
+from testkit.unconfined import UnconfinedServer
 
 SECRET = "s3cret-of-the-machine"
 ARGUMENTS = (
@@ -156,6 +157,20 @@ def test_no_statement_leaves_the_server_s_own_tables(client: Client, machine: Ma
     assert client.run(f"SELECT count() FROM {vault}") == b"0\n"
     machine.check_untouched()
     assert client.run("SELECT 1") == b"1\n"
+
+
+def test_the_first_two_walls_hold_by_themselves(machine: Machine, tmp_path: Path) -> None:
+    """On a kernel without Landlock. Expressions in rows, which are not looked through, are refused there."""
+    with UnconfinedServer(tmp_path / "db") as server:
+        made = Client(server.port)
+        with contextlib.closing(made.connection):
+            made.run("CREATE TABLE vault (a String) ENGINE = MergeTree ORDER BY a")
+            for text in (*STATEMENTS, "INSERT INTO vault VALUES (file('{file}'))", "INSERT INTO vault VALUES (concat('a', 'b'))"):
+                _refused(made, machine.statement(text))
+            assert made.run("SELECT count() FROM vault") == b"0\n"
+            made.run(body="INSERT INTO vault VALUES ('plain')", query="")
+            machine.check_untouched()
+        assert "no Landlock" in (tmp_path / "db" / "headrace-server.log").read_text()
 
 
 def test_every_table_function_and_engine_that_the_engine_offers_is_allowed_by_name_or_refused(client: Client, machine: Machine) -> None:
