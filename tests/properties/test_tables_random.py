@@ -21,7 +21,7 @@ KEEP = ("drop_table=keep", "truncate_table=keep")
 HISTORIES = (
     [(seed, policy) for seed in range(24) for policy in ((), KEEP)]
     if os.environ.get("HEADRACE_SOAK")
-    else [(0, ()), (1, ()), (2, ()), (10, ()), (0, KEEP)]
+    else [(0, ()), (1, ()), (2, ()), (10, ()), (25, ()), (0, KEEP)]
 )
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.adapting import adapt
 from headrace.sinks.clickhouse.choices import SinkChoices
@@ -54,10 +55,18 @@ def resolve(scope: LayoutScope, schemas: Iterable[TableSchema]) -> Mapping[Table
 
 
 def resolve_one(scope: LayoutScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> Layout:
-    """The layout of one table. If it is not known, those of the tables beside it are asked for in the same breath."""
+    """The layout of one table. If it is not known, one request asks for it and for those of the other tables.
+
+    Another table may have been altered since its schema was captured: that is no error of this one.
+    """
     with _lock:
         known = _known.get((os.getpid(), scope), {}).get(schema)
-    return known if known is not None else resolve(scope, dict.fromkeys((*beside, schema)))[schema.name]
+    if known is not None:
+        return known
+    try:
+        return resolve(scope, dict.fromkeys((*beside, schema)))[schema.name]
+    except DefiniteError:
+        return resolve(scope, (schema,))[schema.name]
 
 
 def look_up(scope: LayoutScope, schemas: Iterable[TableSchema]) -> list[Layout]:
