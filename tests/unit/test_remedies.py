@@ -47,6 +47,7 @@ ACTIONS: Final = {
     "--kafka-jars": _I + "test_kafka_parts.py",
     "--master": _I + "test_cluster.py::test_executors_are_killed_and_nothing_is_lost",
     "--max-offsets": _I + "test_kafka_whole.py",
+    "--new-log": _I + "test_log_identity.py::test_a_reset_log_is_refused_and_the_remedy_repairs_the_target",
     "--offset": _I + "test_kafka_consumer.py",
     "--pipe": _C + "test_control_verbs.py::test_comparing_in_the_process",
     "--sample": _I + "test_verify.py::test_the_command",
