@@ -8,7 +8,8 @@ from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.spark.faults import encode
-from headrace.spark.stream import SparkLost, is_java_gone, spark_failure
+from headrace.spark.java_process import SparkLost
+from headrace.spark.stream import is_java_gone, spark_failure
 
 
 def unreadable_type() -> PySparkRuntimeError:

@@ -15,7 +15,8 @@ from pathlib import Path
 from headrace.embedded.claim import DirectoryInUse
 from headrace.embedded.process import PASSWORD_VARIABLE
 from headrace.embedded.server import serve
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, TransientError
+from headrace.shortage import shortages_at
 
 _PARENT_POLL_MS = 1000
 
@@ -31,10 +32,11 @@ def main() -> int:
         _report(options.ready_fd, {"port": port})
 
     try:
-        serve(options.path, options.host, options.port, options.user, password, report_ready, options.lock_wait)
+        with shortages_at(options.path):
+            serve(options.path, options.host, options.port, options.user, password, report_ready, options.lock_wait)
     except HeadraceError as error:
-        in_use = isinstance(error, DirectoryInUse)
-        _report(options.ready_fd, {"error": error.message, "place": error.place, "hint": error.hint, "in_use": in_use})
+        kind = "in use" if isinstance(error, DirectoryInUse) else "transient" if isinstance(error, TransientError) else "definite"
+        _report(options.ready_fd, {"error": error.message, "place": error.place, "hint": error.hint, "kind": kind})
         print(error, file=sys.stderr)
         return 2
     return 0

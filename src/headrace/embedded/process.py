@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ from typing import ClassVar, Final, Self
 
 from headrace.embedded.claim import DirectoryInUse, Holder, in_use, make_directory, read_holder
 from headrace.embedded.credentials import read_account
-from headrace.errors import DefiniteError, TransientError
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.shortage import full_directory, shortage_in
 
 PASSWORD_VARIABLE: Final = "HEADRACE_SERVE_PASSWORD"
 _LOG_NAME: Final = "headrace-server.log"
@@ -59,6 +61,7 @@ class EmbeddedServer:
         self._start_timeout = start_timeout_seconds
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._log_start = 0
 
     @classmethod
     def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0) -> EmbeddedServer:
@@ -153,6 +156,7 @@ class EmbeddedServer:
         if self.password:
             environment[PASSWORD_VARIABLE] = self.password
         with os.fdopen(os.open(self.path / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            self._log_start = os.fstat(log.fileno()).st_size
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -171,11 +175,11 @@ class EmbeddedServer:
                 raise TransientError("the embedded server did not start in time", place=str(self.path), hint=f"see {_LOG_NAME} in it")
             piece = os.read(ready, 4096)
             if not piece:
-                raise DefiniteError(f"the embedded server ended while starting:\n{self._log_tail()}", place=str(self.path))
+                raise self._failed_start()
             message += piece
         report = json.loads(message)
         if "error" in report:
-            kind = DirectoryInUse if report["in_use"] else DefiniteError
+            kind = {"in use": DirectoryInUse, "transient": TransientError}.get(report["kind"], DefiniteError)
             raise kind(report["error"], place=report["place"], hint=report["hint"])
         self.port = int(report["port"])
         self._take_account()
@@ -184,8 +188,20 @@ class EmbeddedServer:
                 raise TransientError("the embedded server does not answer", place=self.url, hint=f"see {_LOG_NAME} in {self.path}")
             time.sleep(0.02)
 
+    def _failed_start(self) -> HeadraceError:
+        """Why the child ended without a word: its log says it, unless there was no room for that either."""
+        assert self._child is not None
+        code, tail, place = self._child.wait(), self._log_tail(), str(self.path)
+        short = shortage_in("No space left on device" if full_directory([self.path]) else tail, place)
+        if short is not None:
+            return short
+        if code == -signal.SIGKILL:
+            hint = "the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more"
+            return TransientError("the embedded server was killed while it started", place=place, hint=hint)
+        return DefiniteError(f"the embedded server ended while starting:\n{tail}", place=place)
+
     def _log_tail(self) -> str:
-        data = (self.path / _LOG_NAME).read_bytes()
+        data = (self.path / _LOG_NAME).read_bytes()[self._log_start :]
         return data[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
 
 

@@ -33,9 +33,10 @@ from headrace.embedded.handler import LIVENESS_PATHS, Handler
 from headrace.embedded.privileges import render_users
 from headrace.embedded.sandbox import confine
 from headrace.embedded.timed_stream import TimedSocket
-from headrace.embedded.tuning import raise_file_limit, render_config
+from headrace.embedded.tuning import render_config
 from headrace.embedded.wire import BadRequest, Request, Response, read_request
 from headrace.errors import DefiniteError
+from headrace.shortage import SERVER_FILES, check_file_limit
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ _KEEP_ALIVE_SECONDS: Final = 60
 _IO_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 30
 _HURRY_SECONDS: Final = 5
+STOP_S: Final = _GRACE_SECONDS + 2 * _HURRY_SECONDS
+"""How long stopping takes at most."""
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 512
 _MOST_RESERVED: Final = 32
@@ -92,7 +95,8 @@ def serve(
         config.write_text(render_config())
         # The engine reads a config.xml of the working directory unasked; there is none in ours.
         os.chdir(scratch)
-        raise_file_limit()
+        # A wide table of many parts needs thousands.
+        check_file_limit("an embedded ClickHouse", SERVER_FILES)
         confined = confine(root)
         if not confined:
             log.warning("this kernel has no Landlock: only the engine's own rules keep SQL from files outside of %s", root)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from typing import Final
 
 _MIB: Final = 1 << 20
@@ -25,12 +24,6 @@ _SERVER: Final = {
     "unique_key_index_cache_size_bytes": 16 * _MIB,
     "max_thread_pool_free_size": 32,
 }
-
-
-def raise_file_limit() -> None:
-    """Allow as many open files as the system grants: a wide table of many parts needs thousands."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def render_config() -> str:

@@ -21,6 +21,7 @@ from headrace.pipes.skipping import note_halt
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
 from headrace.retry import Waits, own_waits, retrying
+from headrace.shortage import shortages_at
 from headrace.sinks.base import Books, Sink
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.skipping import is_place
@@ -54,7 +55,7 @@ class RunnablePipe(ABC):
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
-        with own_waits(self._waits, of_run=True):
+        with own_waits(self._waits, of_run=True), shortages_at(self._settings.state):
             directory = StateDirectory(self._settings.state).acquire()
             try:
                 self._run_noting_halts(directory)

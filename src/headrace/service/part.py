@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from headrace.config.elsewhere import in_file_words
@@ -34,8 +35,10 @@ from headrace.service.collecting import Collected
 from headrace.service.history import History
 from headrace.service.log_forms import masked
 from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
+from headrace.shortage import shortage_of
 from headrace.spark.hosting import SparkHost
-from headrace.spark.stream import is_java_gone, spark_lost
+from headrace.spark.java_process import spark_lost
+from headrace.spark.stream import is_java_gone
 
 log = logging.getLogger("headrace")
 
@@ -288,7 +291,7 @@ class Part:
             error = caught
         # The part's last resort: an error that nobody foresaw ends this part, is told in full, and leaves the others alone.
         except Exception as caught:  # noqa: BLE001
-            error = _unforeseen(caught)
+            error = _unforeseen(caught, self.spec.settings.state)
         self._conclude(error, time.monotonic() - begun)
 
     def _begin(self, ready: BuiltPipe) -> bool:
@@ -371,9 +374,12 @@ def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
     return PipeStage.STREAMING if following else PipeStage.STARTING
 
 
-def _unforeseen(error: Exception) -> HeadraceError:
+def _unforeseen(error: Exception, state: Path) -> HeadraceError:
     if is_java_gone(error):
         return spark_lost()
+    short = shortage_of(error, state)
+    if short is not None:
+        return short
     log.exception("the pipe ended by an error that nobody foresaw")
     return DefiniteError(f"{type(error).__name__}: {error}", hint="this is a defect of Headrace; please report it with the log")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,15 +20,16 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import waits
+from headrace.spark import java_process
 from headrace.spark.cluster import SUBMITTED, chosen_master, is_local, submitted
 from headrace.spark.executors import is_stopped
 from headrace.spark.forking import RUNNER, Forks
+from headrace.spark.java_process import GONE_ERRORS, spark_lost
 from headrace.spark.session import start_session, warm_workers
-from headrace.spark.stream import GONE_ERRORS, spark_failure, spark_lost
+from headrace.spark.stream import spark_failure
 
 log = logging.getLogger("headrace")
 
-_END_S = 30.0
 _TURN_S = 0.2
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 """Tasks of a pipe's large batch take turns with those of others, instead of going first."""
@@ -164,23 +164,11 @@ class SharedSpark:
 
     def _forget(self) -> None:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
-        gateway, session, self._session = SparkContext._gateway, self._session, None
+        session, self._session = self._session, None
         self._sessions.clear()
         if session is not None and SUBMITTED in os.environ:
             # The Java process is spark-submit's, and goes on: another session can be had of it.
             with suppress(*GONE_ERRORS, OSError):
                 session.stop()
             return
-        if gateway is not None:
-            with suppress(*GONE_ERRORS, OSError):
-                gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-        SparkSession._instantiatedSession = None
+        java_process.forget()

@@ -12,8 +12,6 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -22,7 +20,7 @@ from headrace.retry import GOING_ON, WAITING, in_context, own_waits, waits, wait
 from headrace.terminal_text import escape_text
 
 _MARK: Final = "headrace-log "
-_LAST_LINES: Final = 4
+_LAST_LINES: Final = 100
 _LAST_WORDS_S: Final = 2.0
 
 log = logging.getLogger("headrace")
@@ -51,56 +49,31 @@ def mark_log(pipe: str | None = None) -> None:
 
 
 class Ear:
-    """Hears what Spark's processes write. Lines are kept while our own standard error is that pipe too, and shown from then on."""
+    """Hears what Spark's processes write to the pipe that they are started with."""
 
-    def __init__(self, reading: int, *, show_all: bool) -> None:
-        self._show_all, self._lock = show_all, threading.Lock()
-        self._kept: list[str] | None = []
+    def __init__(self, *, show_all: bool) -> None:
+        self._show_all = show_all
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        reading, self.writing = os.pipe()
+        """What a process is given as its standard output and error; closed here with `let_go`."""
         self._thread = threading.Thread(target=in_context(self._hear), args=(reading,), name="headrace-log", daemon=True)
         self._thread.start()
 
-    def show(self) -> None:
-        """Show what was kept, and all that comes."""
-        with self._lock:
-            kept, self._kept = self._kept, None
-            for line in kept or ():
-                self._take(line)
+    def let_go(self) -> None:
+        """From now on only the processes hold the pipe: it ends when they do."""
+        os.close(self.writing)
 
-    def last_words(self) -> str:
-        """What was heard last of a process that has ended."""
+    def last_words(self) -> list[str]:
+        """The lines that were heard last of a process that has ended."""
         self._thread.join(_LAST_WORDS_S)
-        return " / ".join(line.strip() for line in self._last)
+        return [line.rstrip("\n") for line in list(self._last)]
 
     def _hear(self, reading: int) -> None:
         with os.fdopen(reading, "r", errors="replace") as lines:
             for line in lines:
-                with self._lock:
-                    self._last.append(line)
-                    if self._kept is None:
-                        self._take(line)
-                    else:
-                        self._kept.append(line)
-
-    def _take(self, line: str) -> None:
-        if not take_line(line) and self._show_all:
-            sys.stderr.write(f"{escape_text(line.rstrip())}\n")
-
-
-@contextmanager
-def forwarded_errors(show_all: bool) -> Iterator[Ear]:
-    """Processes started inside have the pipe as their standard error, for as long as they live."""
-    reading, writing = os.pipe()
-    saved = os.dup(2)
-    os.dup2(writing, 2)
-    os.close(writing)
-    ear = Ear(reading, show_all=show_all)
-    try:
-        yield ear
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        ear.show()
+                self._last.append(line)
+                if not take_line(line) and self._show_all:
+                    sys.stderr.write(f"{escape_text(line.rstrip())}\n")
 
 
 def take_line(line: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, HeadraceError
+from headrace.retry import WAITING, in_context, waits
+from headrace.shortage import SPARK_FILES, check_file_limit
+from headrace.shutdown import abandonable
+from headrace.spark import java_process
 from headrace.spark.archive import java_options
 from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, submitted
 from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.executors import await_executors, check_executors, slots_of, watch_executors
 from headrace.spark.forking import python_script
-from headrace.spark.logs import Ear, forwarded_errors
+from headrace.spark.java_process import GONE_ERRORS, SparkLost
+from headrace.spark.logs import Ear
 from headrace.spark.shipping import pack
 
 log = logging.getLogger("headrace")
@@ -34,6 +40,9 @@ _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers",
 
 _FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """For libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork."""
+_STARTS = 3
+_SLOW_S, _START_S = 30.0, 600.0
+"""After how long a start is called slow, and after how long it is given up."""
 _SECRET = re.compile(r"secret|password|passphrase|token|access[.]?key|credential", re.IGNORECASE)
 
 _LOG4J = """rootLogger.level = {level}
@@ -59,6 +68,7 @@ def start_session(
 
     `more` are further settings of Spark's, such as `connector.kafka_settings`. On a cluster, executors are there and fit when it returns.
     """
+    check_file_limit("Spark", SPARK_FILES)
     scratch = state_dir / "spark"
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
@@ -69,23 +79,50 @@ def start_session(
     settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
     is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    ear: Ear | None = None
-    try:
-        with forwarded_errors(show_all=spark_log) as ear, _own_interrupts():
-            session = _started(chosen, settings)
-    except RuntimeError as error:
-        said = ear.last_words() if ear is not None else ""
-        remedy = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)"
-        if "spark.jars.packages" in asked:
-            wanted = asked["spark.jars.packages"]
-            remedy = f"see with --spark-log why {wanted} cannot be had; or give a folder of jars: --kafka-jars DIR. Without Java, {remedy}"
-        raise DefiniteError(f"Spark cannot start: {error}{f' Java says: {said}' if said else ''}", hint=remedy) from error
+    session = _start_patiently(chosen, settings, spark_log=spark_log)
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
     if runs_already and "spark.jars" in asked:
         _add_jars(session, asked["spark.jars"].split(","))
     if is_new and not is_local(chosen):
         _take_executors(session, own)
     return session
+
+
+def _start_patiently(master: str, settings: Mapping[str, str], *, spark_log: bool) -> SparkSession:
+    """Start it; a Java process that something ended while it started is started again."""
+    runs_already = SparkContext._gateway is not None
+    for attempt in range(1, _STARTS + 1):
+        ear = Ear(show_all=spark_log)
+        try:
+            with abandonable(), ThreadPoolExecutor(1, "headrace-spark") as starter:
+                # In another thread, because Spark replaces the handler of SIGINT when it is started in the main one.
+                return _await_start(starter.submit(in_context(_started), master, settings, ear))
+        except (RuntimeError, *GONE_ERRORS) as error:
+            # Java itself is asked for the words of its errors, so before it goes.
+            reason = java_process.reason_of(error)
+            if not runs_already:
+                java_process.forget()
+            said = () if runs_already else ear.last_words()
+            failure = java_process.start_failure(reason, said, settings.get("spark.jars.packages", ""))
+            if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or waits().ending:
+                raise failure from error
+            log.warning("%s; starting it again", failure.message)
+    raise AssertionError("unreachable")
+
+
+def _await_start(starting: Future[SparkSession]) -> SparkSession:
+    """Wait for it, and say so when it takes long. One that does not come is killed, which is an error."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return starting.result(_SLOW_S)
+        except TimeoutError:
+            if starting.done():
+                raise
+            waited_s = time.monotonic() - begun
+            log.warning("%sSpark's Java process has been starting for %.0f s; the machine is very busy", WAITING, waited_s)
+            if waited_s > _START_S or waits().ending:
+                java_process.kill()
 
 
 def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
@@ -116,14 +153,18 @@ def _prepend_path(*folders: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*folders, *before])))
 
 
-def _started(master: str, settings: Mapping[str, str]) -> SparkSession:
+def _started(master: str, settings: Mapping[str, str], ear: Ear) -> SparkSession:
     """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
     options = {"spark.app.name": "headrace", **settings, "spark.master": master}
     first = SparkConf(loadDefaults=False)
     for name, value in options.items():
         if not _SECRET.search(name):
             first.set(name, value)
-    SparkContext._ensure_initialized(conf=first)
+    try:
+        if SparkContext._gateway is None:
+            java_process.launch(first, ear.writing)
+    finally:
+        ear.let_go()
     builder = SparkSession.builder
     for name, value in options.items():
         builder = builder.config(name, value)
@@ -192,7 +233,9 @@ def java_pid(session: SparkSession) -> int:
 
 
 def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
-    java = f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m {java_options()}"
+    # Without heap, Java would go on and fail at random places.
+    limits = "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr -Xss1m"
+    java = f"-Dlog4j2.configurationFile={log4j} {limits} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {java_options()}"
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": memory,
@@ -219,14 +262,3 @@ def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Keeps Ctrl-C with whoever had it: Spark would take it to cancel every job and break off the batch under way."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,10 +28,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import in_context, waits
+from headrace.shortage import shortage_in
+from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source, Work
 from headrace.spark.afar import placed, reports_of
 from headrace.spark.checkpoint import is_committed
 from headrace.spark.faults import decode
+from headrace.spark.java_process import GONE_ERRORS, spark_lost
 from headrace.spark.logs import mark_log
 from headrace.spark.source import FORMAT, address_format
 from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
@@ -67,22 +70,11 @@ _GONE = (
 )
 """What Spark says when one of its processes is gone that worked for us."""
 
-GONE_ERRORS = (Py4JError, ConnectionError)
-"""What a call of a Java process that is gone raises."""
-
 log = logging.getLogger("headrace")
 
 
 class WorkersLate(TransientError):
     """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
-
-
-class SparkLost(TransientError):
-    """A process of Spark's has ended under the pipe: killed, or out of memory. What was under way is done again."""
-
-
-def spark_lost(what: str = "Spark's Java process has ended") -> SparkLost:
-    return SparkLost(what, hint="start again, where that is not done anyway; if this comes back, see whether the machine has memory enough")
 
 
 class _StopRequested(Exception):
@@ -138,11 +130,12 @@ class BatchStream:
                 # A batch that is not done is done again, by the same bytes, at the next start.
                 self._cancel()
         self._working.release()
-        if self._cancelled:
-            # What its tasks still write must not meet what a next run of the pipe does.
+        if self._cancelled and not is_requested():
+            # What its tasks still write must not meet what a next run of the pipe does. (A process that exits ends its tasks.)
             time.sleep(_KILLED_WITHIN_S)
         try:
-            self._await_commit()
+            with finishing():
+                self._await_commit()
             self._query.stop()
             self._query.awaitTermination(30)
         except (PySparkException, *GONE_ERRORS):
@@ -178,7 +171,7 @@ class BatchStream:
         return spark_failure(error)
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
-        with self._working:
+        with self._working, finishing():
             if self._stopping:
                 raise _StopRequested
             try:
@@ -317,6 +310,8 @@ def spark_failure(error: Exception) -> HeadraceError:
         return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
     # Of a source's process that has gone, only Java's own words say so.
     whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
+    if carried is None and (short := shortage_in(whole)) is not None:
+        return short
     said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _GONE)), "")
     if carried is None and said:
         return spark_lost(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")

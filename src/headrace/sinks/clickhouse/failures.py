@@ -17,6 +17,7 @@ from clickhouse_connect.driver.exceptions import Error as DriverError
 from urllib3.exceptions import HTTPError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.shortage import Shortage, shortage_in, shortage_of
 from headrace.sinks.clickhouse.hosts import given_host, note_answer, note_failure
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget
 
@@ -92,6 +93,9 @@ _DEFAULT_HINT = "the text above is ClickHouse's own; correct the data, the table
 _TOO_MANY_PARTS, _TOO_MANY_PARTITIONS = 252, "Too many partitions for single INSERT block"
 _BUSY_STATUSES = ("429", "502", "503", "504")
 _STATUS = re.compile(r"HTTP driver received HTTP status (\d+)")
+_SYSTEM_ERROR = re.compile(r"errno: \d+, strerror: [A-Z][a-z ]+")
+_SYSTEM_CODES = (243, 1000, 1001)
+"""NOT_ENOUGH_SPACE, and what the libraries of the server raise."""
 _NOISE = re.compile(
     r"\s*\(version [^()]*(?:\([^()]*\))?[^()]*\)"
     r"|\s*\(for url [^()]*\)"
@@ -131,6 +135,11 @@ def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has
     code = error.code if isinstance(error, DriverError) else None
     if code is not None:
         return _from_server(code, str(error), place)
+    short = next((found for cause in _causes(error) if isinstance(found := shortage_of(cause), Shortage)), None)
+    if short is not None:
+        # Of this process, not of the server.
+        short.place = place
+        return short
     network = _network_error(error, target, place, has_others=has_others)
     if network is not None:
         return network
@@ -145,9 +154,20 @@ def _from_server(code: int, text: str, place: str) -> HeadraceError:
     if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
         # The same code, but waiting does not make the rows of a block belong together.
         return _coded(RefusedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
+    short = _shortage(code, text)
+    if short is not None:
+        return _coded(ServerIsBusy, code, f"{message}: {short.message}", place, f"on the server: {short.hint}")
     if code in TRANSIENT_CODES:
         return _coded(ServerIsBusy, code, message, place, _HINTS.get(code, "the server is busy or short of something; see its log"))
     return _coded(RefusedByServer, code, message, place, _HINTS.get(code, _DEFAULT_HINT))
+
+
+def _shortage(code: int, text: str) -> Shortage | None:
+    """What the server's machine is short of, where the server names the system's error: the text of others may hold values of rows."""
+    named = _SYSTEM_ERROR.search(text)
+    if named is not None:
+        return shortage_in(named.group())
+    return shortage_in(text) if code in _SYSTEM_CODES else None
 
 
 def _coded(kind: type[RefusedByServer | ServerIsBusy], code: int, message: str, place: str, hint: str) -> HeadraceError:

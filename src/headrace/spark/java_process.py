@@ -1,0 +1,153 @@
+"""Spark's Java process: its start, how it ended, and making pyspark forget it.
+
+pyspark starts it and tells only that it "exited". Here the process is known from its start, so that an error can say what ended it: a
+signal, its heap, a limit of the machine, or a Java that is missing or too old.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.sql import SparkSession
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.shortage import shortage_in
+
+GONE_ERRORS = (Py4JError, ConnectionError)
+"""What a call of a Java process that is gone raises."""
+_END_S: Final = 30.0
+_LAST_MOMENT_S: Final = 1.0
+_HEAP_CODE: Final = 3
+"""How Java exits with -XX:+ExitOnOutOfMemoryError."""
+_OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unrecognized option")
+_INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+_SHOWN_LINES: Final = 4
+_SHOWN: Final = 2000
+
+
+class SparkLost(TransientError):
+    """A process of Spark's has ended under the pipe: killed, or out of memory. What was being done is done again."""
+
+
+class _Known:
+    """The Java process that was started last."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+
+def launch(conf: SparkConf, output: int) -> None:
+    """Start it, with all that it writes going to `output`, and in a session of its own: a signal to our process group is for us."""
+
+    # pyspark keeps the process to itself until the start has succeeded.
+    setattr(java_gateway, "Popen", _start)  # noqa: B010  (mypy knows no such name there)
+    try:
+        gateway = java_gateway.launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
+    finally:
+        setattr(java_gateway, "Popen", subprocess.Popen)  # noqa: B010
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    _Known.process = subprocess.Popen(*arguments, **options)
+    return _Known.process
+
+
+def kill() -> None:
+    """Kill it, with all processes of its session."""
+    if _Known.process is not None and _Known.process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(_Known.process.pid, signal.SIGKILL)
+
+
+def how_it_ended() -> str:
+    """In words for an error; empty if it runs, or is not known."""
+    code = None if _Known.process is None else _Known.process.poll()
+    if code is None:
+        return ""
+    number = -code if code < 0 else code - 128 if code > 128 else 0
+    if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
+        return f"ended by {signal.Signals(number).name}"
+    return "out of heap memory" if code == _HEAP_CODE else f"exit code {code}"
+
+
+def spark_lost(what: str = "Spark's Java process has ended") -> HeadraceError:
+    """What to raise when it is gone."""
+    code = None
+    if _Known.process is not None:
+        # It may be a moment between its last word and its end.
+        with suppress(subprocess.TimeoutExpired):
+            code = _Known.process.wait(_LAST_MOMENT_S)
+    if code == _HEAP_CODE:
+        found = shortage_in("Java heap space")
+        assert found is not None
+        return found
+    how = how_it_ended()
+    hint = "start again, where that is not done anyway; if this comes back, see whether the machine has memory enough"
+    if how.endswith("SIGKILL"):
+        hint = f"the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more; {hint}"
+    return SparkLost(f"{what} ({how})" if how else what, hint=hint)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of a start says; empty if it says only that Java is gone."""
+    if isinstance(error, GONE_ERRORS) and not isinstance(error, Py4JJavaError):
+        return ""
+    try:
+        return "\n".join(line for line in str(error).splitlines() if not line.startswith("\tat "))
+    except GONE_ERRORS:
+        return ""
+
+
+def start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceError:
+    """Why a start has failed: `reason` is what it raised, `said` what Java wrote; `packages` are Maven's that it was to fetch."""
+    text = "\n".join(said)
+    short = shortage_in(f"{text}\n{reason}", "the start of Spark's Java process")
+    if short is not None:
+        return short
+    shown = " / ".join(line.strip() for line in [line for line in said if not line.startswith("\tat ")][-_SHOWN_LINES:])
+    told = f" Java says: {shown}" if shown else ""
+    if not _java().exists():
+        return DefiniteError(f"Spark cannot start: there is no Java ({_java()})", place="the start of Spark's Java process", hint=_INSTALL)
+    if any(words in text for words in _OLD):
+        return DefiniteError(f"Spark cannot start: Java is too old, or no Java 17.{told}", place=str(_java()), hint=_INSTALL)
+    how = how_it_ended()
+    if not reason or how.startswith("ended by"):
+        return spark_lost("Spark's Java process ended while it started")
+    hint = "correct what Java names; --spark-log shows all that it says"
+    if packages:
+        hint = f"see with --spark-log why {packages} cannot be had; or give a folder of jars: --kafka-jars DIR"
+    return DefiniteError(f"Spark cannot start: {reason[:_SHOWN]}{f' ({how})' if how else ''}{told}", hint=hint)
+
+
+def forget() -> None:
+    """Have pyspark forget it, which it would otherwise go on talking to; ends it if it still runs."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with suppress(*GONE_ERRORS, OSError):
+            gateway.shutdown()
+    process = getattr(gateway, "proc", None) or _Known.process
+    if process is not None:
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            kill()
+            process.wait()
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
+def _java() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
