@@ -212,7 +212,7 @@ def _running(server: PrivateServer, scratch: Path, pipes: int) -> Iterator[subpr
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-    if code != 0:
+    if code != 128 + signal.SIGTERM:
         raise DefiniteError(f"`headrace run` ended with {code}:\n{log.read_text()[-2000:]}", place=str(file))
 
 

@@ -116,7 +116,7 @@ def _running_pipe(server: PrivateServer, scratch: Path) -> Iterator[subprocess.P
         except subprocess.TimeoutExpired:
             pipe.kill()
             code = pipe.wait()
-    if code != 0:
+    if code != 128 + signal.SIGTERM:
         raise DefiniteError(f"`headrace replicate` ended with {code}:\n{log.read_text()[-SHOWN_BYTES:]}", place=f"port {server.port}")
 
 

@@ -120,7 +120,7 @@ class Reader:
             time.sleep(0.1)
 
     def end(self, words: str, *, killed: bool = False) -> None:
-        """What a terminal does on Ctrl-C, and the command must end well; unless it was killed."""
+        """What a terminal does on Ctrl-C, and the command must end with the code of an interruption; unless it was killed."""
         command = next((command for command in self.running if command.startswith(words)), None)
         if command is None:
             raise Unfit(f"nothing that begins with {words!r} runs")
@@ -129,7 +129,7 @@ class Reader:
             os.killpg(process.pid, signal.SIGINT)
         code = process.wait(120)
         say(f"(ended) {command}\n{log.read_text(errors='replace').rstrip()}")
-        if code != (-signal.SIGKILL if killed else 0):
+        if code != (-signal.SIGKILL if killed else 128 + signal.SIGINT):
             raise Unfit(f"{command!r} ended with code {code}")
 
     def leave(self) -> None:

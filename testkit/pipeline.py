@@ -100,6 +100,14 @@ class Run:
         os.killpg(self.pid, signal.SIGINT)
         return self.wait(timeout_s)
 
+    @contextmanager
+    def killed(self) -> Iterator[Run]:
+        """Kill it at the end of the block, unless it has ended by then."""
+        try:
+            yield self
+        finally:
+            self.kill()
+
     def kill(self) -> None:
         """SIGKILL for every process of the tree, as a crash of the machine would have it: nobody gets to do anything any more."""
         while self.processes():

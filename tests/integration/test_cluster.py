@@ -100,7 +100,7 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
                 assert pipeline.chunks_done() == pipeline.chunks_planned() > 10
                 change_all(server, database, 3)
                 strike(run, pipeline, cluster, sink, (0, 1))
-                assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
+                assert run.terminate(timeout_s=PATIENCE_S).code == 143, run.output
             with pipeline.running("--conf", "spark.headrace.fetch=always") as run:
                 change_all(server, database, 2)
                 strike(run, pipeline, cluster, sink, (1,))
@@ -117,7 +117,7 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
                 run.until(lambda: worker.executors, PATIENCE_S)
                 assert workload.stop() is None
                 follow(run, pipeline, server)
-                assert run.terminate(timeout_s=PATIENCE_S).code == 0, run.output
+                assert run.terminate(timeout_s=PATIENCE_S).code == 143, run.output
                 assert "fetched" not in run.output
         verified = pipeline.verify("--spark", "always", *cluster_options(cluster, log))
         assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output

@@ -110,7 +110,7 @@ def test_a_process_is_seen_and_steered(shop: Callable[[str], None], tmp_path: Pa
         ended = run.interrupt_group()
     finally:
         run.kill()
-    assert ended.code == 0
+    assert ended.code == 130
     assert "no process runs here" in said("status", file, code=2)
     _check_log(ended.output, contact.token)
 

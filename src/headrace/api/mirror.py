@@ -6,6 +6,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from headrace import shutdown
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.origin import Limits, MySQLSource
@@ -21,6 +22,7 @@ class Mirror:
         self, address: MySQLAddress, server: ServerIdentity, start: BinlogPosition, relay_bytes: int, limits: Limits, parent: str = ""
     ) -> None:
         directory = tempfile.TemporaryDirectory(prefix="headrace-", dir=parent or None, ignore_cleanup_errors=True)
+        shutdown.remove_on_exit(directory.name)
         source = MySQLSource(address, start, Path(directory.name), relay_bytes, limits, server.mariadb, server.identity)
         self._planner = source.planner()
         self.stop: BinlogPosition | None = None
@@ -47,3 +49,4 @@ class Mirror:
 def _free(planner: MySQLPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
     planner.stop()
     directory.cleanup()
+    shutdown.keep_on_exit(directory.name)

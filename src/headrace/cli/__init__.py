@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from headrace import __version__
+from headrace import __version__, shutdown
 from headrace.argument_secrets import hide_passwords
 from headrace.cli import configuring, controlling, demonstrating, helping, replicating, running, scylla, sinks, tables, tailing, verifying
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.manual import INTRODUCTION, Parser, describe
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, TransientError
 from headrace.service.log_forms import JsonLines, TextLines, masked
+from headrace.shortage import shortages_at
 
 _GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla, helping)
 """In the order of the help."""
@@ -28,8 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = TextLines("%(asctime)s %(levelname)s %(message)s")
     _set_up_log(arguments.verbose, JsonLines() if arguments.log_format == "json" else text)
     try:
-        return int(arguments.run(arguments))
+        return _run(arguments)
     except HeadraceError as error:
+        if shutdown.is_requested() and isinstance(error, TransientError):
+            # A peer that is away does not matter to a command that was asked to end.
+            logging.getLogger("headrace").debug("stopped while: %s", error)
+            return OK
         # The file may have chosen what the command line did not.
         log = logging.getLogger("headrace")
         if any(isinstance(handler.formatter, JsonLines) for handler in log.handlers):
@@ -37,8 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(f"headrace: {masked(str(error))}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run the command; what the machine is short of is an error with a remedy."""
+    written = [getattr(arguments, "state", ""), getattr(arguments, "path", ""), tempfile.gettempdir()]
+    with shortages_at(*(Path(directory) for directory in written if directory)):
+        return int(arguments.run(arguments))
 
 
 def build_parser() -> argparse.ArgumentParser:

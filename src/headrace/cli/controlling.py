@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from headrace.cli.ending import readers_may_leave
 from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Verbs, add_command
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
+from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
@@ -123,15 +125,18 @@ def _watch(arguments: argparse.Namespace) -> int:
 
     # Whether there is one at all is said at once.
     reach(arguments).status()
+    stopped = threading.Event()
+    stop_on_signal(stopped.set)
     with readers_may_leave():
         if not console.is_terminal:
-            while True:
+            while not stopped.is_set():
                 console.print(current())
-                time.sleep(arguments.watch)
+                stopped.wait(arguments.watch)
+            return OK
         with Live(console=console, auto_refresh=False, screen=True) as live:
-            while True:
+            while not stopped.is_set():
                 live.update(current(), refresh=True)  # type: ignore[arg-type]
-                time.sleep(arguments.watch)
+                stopped.wait(arguments.watch)
     return OK
 
 

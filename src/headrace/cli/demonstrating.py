@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import threading
 
-from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import Verbs, add_command
+from headrace.shutdown import stop_on_signal
 
 
 def add(verbs: Verbs) -> None:
@@ -24,7 +24,7 @@ def demo(arguments: argparse.Namespace) -> int:
         from headrace.demo.open_shop import open_shop
 
         closed = threading.Event()
-        stop_on_signals(closed.set)
+        stop_on_signal(closed.set)
         return open_shop(arguments.port, arguments.directory, closed.is_set)
     from headrace.demo.run import run_demo
 

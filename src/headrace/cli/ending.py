@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.errors import HeadraceError
-
-
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """The first signal ends in order, after the batch; a second one ends at once, which the state survives like any crash."""
-    asked = False
-
-    def on_signal(*_: object) -> None:
-        nonlocal asked
-        if asked:
-            os._exit(130)
-        asked = True
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ class Page:
 CODES: Final[Mapping[int, str]] = {
     0: "all is well",
     2: "an error, told with its place and a remedy; or a wrong command line",
-    130: "interrupted (Ctrl-C)",
+    130: "ended by SIGINT (Ctrl-C)",
+    143: "ended by SIGTERM",
 }
 """Of all commands."""
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.cli.ending import readers_may_be_gone, stop_on_signals
+from headrace.cli.ending import readers_may_be_gone
 from headrace.cli.flags import (
     OK,
     Verbs,
@@ -28,6 +28,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.pipes.schemes import is_kafka, is_stdout
+from headrace.shutdown import stop_on_signal
 
 
 def add(verbs: Verbs) -> None:
@@ -136,7 +137,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     view = LogView() if is_stdout(arguments.sink) else choose_view()
     with held_line(arguments.keeper_fd) as line, built(spec, view) as ready:
         ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
-        stop_on_signals(ready.pipe.stop)
+        stop_on_signal(ready.pipe.stop)
         with readers_may_be_gone():
             ready.pipe.run()
     return OK

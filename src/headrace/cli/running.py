@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from headrace.cli.ending import stop_on_signals
 from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
 from headrace.errors import DefiniteError
 from headrace.pipes.schemes import is_stdout
+from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
             print_line(told, file=_told_to(configuration))
         _tell(configuration)
-        stop_on_signals(supervisor.end)
+        stop_on_signal(supervisor.end)
         with supervisor:
             well = supervisor.wait()
     return _conclude(supervisor, well, told=as_json)

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.cli.flags import OK, Verbs, add_command, add_sink
+from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 CONNECTION_FIELDS = ("host", "port", "user", "password", "url")
@@ -85,6 +86,7 @@ def settings(arguments: argparse.Namespace) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Own an embedded ClickHouse and speak its HTTP interface."""
     from headrace.embedded.process import PASSWORD_VARIABLE
+    from headrace.embedded.server import STOP_S
     from headrace.embedded.server import serve as run_server
 
     def ready(port: int) -> None:
@@ -93,6 +95,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
     # Taken out of the environment: the engine and its children have no use for it.
     password = os.environ.pop(PASSWORD_VARIABLE, "")
+    # The server handles the signal itself, and gives running requests some time.
+    stop_on_signal(lambda: None, grace_s=STOP_S)
     run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready, allowed_hosts=arguments.allow_host)
     return OK
 

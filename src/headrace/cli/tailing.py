@@ -9,12 +9,13 @@ import sys
 import threading
 from typing import Any, Final
 
-from headrace.cli.ending import readers_may_leave, stop_on_signals
+from headrace.cli.ending import readers_may_leave
 from headrace.cli.flags import OK, Verbs, add_command, add_tables
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
+from headrace.shutdown import stop_on_signal
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.sources.mysql.selection import Selection
 from headrace.terminal_text import print_line
@@ -65,7 +66,7 @@ def tail(arguments: argparse.Namespace) -> int:
     start = arguments.offset or (EARLIEST if arguments.from_beginning or arguments.once else LATEST)
     line = json_line if arguments.json else text_line
     stop = threading.Event()
-    stop_on_signals(stop.set)
+    stop_on_signal(stop.set)
     with readers_may_leave():
         for found in tail(
             Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
@@ -113,7 +114,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
         found = DirectoryTail(parse_directory(arguments.topic), looking)
     else:
         found = ServerTail(parse_mysql_url(arguments.topic), looking, show)
-    stop_on_signals(found.stop)
+    stop_on_signal(found.stop)
     with readers_may_leave(), contextlib.closing(found.lines()) as several:
         for lines in several:
             show(lines)
@@ -139,7 +140,7 @@ def _tail_log(arguments: argparse.Namespace) -> int:
         once=arguments.once,
     )
     stop = threading.Event()
-    stop_on_signals(stop.set)
+    stop_on_signal(stop.set)
     with readers_may_leave():
         for document in itertools.islice(looking.documents(stop), arguments.limit):
             print_line(document.decode() if arguments.json else text_line(document))

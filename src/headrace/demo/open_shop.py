@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from headrace.demo.server import PrivateServer, mariadb
 from headrace.demo.shop import DATABASE, TABLES, Workload, create_shop
+from headrace.shutdown import temporary_directory
 
 PASSWORD: Final = "secret"
 """Of both accounts. The server holds nothing but made-up customers, and listens on 127.0.0.1 only."""
@@ -27,7 +27,7 @@ _ACCOUNTS: Final = (
 def open_shop(port: int, directory: str, is_closed: Callable[[], bool]) -> int:
     """Serve a shop with customers in it until it is closed."""
     with ExitStack() as stack:
-        home = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-shop-"))).resolve()
+        home = Path(directory or stack.enter_context(temporary_directory("headrace-shop-"))).resolve()
         server = mariadb(home / "mariadb")
         server.port = port
         stack.enter_context(server)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from headrace.demo.server import PrivateServer, mariadb
@@ -23,6 +21,7 @@ from headrace.pipes.endpoints import open_sink
 from headrace.pipes.verification import verify_tables
 from headrace.pipes.verifying.result import Verdict
 from headrace.pipes.verifying.view import overall, summary
+from headrace.shutdown import stop_on_signal, temporary_directory
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sources.mysql.connection import PASSWORD_VARIABLE, parse_mysql_url
 from headrace.sources.mysql.selection import Selection
@@ -35,8 +34,11 @@ _PATIENCE_S: Final = 180.0
 def run_demo(*, live: bool, seconds: float, directory: str) -> int:
     """Replicate a shop; 0 if the copy is exact."""
     with ExitStack() as stack:
-        home = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-"))).resolve()
-        stopped = _stop_on_signals()
+        home = Path(directory or stack.enter_context(temporary_directory("headrace-demo-"))).resolve()
+        stopped = threading.Event()
+        if live:
+            # Ctrl-C closes the shop; the pipe then catches up and the copy is verified. A second Ctrl-C exits.
+            stop_on_signal(stopped.set, grace_s=math.inf)
         _say(f"starting a private MariaDB and an embedded ClickHouse in {home}")
         source = stack.enter_context(mariadb(home / "mariadb"))
         sink = stack.enter_context(EmbeddedServer(home / "clickhouse"))
@@ -121,18 +123,6 @@ def _end(pipe: subprocess.Popen[bytes]) -> None:
     if pipe.poll() is None:
         pipe.terminate()
         pipe.wait(timeout=60)
-
-
-def _stop_on_signals() -> threading.Event:
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    return stopped
 
 
 def _tell_how_to_query(home: Path, sink: EmbeddedServer) -> None:

@@ -8,7 +8,6 @@ them right (`repairing`). The first two passes are pieces of work for threads or
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -33,6 +32,7 @@ from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.pipes.verifying.settling import Settled, Settler
 from headrace.pipes.verifying.view import LineView, VerifyView
 from headrace.pipes.verifying.watermark import Standing, Watermark, has_reached, stands_at
+from headrace.shutdown import temporary_directory
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
@@ -184,7 +184,7 @@ class _Verification:
         from headrace.spark.session import start_session
 
         self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-verify-")))
+        scratch = Path(stack.enter_context(temporary_directory("headrace-verify-")))
         session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
         stack.callback(session.stop)
         return SparkLookers(session, self._sides, tables, slots_of(session))

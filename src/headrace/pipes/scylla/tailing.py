@@ -7,7 +7,6 @@ printed at a time, rows are in the order of their times, over all streams.
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.scylla.beginning import NOW, OLDEST, Beginning
 from headrace.pipes.settings_file import Chosen, parse_set
 from headrace.retry import retrying
+from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.log_events import log_documents
 from headrace.sources.base import Work
 from headrace.sources.mysql.selection import Selection
@@ -78,7 +78,7 @@ class Tail:
         found = retrying(lambda: look_at(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
         asked = {name: catalog.now() for name in logs}
-        with tempfile.TemporaryDirectory(prefix="headrace-tail-") as scratch:
+        with temporary_directory("headrace-tail-") as scratch:
             planner = LogPlanner(catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds))
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):

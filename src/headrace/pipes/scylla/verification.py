@@ -7,7 +7,6 @@ looked at again, on both sides, until it is sure that they differ and are not on
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from headrace.pipes.verifying.result import TableResult
 from headrace.pipes.verifying.settling import KeySettler, Settled
 from headrace.pipes.verifying.view import LineView, VerifyView
 from headrace.pipes.verifying.watermark import SILENT_S, Standing, Watermark, has_reached, stands_at
+from headrace.shutdown import temporary_directory
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -201,7 +201,7 @@ class _TableVerification:
         count = max(1, -(-expected // self._bucket_rows))
         self._view.begins({name: expected})
         keys = [column.name for column in self._table.partition_key]
-        with tempfile.TemporaryDirectory(prefix="headrace-verify-") as scratch:
+        with temporary_directory("headrace-verify-") as scratch:
             source = Buckets(Path(scratch) / "source", count, keys)
             target = Buckets(Path(scratch) / "sink", count, keys)
             try:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.shutdown import temporary_directory
 from headrace.sources.mysql import scan
 from headrace.sources.mysql.connection import MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.events import MAGIC
@@ -194,7 +194,7 @@ def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Ite
     """The groups of a log file up to an offset, or all that it has now, each with a copy of the file that holds them for the moment."""
     fed = len(MAGIC)
     beginning = BinlogPosition(file, len(MAGIC))
-    with TemporaryDirectory(prefix="headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
+    with temporary_directory("headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
         mirror = MirrorFile(file, Path(scratch) / "log", len(MAGIC))
         mirror.path.touch(mode=0o600)
         with closing(Appender(mirror, checksum=False)) as appender:
