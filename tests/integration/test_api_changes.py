@@ -392,3 +392,12 @@ def test_places_that_cannot_be_read(changes: Changes) -> None:
         changes(start="binlog.999999:4")
     with pytest.raises(DefiniteError, match="cannot start elsewhere"):
         changes(start="oldest", snapshot=True)
+
+
+def test_names_that_match_no_table_are_an_error(server: PrivateServer) -> None:
+    url = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/"
+    for read in (headrace.changes, headrace.transactions):
+        with pytest.raises(DefiniteError, match=r"no table matches nosuch\.\*") as caught:
+            read(url, tables=["nosuch.*"], start="oldest", stop="end")
+        assert "tables=" in caught.value.hint
+        assert server.password not in str(caught.value)

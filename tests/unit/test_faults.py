@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.spark.faults import CarriedError, carried, decode, encode
+from headrace.spark.faults import CarriedError, carried, decode, encode, shown
+from headrace.spark.source import PlannedReader
+from headrace.spark.tables import TableStreamReader
 
 ERRORS = [
     DefiniteError("table `é` was dropped]", place="binlog.000001:4", hint='say "[yes]"\nand run again'),
@@ -40,3 +44,17 @@ def test_only_our_errors_are_carried() -> None:
     assert str(decode(str(caught.value))) == str(ERRORS[0])
     with pytest.raises(ZeroDivisionError), carried():
         _ = 1 // 0
+
+
+def test_a_script_sees_the_message_and_no_encoded_form() -> None:
+    """What Spark prints of an error of `format("headrace")` is the traceback of a Python process: it ends with the plain message."""
+    error = DefiniteError("no such table", place="binlog.1:4", hint="create it")
+    with pytest.raises(DefiniteError) as caught, shown():
+        raise error
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.endswith("DefiniteError: no such table (at binlog.1:4)\n  remedy: create it\n")
+    assert "headrace-error" not in printed
+    assert printed.count("no such table") == 1
+    # The pipes' own reader still carries what the driver decodes; a script's reader does not.
+    assert PlannedReader._errors is carried
+    assert TableStreamReader._errors is shown

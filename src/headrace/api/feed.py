@@ -62,7 +62,7 @@ def changes(
     """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=transactions, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
-    return block_feed(request)
+    return _matching(block_feed(request), tables)
 
 
 def transactions(
@@ -81,7 +81,7 @@ def transactions(
     """The same changes, a transaction at a time; each is held in memory whole."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=True, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
-    return Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
+    return _matching(Feed(request, group_by_transaction, lambda transaction: transaction.blocks), tables)
 
 
 def block_feed(request: Request) -> Feed[ChangeBlock]:
@@ -133,6 +133,11 @@ class Feed(Generic[T]):
         seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
         partly = {"partly": {"until": self._until, "seen": seen}} if seen and self._until is not None else {}
         return {**self._offset, "tables": [schema.to_json() for schema in self._tables.defined], **partly}
+
+    @property
+    def address(self) -> MySQLAddress:
+        """The server, without password."""
+        return self._request.address
 
     @property
     def schemas(self) -> list[TableSchema]:
@@ -274,6 +279,19 @@ def _selection(url: str, tables: Sequence[str] | str, exclude: Sequence[str] | s
     if not chosen and not database:
         raise DefiniteError("no tables were chosen", hint='write tables=["shop.*"], or a database in the address')
     return Selection(chosen or (f"{database}.*",), left_out)
+
+
+def _matching(feed: Feed[T], tables: Sequence[str] | str) -> Feed[T]:
+    """The feed, if the names that were chosen match any table; a feed over nothing would end, or wait, without a word."""
+    if _patterns(tables) and not feed.schemas:
+        feed.close()
+        chosen = ", ".join(_patterns(tables))
+        raise DefiniteError(
+            f"no table matches {chosen}",
+            place=str(feed.address),
+            hint="check tables= and the privileges of the user; create a table first, or leave tables= out to wait for tables",
+        )
+    return feed
 
 
 def _patterns(patterns: Sequence[str] | str) -> tuple[str, ...]:

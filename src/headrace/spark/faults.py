@@ -30,6 +30,15 @@ def carried() -> Iterator[None]:
         raise CarriedError(f"{error}\n{encode(error)}") from error
 
 
+@contextmanager
+def shown() -> Iterator[None]:
+    """Raise our errors as a script is to read them at the end of what Spark prints, without their encoded form."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise error.with_traceback(None) from None
+
+
 def encode(error: HeadraceError) -> str:
     content = {
         "definite": isinstance(error, DefiniteError),

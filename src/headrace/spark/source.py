@@ -42,6 +42,9 @@ def address_format(source: Source, pipe: str = "") -> type[DataSource]:
 class PlannedReader(DataSourceStreamReader):
     """Spark's reader over our planner, which is made on first use. What a partition's work becomes is the heirs' business."""
 
+    _errors = staticmethod(carried)
+    """How errors leave: encoded for a driver of ours, which decodes them."""
+
     def __init__(self, source: Source, pipe: str = "") -> None:
         self._source: Source | None = source
         self._pipe = pipe
@@ -56,20 +59,20 @@ class PlannedReader(DataSourceStreamReader):
         return self._made
 
     def initialOffset(self) -> Offset:
-        with carried():
+        with self._errors():
             return self._planner.initial()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         del limit
-        with carried():
+        with self._errors():
             return self._planner.plan(start)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        with carried():
+        with self._errors():
             return [InputPartition(json.dumps(work)) for work in self._planner.works(start, end)]
 
     def commit(self, end: Offset) -> None:
-        with carried():
+        with self._errors():
             self._planner.commit(end)
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.capture import capture_schemas
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
-from headrace.spark.faults import carried
+from headrace.spark.faults import shown
 from headrace.spark.pairing import frame_type
 from headrace.spark.source import PlannedReader
 
@@ -52,17 +52,17 @@ class TableChanges(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        with carried():
+        with shown():
             request = TableRequest.from_options(self.options)
             with closing(connect(request.address)) as connection:
                 return frame_type(request.captured(connection))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with carried():
+        with shown():
             return TableStreamReader(TableSource(TableRequest.from_options(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with carried():
+        with shown():
             return TableReader(TableRequest.from_options(self.options), schema)
 
 
@@ -134,6 +134,8 @@ class TableSource:
 class TableStreamReader(PlannedReader, SupportsTriggerAvailableNow):
     """Spark's reader of a stream; in a task it reads one piece."""
 
+    _errors = staticmethod(shown)
+
     def __init__(self, source: TableSource) -> None:
         super().__init__(source)
         self._request = source.request
@@ -143,14 +145,14 @@ class TableStreamReader(PlannedReader, SupportsTriggerAvailableNow):
         return {"_source": None, "_made": None, "_request": self._request}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with carried():
+        with shown():
             planner: Any = self._planner
             planner.end_at_latest()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.table_reading import read_changes
 
-        with carried():
+        with shown():
             yield from read_changes(self._request, json.loads(partition.value))
 
 
@@ -163,13 +165,13 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from headrace.spark.table_reading import plan_frame
 
-        with carried():
+        with shown():
             return [InputPartition(json.dumps(work)) for work in plan_frame(self._request, self._frame)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.table_reading import read_frame
 
-        with carried():
+        with shown():
             yield from read_frame(self._request, self._frame, json.loads(partition.value))
 
 
