@@ -23,6 +23,7 @@ from headrace.addressing import tls as encryption
 from headrace.addressing.settings import parse_seconds, parse_settings
 from headrace.addressing.tls import Tls, TlsMode, tls_settings
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.mysql.bounded_connection import BoundedConnection, ProtocolError
 from headrace.sources.mysql.log_identity import READ_AGAIN
 from headrace.sources.mysql.tls import default_tls, driver_options, tls_failure
 
@@ -61,6 +62,8 @@ _GONE = {
 _SAME_ID = 4052
 
 CONNECT_TIMEOUT_S: Final = 10.0
+_LONGEST_TEXT: Final = 2000
+"""Of what a server says about an error."""
 READ_TIMEOUT_S: Final = 600.0
 _FORM: Final = "write mysql://user:password@host:port/db"
 _SETTINGS: Final = (*encryption.SETTINGS, "socket", "connect-timeout", "read-timeout")
@@ -122,7 +125,7 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
     """A connection in UTC, in strict autocommit; raises our errors only. `read_timeout_s` may only shorten the address's own."""
     wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):
-        connection: Any = pymysql.connect(
+        connection: Any = BoundedConnection(
             host=address.host,
             port=address.port,
             user=address.user,
@@ -183,8 +186,13 @@ def server_errors(address: MySQLAddress) -> Iterator[None]:
 def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> HeadraceError:
     """What a driver or server error means to us."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    text = (str(error.args[1]) if len(error.args) > 1 else str(error))[:_LONGEST_TEXT]
     place = str(address)
+    if isinstance(error, ProtocolError):
+        hint = (
+            "check host and port of the source's address: what answers there is no MySQL or MariaDB server, or one that attacks its clients"
+        )
+        return DefiniteError(f"the source does not keep to MySQL's protocol: {text}", place=place, hint=hint)
     failure = tls_failure(error, address.effective_tls, address.host, place)
     if failure is not None:
         return failure

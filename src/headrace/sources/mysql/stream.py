@@ -23,6 +23,7 @@ import pymysql
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sources.mysql import framing
+from headrace.sources.mysql.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.connection import (
     ACCESS_DENIED,
     MISSING_PRIVILEGE,
@@ -226,6 +227,12 @@ class ReplicationStream:
             self._raw[: self._filled - at] = self._raw[at : self._filled].copy()
             self._filled -= at
             self._state[framing.IN] = 0
+        if self._filled > LARGEST_ROW_BYTES:
+            raise DefiniteError(
+                "an event of the log is longer than any server sends",
+                place=str(self._address),
+                hint="check host and port of the source's address: this is no answer of a MySQL or MariaDB server",
+            )
         if len(self._raw) - self._filled < _BUFFER_BYTES // 4:
             self._raw = np.concatenate((self._raw[: self._filled], np.empty(len(self._raw), dtype=np.uint8)))
         try:

@@ -19,6 +19,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql import resultset
 from headrace.sources.mysql.arena import Arena, slot_for
+from headrace.sources.mysql.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.connection import MySQLAddress, quote_name, server_errors
 from headrace.sources.mysql.decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.finish import Finisher, UnreadableText, finisher, unreadable_text
@@ -197,6 +198,12 @@ class _Result:
             self._raw[: self._end - at] = self._raw[at : self._end].copy()
             self._end -= at
             self._state[resultset.AT] = 0
+        if self._end > LARGEST_ROW_BYTES:
+            raise DefiniteError(
+                f"a row of {self._schema.name} is longer than any server sends",
+                place=str(self._address),
+                hint="check host and port of the source's address: this is no answer of a MySQL or MariaDB server",
+            )
         if len(self._raw) - self._end < _RECEIVE_BYTES:
             self._raw = np.concatenate((self._raw[: self._end], np.empty(max(len(self._raw), _RECEIVE_BYTES), dtype=np.uint8)))
         room = self._raw.data[self._end :]
