@@ -98,7 +98,9 @@ class ReplicationStream:
         self._address = address
         self.clock_skew_us = 0
         """By how much the server's clock is ahead of this machine's."""
-        self._format_comes = False
+        self._format_comes = self._file_begins = False
+        self._checksum = False
+        """Whether the next artificial rotation ends in a checksum: as the events of the file before it do."""
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
         # Our own reference: the driver forgets its socket when another thread closes the connection.
         self._socket: socket.socket = cast(Any, self._connection)._sock
@@ -135,7 +137,7 @@ class ReplicationStream:
             state[framing.OUT] = 0
             status = framing.deframe(self._raw, self._filled, self._events, state)
             if state[framing.OUT]:
-                yield from self._without_repeated_format(self._events[: state[framing.OUT]])
+                yield from self._follow_format(self._events[: state[framing.OUT]])
                 continue
             if status == framing.MORE:
                 self._receive()
@@ -165,8 +167,12 @@ class ReplicationStream:
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
         mariadb = is_mariadb(self._connection)
         with self._connection.cursor() as cursor:
+            # Asked once: the setting may change at any moment, and the server ends the first, artificial rotation as it is told to here.
+            cursor.execute("SELECT @@global.binlog_checksum")
+            algorithm = str(cursor.fetchone()[0])
+            self._checksum = algorithm == "CRC32"
             for side in ("master", "source"):
-                cursor.execute(f"SET @{side}_binlog_checksum = @@global.binlog_checksum")
+                cursor.execute(f"SET @{side}_binlog_checksum = %s", (algorithm,))
                 cursor.execute(f"SET @{side}_heartbeat_period = {_HEARTBEAT_S * 10**9}")
             # MySQL ends an older dump of the same uuid, and takes those without one for the same.
             name = uuid.uuid4()
@@ -175,9 +181,6 @@ class ReplicationStream:
             cursor.execute("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
             # The server looked at its clock about halfway between the question and the answer.
             self.clock_skew_us = int(cursor.fetchone()[0]) - (asked_us + time.time_ns() // 1000) // 2
-            cursor.execute("SELECT @@global.binlog_checksum")
-            # Decides how the first, artificial rotation ends; from then on each file's format description does.
-            self._checksum = cursor.fetchone()[0] == "CRC32"
             server_id = choose_server_id(_taken_server_ids(cursor, mariadb))
             wide = position.offset >= _PLAIN_POSITIONS and not mariadb and _has_gtids(cursor)
             if position.offset >= _PLAIN_POSITIONS and not wide:
@@ -210,13 +213,18 @@ class ReplicationStream:
             )
         return BinlogPosition(str(found[5]).partition(";")[0], len(MAGIC), epoch=position.epoch)
 
-    def _without_repeated_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
-        """A wide request is answered with the file's format as it lies at its beginning, not where we are: it is news, not log."""
-        if self._format_comes and piece[4] == FORMAT_DESCRIPTION_EVENT:
+    def _follow_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
+        """Note the format description that a file begins with: a server may change its checksum algorithm at any rotation.
+
+        A wide request is answered with the file's format as it lies at its beginning, not where we are: that one is news, not log.
+        """
+        if (self._file_begins or self._format_comes) and piece[4] == FORMAT_DESCRIPTION_EVENT:
             size = int.from_bytes(piece[9:13].tobytes(), "little")
-            yield self._news(b"\0" + piece[:size].tobytes())
-            piece = piece[size:]
-        self._format_comes = False
+            news = self._news(b"\0" + piece[:size].tobytes())
+            if self._format_comes:
+                yield news
+                piece = piece[size:]
+        self._file_begins = self._format_comes = False
         if len(piece):
             yield piece
 
@@ -269,6 +277,7 @@ class ReplicationStream:
             return HEARTBEAT
         if kind == ROTATE_EVENT:
             name, offset = parse_rotate(body[:-CHECKSUM_SIZE] if self._checksum else body, place)
+            self._file_begins = offset == len(MAGIC)
             return NewFile(name, offset)
         if kind == FORMAT_DESCRIPTION_EVENT:
             self._checksum = parse_format_description(body, place).checksum
