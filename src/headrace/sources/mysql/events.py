@@ -6,6 +6,7 @@ table, never per row.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -73,6 +74,11 @@ _POST_HEADER_SIZES: Final = {
     **dict.fromkeys((WRITE_ROWS_EVENT, UPDATE_ROWS_EVENT, DELETE_ROWS_EVENT), 10),
 }
 
+_FIXED_FORMAT_SIZE: Final = 57
+_EVENT_TYPES_BEFORE_CHECKSUMS: Final = frozenset({18, 26, 27})
+"""How many types of events servers without checksums describe: MySQL 5.0; MySQL 5.1, MariaDB 5.1 and 5.2; MySQL 5.5."""
+_FIRST_MYSQL_WITH_CHECKSUMS, _FIRST_MARIADB_WITH_CHECKSUMS = (5, 6, 1), (5, 3, 0)
+
 UNSUPPORTED: Final = {
     INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
     164: "the binary log is encrypted at rest and was read from files; read it through the server",
@@ -132,22 +138,47 @@ def parse_load_query(body: bytes, place: str) -> Query:
 
 def parse_format_description(body: bytes, place: str) -> FormatDescription:
     """The body of a FORMAT_DESCRIPTION_EVENT *with* its trailing checksum bytes, if any."""
-    if len(body) < 57:
+    if len(body) < _FIXED_FORMAT_SIZE:
         raise truncated("FORMAT_DESCRIPTION", place)
     version = struct.unpack_from("<H", body)[0]
     if version != 4:
         raise DefiniteError(f"binary log format version {version}, only 4 (MySQL 5.0 and later) can be read", place=place)
-    lengths = body[57:]
+    # The byte before the checksum names the algorithm: 0 none, 1 CRC32.
+    names_algorithm = _names_algorithm(body)
+    lengths = body[_FIXED_FORMAT_SIZE : -CHECKSUM_SIZE - 1 if names_algorithm else None]
     for event, size in _POST_HEADER_SIZES.items():
-        # 0: this server never writes the event (version 1 rows in new MySQL, version 2 rows in MariaDB).
-        if len(lengths) < event or lengths[event - 1] not in (0, size):
+        # 0: this server never writes the event (version 1 rows in new MySQL, version 2 rows in MariaDB). Old servers do not describe it.
+        described = lengths[event - 1] if event <= len(lengths) else None if names_algorithm else 0
+        if described not in (0, size):
             raise DefiniteError(f"unknown layout of {EVENT_NAMES[event]} events in the binary log", place=place)
-    # The byte before the (always present) checksum names the algorithm: 0 none, 1 CRC32.
-    return FormatDescription(body[2:52].rstrip(b"\0").decode("ascii", "replace"), checksum=body[-5] == 1)
+    return FormatDescription(_server_version(body), checksum=names_algorithm and body[-CHECKSUM_SIZE - 1] == 1)
+
+
+def _names_algorithm(body: bytes) -> bool:
+    """Whether a format description names a checksum algorithm, and ends in a checksum itself.
+
+    Its version decides, as it does for the servers. Only a description of the exact size that old servers write is taken for an old one:
+    else damage to the version could switch off all checksums.
+    """
+    if len(body) - _FIXED_FORMAT_SIZE not in _EVENT_TYPES_BEFORE_CHECKSUMS:
+        return True
+    text = _server_version(body)
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+    first = _FIRST_MARIADB_WITH_CHECKSUMS if "MariaDB" in text else _FIRST_MYSQL_WITH_CHECKSUMS
+    return found is None or tuple(map(int, found.groups())) >= first
+
+
+def _server_version(body: bytes) -> str:
+    return body[2:52].rstrip(b"\0").decode("ascii", "replace")
 
 
 def check_format_description(event: bytes, place: str) -> None:
-    """The event that says whether checksums are used has one in any case; else damage to it could switch off all others."""
+    """The event that says whether checksums are used has one in any case; else damage to it could switch off all others.
+
+    Servers that know no checksums write none here either.
+    """
+    if not _names_algorithm(event[HEADER_SIZE:]):
+        return
     unmarked = bytearray(event[:-CHECKSUM_SIZE])
     # Servers mark a file that they are writing here, without renewing the checksum.
     unmarked[_FLAGS_AT] &= ~_IN_USE_FLAG & 0xFF
