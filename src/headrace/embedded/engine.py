@@ -69,8 +69,10 @@ class Engine:
         self.scratch = scratch
         self._place = f"{path}?{_HANDLE_SETTINGS}"
         prepare_default_database(path)
+        # The files are in the working directory: a path could hold characters that mean something in this address.
         try:
-            self._anchor = chdb.connect(f"{self._place}&config-file={config}&users_config={users}&default_database={_FILES_DATABASE}")
+            options = f"config-file={config.name}&users_config={users.name}&default_database={_FILES_DATABASE}"
+            self._anchor = chdb.connect(f"{self._place}&{options}")
             self._anchor.query(f"DROP DATABASE {_FILES_DATABASE}")
         except RuntimeError as error:
             raise DefiniteError(

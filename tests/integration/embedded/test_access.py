@@ -77,7 +77,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
     """Start it as every pipe does. Nobody can query without the password; Headrace's own commands find it; a restart keeps it."""
     monkeypatch.delenv(PASSWORD_VARIABLE)
     sink = f"chdb:{tmp_path / 'db'}"
-    with open_sink(sink) as named:
+    with open_sink(sink, creates=True) as named:
         target = named.sink.target
         server = EmbeddedServer.connect_or_start(tmp_path / "db")
         password = server.password
@@ -102,7 +102,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
 
 def test_the_password_of_the_environment_is_honoured_by_whoever_starts_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "chosen by me")
-    with open_sink(f"chdb:{tmp_path / 'db'}"):
+    with open_sink(f"chdb:{tmp_path / 'db'}", creates=True):
         # A command in another terminal does not know the variable and finds the server all the same.
         monkeypatch.delenv(PASSWORD_VARIABLE)
         with open_sink(f"chdb:{tmp_path / 'db'}") as other:
