@@ -27,6 +27,7 @@ from headrace.sources.base import Source, Work
 from headrace.spark.checkpoint import committed_offset, planned_offset
 from headrace.spark.stream import Over
 from headrace.spark.tasks import Job, Report, Task
+from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
 
 class Killed(BaseException):
@@ -41,8 +42,7 @@ class LocalAddressStream:
         self._checkpoint, self._run = checkpoint, run
         self._planner = source.planner()
         self._working = threading.RLock()
-        for name in ("offsets", "commits"):
-            (checkpoint / name).mkdir(parents=True, exist_ok=True)
+        make_checkpoint(checkpoint)
 
     def wait(self, timeout_s: float) -> bool:
         """Run the next batch, if there is one."""
@@ -61,18 +61,18 @@ class LocalAddressStream:
 
     def _batch(self) -> None:
         start = committed_offset(self._checkpoint) or self._planner.initial()
-        number = len(list((self._checkpoint / "commits").iterdir()))
+        number = next_batch(self._checkpoint)
         planned = self._checkpoint / "offsets" / str(number)
         if not planned.exists():
             end = self._planner.plan(start)
             if end == start:
                 return
-            planned.write_text("\n".join(("v1", "{}", json.dumps(end))))
+            write_batch_file(planned, "\n".join(("v1", "{}", json.dumps(end))))
         end = planned_offset(self._checkpoint)
         assert end is not None
         works = self._planner.works(start, end)
         self._run(lambda task: [report for work in works for report in run_work(task, work)], number)
-        (self._checkpoint / "commits" / str(number)).write_text("v1\n{}")
+        write_batch_file(self._checkpoint / "commits" / str(number), "v1\n{}")
         self._planner.commit(end)
 
 

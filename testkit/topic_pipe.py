@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName
@@ -29,6 +30,7 @@ from headrace.sources.debezium.choices import DebeziumChoices
 from headrace.sources.mysql.selection import Selection
 from headrace.spark.records import RecordTask
 from headrace.spark.tasks import Report
+from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 from testkit.debezium_recordings import KafkaRecord, as_batches
 
 
@@ -46,8 +48,9 @@ class LocalTopicPipe:
         exclude: tuple[str, ...] = (),
         exclude_columns: tuple[str, ...] = (),
         settings: dict[str, Any] | None = None,
+        owner: bool = False,
     ) -> None:
-        """`settings`: what else was chosen, in the words of a settings file."""
+        """`settings`: what else was chosen, in the words of a settings file; `owner`: check the state as a run does, until `close`."""
         chosen = PipeSettings(
             Selection(("*.*",), exclude),
             state,
@@ -58,14 +61,23 @@ class LocalTopicPipe:
         )
         topics = TopicSettings("unused", choices=choices or DebeziumChoices())
         self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", chosen, LogView())
-        self._directory = StateDirectory(state)
+        self._directory = StateDirectory(state).acquire() if owner else StateDirectory(state)
         self._schema_records = schema_records
         self.sink, self.rounds = sink, 0
-        self.batches = self._opened()
-        self.number = len(list((self._directory.checkpoint / "commits").glob("*")))
+        try:
+            self.batches = self._opened()
+        except DefiniteError:
+            self._directory.release()
+            raise
+        self.number = next_batch(self._directory.checkpoint)
 
     def _opened(self) -> Batches:
-        state = self._directory.load() or self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+        state = self._directory.load()
+        if state is None:
+            state = self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+            self._directory.begin(state)
+        else:
+            self._pipe._ask_witness(self._directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._pipe._batches(self._directory, state)
         if self._schema_records is not None:
             batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
@@ -74,9 +86,12 @@ class LocalTopicPipe:
         self._pipe._targets.prepare(batches.shown().values())
         self._directory.save(state)
         batches.reporter.begin(batches.reached, is_new=True)
-        for name in ("offsets", "commits"):
-            (self._directory.checkpoint / name).mkdir(parents=True, exist_ok=True)
+        make_checkpoint(self._directory.checkpoint)
         return batches
+
+    def close(self) -> None:
+        """End the run of an owner."""
+        self._directory.close()
 
     def run(self, records: Iterable[KafkaRecord], *, commit: bool = True) -> None:
         """One batch of all these records; without `commit`, the process dies before Spark notes that it is done."""
@@ -85,7 +100,7 @@ class LocalTopicPipe:
         for record in found:
             inner = ends.setdefault(record.topic, {})
             inner[str(record.partition)] = max(inner.get(str(record.partition), 0), record.offset + 1)
-        (self._directory.checkpoint / "offsets" / str(self.number)).write_text("\n".join(("v1", "{}", json.dumps(ends))))
+        write_batch_file(self._directory.checkpoint / "offsets" / str(self.number), "\n".join(("v1", "{}", json.dumps(ends))))
         pieces = as_batches(found)
 
         def over(task: RecordTask) -> list[Report]:
@@ -95,7 +110,7 @@ class LocalTopicPipe:
 
         self.batches.run(over, self.number)
         if commit:
-            (self._directory.checkpoint / "commits" / str(self.number)).write_text("v1\n{}")
+            write_batch_file(self._directory.checkpoint / "commits" / str(self.number), "v1\n{}")
             self.number += 1
 
     def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:

@@ -31,6 +31,7 @@ from headrace.sources.mysql import failover, log_comparison, stream
 from headrace.sources.mysql.connection import MySQLAddress
 from headrace.sources.mysql.selection import Selection
 from testkit.embedded_access import target_of
+from testkit.plain_state import make_plain
 from testkit.replication import await_executed, execute, executed, start_replica
 from testkit.servers import build
 from testkit.sparkless import without_spark
@@ -111,6 +112,7 @@ class Copy:
 
     def forget_identity(self) -> None:
         """Make the state what version 0.9 would have written."""
+        make_plain(self.state)
         state = json.loads((self.state / "pipe.json").read_text())
         state["start"].pop("log", None)
         (self.state / "pipe.json").write_text(json.dumps(state))

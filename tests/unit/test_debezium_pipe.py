@@ -18,6 +18,7 @@ from headrace.pipes.debezium.notes import Notes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.policy import SchemaPolicy
+from headrace.pipes.state import StateDirectory
 from headrace.sources.debezium.fetching import OffsetRange, reading_error
 from headrace.sources.debezium.versions import Order, Rule, Tail
 from headrace.spark.checkpoint import initial_offset
@@ -109,12 +110,12 @@ def test_errors_of_sparks_source() -> None:
 
 
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:
-    notes = Notes.load(tmp_path)
+    notes = Notes.load(StateDirectory(tmp_path))
     assert notes.note_orders({TableName("a", "b"): Order(Rule.LSN)})
     assert not notes.note_orders({TableName("a", "b"): Order(Rule.OFFSET)})
     notes.note_batch(0, {("t", 0): Tail("binlog", 1)})
     notes.note_batch(1, {("t", 0): Tail("binlog", 2)})
-    again = Notes.load(tmp_path)
+    again = Notes.load(StateDirectory(tmp_path))
     assert again.orders == {TableName("a", "b"): Order(Rule.LSN)}
     assert again.tails_for(1) == {("t", 0): Tail("binlog", 1)}
     assert again.tails_for(2) == {("t", 0): Tail("binlog", 2)}

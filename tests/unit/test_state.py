@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes import state as state_module
-from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes import json_file
+from headrace.pipes.seal import StateSeal
+from headrace.pipes.state import JOURNALS, NOTES, PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.stamp import Stamp
 
 ORDERS = TableName("shop", "orders")
 SCHEMA = TableSchema(ORDERS, (Column("id", Kind.INT32, False), Column("é", Kind.ENUM, members=("a", "b'"))), ("id",))
@@ -52,7 +57,7 @@ def test_a_crash_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: 
 
     changed = new_state()
     changed.epoch = 1
-    monkeypatch.setattr(state_module.os, "fsync", crash)
+    monkeypatch.setattr(json_file.os, "fsync", crash)
     with pytest.raises(Crash):
         directory.save(changed)
     monkeypatch.undo()
@@ -163,7 +168,7 @@ def test_scratch_of_a_killed_run_goes_and_state_stays(tmp_path: Path) -> None:
         (tmp_path / left).parent.mkdir(parents=True)
         (tmp_path / left).write_bytes(b"old")
     directory.clear_scratch()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe.json", "seal.json"]
     assert directory.load() == new_state()
 
 
@@ -171,3 +176,43 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DefiniteError, match="cannot be made"):
         StateDirectory(tmp_path / "file" / "state")
+
+
+@pytest.mark.parametrize("kind", ["log-files", "server", "topics"])
+def test_a_state_of_version_0_9_is_upgraded_in_place(tmp_path: Path, kind: str) -> None:
+    """Interrupted after any file, too: the next run goes on with the upgrade."""
+    recorded = Path(__file__).parents[1] / "golden" / "state-0.9" / kind
+    plain = StateDirectory(recorded, make=False)
+    lines = {name: plain.journal(name).read() for name in JOURNALS}
+    notes = {name: plain.read(name) for name in NOTES}
+    assert any(lines.values()) or any(notes.values())
+    written_files = [file.name for file in recorded.iterdir() if file.is_file()]
+    written: list[str] = []
+
+    class Crash(Exception):
+        pass
+
+    for crash_after in (*range(1, 9), 99):
+        path = tmp_path / str(crash_after)
+        shutil.copytree(recorded, path)
+        written.clear()
+
+        def note(seal: StateSeal, file: Path, stamp: Stamp, most: int = crash_after, real: Any = StateSeal.note) -> None:
+            written.append(file.name)
+            if len(written) >= most:
+                raise Crash
+            real(seal, file, stamp)
+
+        directory = StateDirectory(path).acquire()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StateSeal, "note", note)
+            with contextlib.suppress(Crash):
+                directory.load()
+        directory.release()
+        for _ in range(2):
+            directory = StateDirectory(path).acquire()
+            assert directory.load() == plain.load()
+            assert {name: directory.journal(name).read() for name in JOURNALS} == lines
+            assert {name: directory.read(name) for name in NOTES} == notes
+            directory.close()
+        assert all('"stamp"' in (path / name).read_text() for name in written_files)

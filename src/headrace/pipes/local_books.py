@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace.errors import DefiniteError
-from headrace.pipes.state import read_json, replace_json
+from headrace.pipes.json_file import read_json, replace_json
 from headrace.sinks.base import Progress
+from headrace.sources.mysql.journal import MISSHAPEN
+from headrace.sources.stamp import stamped, unstamped
 
 _FILE = "progress.json"
 
@@ -22,23 +24,31 @@ class LocalBooks:
 
     directory: Path | None = None
 
+    @property
+    def is_in_sink(self) -> bool:
+        return False
+
     def begin(self) -> None:
         """Nothing is missing: the directory is there."""
 
     def progress(self, pipe: str) -> Progress | None:
         if self.directory is None or not (self.directory / _FILE).exists():
             return None
-        raw = read_json(self.directory / _FILE)
+        path = self.directory / _FILE
         try:
+            raw, stamp = unstamped(read_json(path))
+            if stamp is None and "state" in raw:
+                raise ValueError("it has no checksum")
             told = Progress(**{**raw, "incomplete": tuple(raw["incomplete"])})
-        except (TypeError, KeyError) as error:
-            place = str(self.directory / _FILE)
-            raise DefiniteError("the file is not one of this version", place=place, hint="remove it: it is made anew") from error
+        except (DefiniteError, *MISSHAPEN) as error:
+            why = error.message if isinstance(error, DefiniteError) else repr(error)
+            hint = "remove the file: it is written again, and counts rows from 0"
+            raise DefiniteError(f"the file that tells how far the pipe is cannot be read: {why}", place=str(path), hint=hint) from error
         return told if told.pipe == pipe else None
 
     def tell(self, progress: Progress) -> None:
         if self.directory is not None:
-            replace_json(self.directory / _FILE, asdict(progress))
+            replace_json(self.directory / _FILE, stamped(asdict(progress), progress.state, 1, 1)[0])
 
     def register(self, pipe: Mapping[str, str]) -> None:
         """The directory says how its pipe was begun (`pipe.json`)."""

@@ -18,7 +18,7 @@ from headrace.pipes.column_settings import take_column_settings
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.following import Follower
 from headrace.pipes.intents import Executor
-from headrace.pipes.opening import is_wanted
+from headrace.pipes.opening import is_older_than_sink, is_wanted
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.remembered import take_settings
 from headrace.pipes.reporting import Reporter
@@ -48,21 +48,25 @@ logger = logging.getLogger("headrace")
 class OfflinePipe(FollowingPipe):
     """One replication of log files."""
 
+    _reads_tables = False
+
     def __init__(self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink, sink_name, settings, view)
         self._path = path
 
     def _run(self, directory: StateDirectory) -> None:
-        self._resume(directory)
+        told = self._resume(directory)
         log = open_directory(self._path, self._settings.start_at or "oldest")
         state = directory.load()
         is_new = state is None
         if state is None:
-            directory.history.unlink(missing_ok=True)
             state = self._new_state(log)
+            directory.begin(state)
         self._check(state, log)
         if not is_new:
             check_file(log.path, reached(directory, state))
+        if not is_new and is_older_than_sink(directory, state, told):
+            self._check_counting(state)
         wanted = functools.partial(is_wanted, state, self._settings.selection)
         history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
         if is_new:
@@ -105,6 +109,17 @@ class OfflinePipe(FollowingPipe):
         take_settings(state, self._settings.choices, str(self._settings.state))
         take_column_settings(self._targets, state, self._settings, None)
 
+    def _check_counting(self, state: PipeState) -> None:
+        """The state is an old copy: refuse to read changes again into tables that would count them twice."""
+        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        counting = sorted(str(name) for name, need in retrying(lambda: self._targets.needs(shown)).items() if need.exact)
+        if counting:
+            raise DefiniteError(
+                f"the state is older than the sink, and changes that are read again would count twice in {', '.join(counting)}",
+                place=str(self._settings.state),
+                hint="restore a newer copy of the state directory, or start over: remove the state directory and the target tables",
+            )
+
     def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
         """Begin with the tables that the files describe, each from its first table map on."""
         history.begin(Catalogue(), log.start)
@@ -138,5 +153,5 @@ class OfflinePipe(FollowingPipe):
         )
         here, planned = reached(directory, state), written(directory, state)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
-        reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))))
+        reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal)
         return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)

@@ -27,6 +27,7 @@ from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableSt
 from headrace.pipes.takeover import begin_new_log, reached, rewind, take_over, written
 from headrace.pipes.targets import Targets
 from headrace.pipes.unmatched_tables import check_unmatched
+from headrace.pipes.witness import Told, warn_of_old_state
 from headrace.retry import retrying
 from headrace.sources.base import Offset
 from headrace.sources.mysql.capture import capture_schemas
@@ -68,17 +69,18 @@ class Opening:
     sink_name: str
     targets: Targets
 
-    def open(self, server: ServerIdentity) -> Opened:
-        """The state and history to go on with, or new ones."""
+    def open(self, server: ServerIdentity, told: Told) -> Opened:
+        """The state and history to go on with, or new ones. `told`: what the sink was told of the state."""
         state = self.directory.load()
         new, everything = state is None, None
         if state is None:
-            self.directory.history.unlink(missing_ok=True)
             state = self._new_state(server)
+            self.directory.begin(state)
         else:
             self._check(state)
+            is_old = is_older_than_sink(self.directory, state, told)
             everything = self._take_over(state, server)
-            self._ask_again(state)
+            self._ask_again(state, is_old=is_old)
         dialect = Dialect.of(server.version, folds_case=server.folds_case)
         history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
         if new:
@@ -188,8 +190,10 @@ class Opening:
         take_settings(state, self.settings.choices, place, read_again)
         take_column_settings(self.targets, state, self.settings, read_again)
 
-    def _ask_again(self, state: PipeState) -> None:
+    def _ask_again(self, state: PipeState, *, is_old: bool) -> None:
         """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
+
+        So, too, those that count rows where the state is an old copy: the sink has changes that are read once more.
 
         (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.) So, too,
         those that followed a statement which the former server's log has and Spark has not committed: rows from before it come again.
@@ -197,9 +201,10 @@ class Opening:
         names = set(state.waiting)
         former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
         names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
-        if former:
+        counted = list(state.tables.values()) if is_old else former
+        if counted:
             showing = Showing(self.settings)
-            needs = retrying(lambda: self.targets.needs([showing(table.schema, table.hidden) for table in former]))
+            needs = retrying(lambda: self.targets.needs([showing(table.schema, table.hidden) for table in counted]))
             names.update(name for name, need in needs.items() if need.exact and not self.targets.appends)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
@@ -211,6 +216,14 @@ class Opening:
             lambda: visible_position(self.connection, self.address, epoch),
             self.address,
         )
+
+
+def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) -> bool:
+    """Whether the sink has changes from behind all batches that the state knows of; says so."""
+    is_old = told.is_ahead(max(BinlogPosition.from_json(state.start), written(directory, state)).version)
+    if is_old:
+        warn_of_old_state(told, directory, reached(directory, state))
+    return is_old
 
 
 def _is_ahead(table: TableState, committed: Offset | None) -> bool:

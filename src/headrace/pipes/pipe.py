@@ -51,11 +51,11 @@ class Pipe(FollowingPipe):
         self._address = address
 
     def _run(self, directory: StateDirectory) -> None:
-        self._resume(directory)
+        told = self._resume(directory)
         connection = retrying(lambda: connect(self._address), deadline_s=self._settings.patience_s)
         try:
             server = check_server(connection, self._address)
-            opened = self._opening(directory, connection).open(server)
+            opened = self._opening(directory, connection).open(server, told)
             self._targets.read_from(server.flavour, opened.target.file)
             parts = self._assemble(directory, opened)
             if opened.is_new:
@@ -97,7 +97,7 @@ class Pipe(FollowingPipe):
             functools.partial(self._check_tables, state),
             self._view,
         )
-        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: copier.incomplete)
+        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: copier.incomplete, directory.seal)
         streaming = Streaming(
             self._address,
             self._targets,

@@ -17,6 +17,7 @@ from typing import Protocol
 from headrace.errors import TransientError
 from headrace.pipes.lag import Backlog
 from headrace.pipes.progress import Written
+from headrace.pipes.seal import StateSeal
 from headrace.retry import in_context, retrying
 from headrace.sinks.base import Books, Progress
 from headrace.spark.tasks import Report
@@ -62,8 +63,16 @@ class Told(Protocol):
 class Reporter:
     """Tells one pipe's progress; safe for threads."""
 
-    def __init__(self, targets: Told, pipe: str, source: str, incomplete: Callable[[], tuple[str, ...]]) -> None:
-        self._targets, self._pipe, self._source, self._incomplete = targets, pipe, source, incomplete
+    def __init__(
+        self,
+        targets: Told,
+        pipe: str,
+        source: str,
+        incomplete: Callable[[], tuple[str, ...]],
+        seal: StateSeal | None = None,
+    ) -> None:
+        """`seal`: of the state that the pipe goes on with; it knows whether the sink was told."""
+        self._targets, self._pipe, self._source, self._incomplete, self._seal = targets, pipe, source, incomplete, seal
         self.backlog: Backlog = lambda: None
         self._lock = threading.Lock()
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
@@ -148,9 +157,12 @@ class Reporter:
 
     def _write(self, progress: Progress, *, stopped: bool = False) -> None:
         pending_us = self._pending_us() or (progress.seen_us if stopped else 0)
-        complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us)
+        state = self._seal.state if self._seal is not None else ""
+        complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
         self._targets.books.tell(complete)
         self._told = complete
+        if self._seal is not None:
+            self._seal.note_told(self._pipe)
 
     def _warn_of_namesake(self, known: Progress) -> None:
         silent_s = time.time() - known.seen_us / 1e6

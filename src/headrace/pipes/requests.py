@@ -17,7 +17,10 @@ from pathlib import Path
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.state import StateDirectory, sync_directory
+from headrace.pipes.json_file import sync_directory
+from headrace.pipes.state import StateDirectory
+from headrace.sources.mysql.journal import MISSHAPEN
+from headrace.sources.stamp import stamped, unstamped
 
 _RESYNC = re.compile(r"headrace resync(?>(?: [^\s,;()]+\.[^\s,;()]+)+)(?! --state| --pipe)")
 
@@ -42,7 +45,7 @@ def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_lo
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f"{secrets.token_hex(8)}.new"
     with temporary.open("w") as file:
-        json.dump({"resync": list(tables), **({"new_log": True} if new_log else {})}, file)
+        json.dump(stamped({"resync": list(tables), **({"new_log": True} if new_log else {})}, "", 1, 1)[0], file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(temporary.with_suffix(".json"))
@@ -69,9 +72,11 @@ def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
         return
     for _, path, text in sorted(_written(folder)):
         try:
-            raw = json.loads(text)
+            raw, stamp = unstamped(json.loads(text))
+            if stamp is None and not raw.keys() <= {"resync", "new_log"}:
+                raise ValueError("it has no checksum")
             tables, new_log = tuple(str(table) for table in raw["resync"]), bool(raw.get("new_log"))
-        except (ValueError, KeyError, TypeError) as error:
+        except MISSHAPEN as error:
             raise DefiniteError(f"a request cannot be read: {error}", place=str(path), hint="remove the file and ask again") from error
         yield ResyncRequest(tables, path, new_log)
 
@@ -79,7 +84,7 @@ def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
 def _written(folder: Path) -> Iterator[tuple[int, Path, str]]:
     for path in folder.glob("*.json"):
         try:
-            yield path.stat().st_mtime_ns, path, path.read_text()
+            yield path.stat().st_mtime_ns, path, path.read_text(errors="replace")
         except FileNotFoundError:
             # Another thread has taken it up.
             continue

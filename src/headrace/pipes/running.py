@@ -5,26 +5,32 @@ from __future__ import annotations
 import shlex
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import TableName
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.intents import Executor, resume
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
+from headrace.pipes.reporting import Place
 from headrace.pipes.requests import pending_requests, with_state
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.skipping import note_halt
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.targets import Targets
+from headrace.pipes.witness import Told, ask_witness
 from headrace.retry import Waits, own_waits, retrying
 from headrace.shortage import shortages_at
 from headrace.sinks.base import Books, Sink
+from headrace.sources.base import Offset
+from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.skipping import is_place
+from headrace.spark.checkpoint import committed_offset
 from headrace.spark.hosting import OwnSpark, SparkHost
 from headrace.spark.session import java_pid
 
@@ -60,7 +66,7 @@ class RunnablePipe(ABC):
             try:
                 self._run_noting_halts(directory)
             finally:
-                directory.release()
+                directory.close()
 
     def _run_noting_halts(self, directory: StateDirectory) -> None:
         try:
@@ -101,6 +107,19 @@ class RunnablePipe(ABC):
     @abstractmethod
     def _written_by(self) -> object:
         """What tasks carry of the sink: its module is at hand in workers."""
+
+    def _ask_witness(
+        self, directory: StateDirectory, place: Callable[[Offset], Place], tables: Iterable[TableName], *, can_resync: bool
+    ) -> Told:
+        """What the sink was told of the state that was loaded; an error if the sink is older, and not all tables are to be read again."""
+        requests = list(pending_requests(directory))
+        asked = [Selection(request.tables) for request in requests]
+        is_all = any(request.new_log for request in requests) or all(any(one(name) for one in asked) for name in tables)
+        if can_resync and requests and is_all:
+            return Told()
+        committed = committed_offset(directory.checkpoint)
+        version = place(committed).version if committed is not None else -1
+        return ask_witness(self._books, directory, self._settings.pipe_name, version, can_resync)
 
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Tell the sink and whoever waits for it that the pipe begins."""
@@ -149,12 +168,18 @@ class ChangePipe(RunnablePipe):
 class FollowingPipe(ChangePipe):
     """A pipe whose log holds the statements that change its tables."""
 
-    def _resume(self, directory: StateDirectory) -> None:
-        """Finish what an earlier run was doing to the sink's tables, before anybody looks at them."""
+    _reads_tables = True
+    """Whether tables can be read again from the source."""
+
+    def _resume(self, directory: StateDirectory) -> Told:
+        """Finish what an earlier run was doing to the sink's tables, before anything else looks at them; what the sink was told."""
         state = directory.load()
+        tables = state.tables if state is not None else ()
+        told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]
             resume(self._executor(directory, state, SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
+        return told
 
     @abstractmethod
     def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor: ...

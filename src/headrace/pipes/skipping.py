@@ -8,16 +8,19 @@ it for good, in whatever run that is; after that its place means nothing any mor
 from __future__ import annotations
 
 import getpass
-import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.pipes.state import replace_json
+from headrace.pipes.json_file import read_json, replace_json
+from headrace.pipes.state import StateDirectory
+from headrace.sources.mysql.journal import MISSHAPEN, Journal
+from headrace.sources.stamp import Stamp, stamped, unstamped
 
 log = logging.getLogger("headrace")
 
@@ -25,6 +28,7 @@ RECORD: Final = "skips.jsonl"
 HALTED: Final = "halted.json"
 ASKED, SKIPPED, PASSED, NOT_MET = "asked", "skipped", "passed", "not met"
 """What a line of the record says of a place."""
+_REMEDY: Final = "restore the file, or remove it and ask again (headrace skip) where the pipe halts at the event again"
 Found = dict[str, str]
 """An event that was left out: `place`, `table`, `content` and more."""
 
@@ -35,17 +39,19 @@ def note_halt(directory: Path, error: HeadraceError | None) -> None:
         (directory / HALTED).unlink(missing_ok=True)
         return
     said = {"event": error.event, "message": error.message, "place": error.place, "at": time.time()}
-    replace_json(directory / HALTED, said)
-    (directory / HALTED).chmod(0o600)
+    replace_json(directory / HALTED, stamped(said, "", 1, 1)[0])
 
 
 def halted_at(directory: Path) -> dict[str, Any] | None:
     """The event that the pipe of a state directory halted at last: `event`, `message`, `place`, `at`."""
-    try:
-        found: dict[str, Any] = json.loads((directory / HALTED).read_text())
-    except FileNotFoundError:
+    path = directory / HALTED
+    if not path.exists():
         return None
-    return found
+    try:
+        return unstamped(read_json(path))[0]
+    except (DefiniteError, *MISSHAPEN) as error:
+        hint = "run the pipe again: where it halts at an event, it writes the file again"
+        raise DefiniteError("a file of the state directory is damaged", place=str(path), hint=hint) from error
 
 
 def request_skip(directory: Path, place: str = "", who: str = "") -> str:
@@ -80,7 +86,8 @@ class Skips:
         self._directory, self._post = directory, post
         self._asked: dict[str, str] = {}
         self._done: set[str] = set()
-        for line in _lines(directory):
+        state = StateDirectory(directory, make=False).load()
+        for line in _lines(directory, state.id if state is not None else None):
             if line["what"] == ASKED:
                 self._asked[line["place"]] = line["error"]
                 self._done.discard(line["place"])
@@ -118,23 +125,37 @@ class Skips:
             del self._asked[place]
 
 
+@dataclass(frozen=True, slots=True)
+class _OneState:
+    """The seal of the record: its lines must be of the state beside it. (An old copy asks for less, and the pipe halts again.)"""
+
+    state: str
+    accepts_plain: bool = True
+    _last: dict[Path, Stamp] = field(default_factory=dict)
+
+    def last(self, path: Path) -> Stamp | None:
+        return self._last.get(path)
+
+    def check(self, path: Path, stamps: Sequence[Stamp]) -> None:
+        if any(stamp.state != self.state for stamp in stamps):
+            raise DefiniteError("the file belongs to the state of another pipe", place=str(path), hint=_REMEDY)
+        if stamps:
+            self.note(path, stamps[-1])
+
+    def note(self, path: Path, stamp: Stamp) -> None:
+        self._last[path] = stamp
+
+
 def _append(directory: Path, line: dict[str, Any]) -> None:
-    text = json.dumps({**line, "at": time.time()}, ensure_ascii=False) + "\n"
-    handle = os.open(directory / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, text.encode(errors="backslashreplace"))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    state = StateDirectory(directory, make=False).load()
+    journal = Journal(directory / RECORD, _OneState(state.id if state is not None else ""), _REMEDY)
+    journal.read()
+    journal.append({**line, "at": time.time()})
 
 
-def _lines(directory: Path) -> list[dict[str, Any]]:
-    try:
-        text = (directory / RECORD).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    # Not splitlines: what rows held may have other ends of lines in it, which JSON leaves as they are.
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+def _lines(directory: Path, state: str | None = None) -> list[dict[str, Any]]:
+    """The record's lines; `state`: the id of the state that they must be of."""
+    return Journal(directory / RECORD, _OneState(state) if state is not None else None, _REMEDY).read()
 
 
 def _user() -> str:

@@ -7,7 +7,7 @@ any point the files say something true, at worst a little old, and doing work ag
 from __future__ import annotations
 
 import fcntl
-import json
+import logging
 import os
 import secrets
 import shutil
@@ -19,10 +19,21 @@ from typing import Any, Self, TextIO
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.mysql.journal import MISSHAPEN
+from headrace.pipes.json_file import damaged, read_json, replace_json
+from headrace.pipes.seal import StateSeal, missing
+from headrace.sources.mysql.journal import MISSHAPEN, START_OVER, Journal
+from headrace.sources.stamp import Stamp, stamped, unstamped
 
-_FORMAT = 2
-_START_OVER = "restore the file, or start over: remove the state directory and the target tables"
+log = logging.getLogger("headrace")
+
+_FORMAT = 3
+_PLAIN_FORMAT = 2
+"""What Headrace 0.9 wrote: the same, without stamps."""
+_FILE = "pipe.json"
+JOURNALS = ("schemas.jsonl", "snapshot.jsonl", "copies.jsonl")
+NOTES = ("scylla.json", "debezium.json")
+_LATER = ("snapshot.jsonl", "copies.jsonl", *NOTES, "progress.json", "checkpoint")
+"""What a pipe writes after `pipe.json`."""
 
 
 @dataclass(slots=True)
@@ -144,14 +155,16 @@ class StateDirectory:
                 f"the state directory cannot be made: {error}", place=str(path), hint="choose another with --state"
             ) from error
         self._lock: TextIO | None = None
+        self.seal: StateSeal | None = None
+        """What the files are checked by; only the process that owns the directory has it."""
 
     @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint"
 
     @property
-    def history(self) -> Path:
-        return self.path / "schemas.jsonl"
+    def history(self) -> Journal:
+        return self.journal("schemas.jsonl")
 
     @property
     def relay(self) -> Path:
@@ -190,13 +203,24 @@ class StateDirectory:
             self._lock.close()
             self._lock = None
 
+    def close(self) -> None:
+        """The run ends: note how far Spark's checkpoint is, then let the next owner have the directory."""
+        try:
+            if self.seal is not None and self.seal.knows(_FILE):
+                self.seal.note_batches()
+        except OSError as error:
+            # The seal may be behind. What the run failed by, a full file system perhaps, is what the user has to see.
+            log.warning("the seal of %s was not written: %s", self.path, error)
+        finally:
+            self.release()
+
     def note_helper(self, pid: int, *, shared: bool = False) -> None:
         """Remember the process that works for us and may outlive us by a moment (Spark's Java part).
 
         `shared`: it works for other pipes of this process, too, and goes on when this one ends.
         """
         owner = {"owner": os.getpid(), "owner_started": _started(os.getpid())} if shared else {}
-        replace_json(self.path / "helper.json", {"pid": pid, "started": _started(pid), **owner})
+        replace_json(self.path / "helper.json", stamped({"pid": pid, "started": _started(pid), **owner}, "", 1, 1)[0])
 
     def clear_scratch(self) -> None:
         """Remove what an earlier run left and no run needs: a killed one cannot tidy up, and its mirror of the log may be large."""
@@ -204,19 +228,108 @@ class StateDirectory:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def load(self) -> PipeState | None:
-        file = self.path / "pipe.json"
+        """The state, checked; None if there is none. The owner of the directory gets its files upgraded to this version."""
+        file, seal = self.path / _FILE, StateSeal.load(self.path) if self._is_owner else None
         if not file.exists():
+            if self._is_owner:
+                self._check_unused(seal)
             return None
-        raw = read_json(file)
-        if raw.get("format") != _FORMAT:
-            raise DefiniteError("the state directory was written by another version of Headrace", place=str(file), hint=_START_OVER)
+        raw, stamp = self._stamped(file)
+        is_plain = stamp is None and raw.get("format") == _PLAIN_FORMAT and not (seal is not None and seal.knows(_FILE))
+        if not is_plain and raw.get("format") != _FORMAT:
+            raise DefiniteError("the state directory was written by another version of Headrace", place=str(file), hint=START_OVER)
+        if stamp is None and not is_plain:
+            raise damaged(ValueError("it has no checksum"), str(file))
         try:
-            return PipeState.from_json(raw)
+            state = PipeState.from_json(raw)
         except MISSHAPEN as error:
-            raise _damaged(error, str(file)) from error
+            raise damaged(error, str(file)) from error
+        if self._is_owner:
+            self._open_seal(seal, state, stamp)
+        return state
+
+    def begin(self, state: PipeState) -> None:
+        """A new state begins: its files carry its id from now on. What a first start that crashed has left is removed."""
+        (self.path / "schemas.jsonl").unlink(missing_ok=True)
+        self.seal = StateSeal(self.path, state.id)
 
     def save(self, state: PipeState) -> None:
-        replace_json(self.path / "pipe.json", state.to_json())
+        if self.seal is None:
+            self.seal = StateSeal(self.path, state.id)
+        self.replace(_FILE, state.to_json())
+
+    def journal(self, name: str) -> Journal:
+        """A file of the state that is appended to."""
+        return Journal(self.path / name, self.seal)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What a file of the state holds that is replaced as a whole; None if it was not written yet."""
+        file = self.path / name
+        if not file.exists():
+            if self.seal is not None and self.seal.knows(name):
+                raise missing(file)
+            return None
+        raw, stamp = self._stamped(file)
+        if self.seal is not None:
+            if stamp is None and (not self.seal.upgrading or self.seal.knows(name)):
+                raise damaged(ValueError("it has no checksum"), str(file))
+            self.seal.check(file, [stamp] if stamp is not None else [])
+        return raw
+
+    def replace(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file of the state, all of it or nothing."""
+        file, seal = self.path / name, self.seal
+        if seal is None:
+            replace_json(file, content)
+            return
+        last = seal.last(file)
+        entry, stamp = stamped(content, seal.state, last.generation + 1 if last is not None else 1, 1)
+        replace_json(file, entry)
+        seal.note(file, stamp)
+
+    @property
+    def _is_owner(self) -> bool:
+        return self._lock is not None
+
+    def _stamped(self, file: Path) -> tuple[dict[str, Any], Stamp | None]:
+        try:
+            return unstamped(read_json(file))
+        except MISSHAPEN as error:
+            raise damaged(error, str(file)) from error
+
+    def _check_unused(self, seal: StateSeal | None) -> None:
+        """A directory without a state must not hold files of one: they would be taken for the new state's."""
+        found = [name for name in _LATER if (self.path / name).exists()]
+        if found or (seal is not None and seal.knows(_FILE)):
+            others = f", and other files of the state are there: {', '.join(found)}" if found else ""
+            raise DefiniteError(f"a file of the state is missing{others}", place=str(self.path / _FILE), hint=START_OVER)
+
+    def _open_seal(self, seal: StateSeal | None, state: PipeState, stamp: Stamp | None) -> None:
+        """Check the files by the seal. One that is missing is written again: each file has its own checksum besides."""
+        is_plain = stamp is None
+        if seal is None and not is_plain:
+            log.warning("%s has no seal.json: whether a file is an old copy cannot be told this time", self.path)
+        seal = seal or StateSeal(self.path, state.id)
+        if seal.state != state.id:
+            raise DefiniteError("pipe.json and seal.json belong to different states", place=str(self.path), hint=START_OVER)
+        seal.upgrading = is_plain
+        seal.check(self.path / _FILE, [stamp] if stamp is not None else [])
+        seal.check_batches()
+        self.seal = seal
+        if is_plain:
+            self._upgrade(state)
+
+    def _upgrade(self, state: PipeState) -> None:
+        """Give stamps to all files of a state of Headrace 0.9. `pipe.json` is last: until then a crash leads here again."""
+        if (self.path / _FILE).exists() and not read_json(self.path / _FILE).get("id"):
+            replace_json(self.path / _FILE, {**state.to_json(), "format": _PLAIN_FORMAT})
+        for name in JOURNALS:
+            self.journal(name).read()
+        for name in NOTES:
+            content = self.read(name)
+            if content is not None and not (self.seal is not None and self.seal.knows(name)):
+                self.replace(name, content)
+        self.save(state)
 
     def _await_lock(self, deadline: float) -> None:
         assert self._lock is not None
@@ -234,16 +347,23 @@ class StateDirectory:
         file = self.path / "helper.json"
         if not file.exists():
             return
-        helper = read_json(file)
+        try:
+            helper, stamp = unstamped(read_json(file))
+            if stamp is None and not helper.keys() <= {"pid", "started", "owner", "owner_started"}:
+                raise ValueError("it has no checksum")
+            pid, started = int(helper["pid"]), helper["started"]
+        except (DefiniteError, *MISSHAPEN) as error:
+            hint = "make sure that no Java process of an earlier run is left, then remove the file"
+            raise DefiniteError("a file of the state directory is damaged", place=str(file), hint=hint) from error
         if helper.get("owner") == os.getpid() and helper.get("owner_started") == _started(os.getpid()):
             # It is ours still, and what it did for the pipe was waited for when the pipe ended.
             return
-        while _started(helper["pid"]) == helper["started"] != "":
+        while _started(pid) == started != "":
             if time.monotonic() > deadline:
                 raise DefiniteError(
-                    f"process {helper['pid']} of an earlier run still works on this state directory",
+                    f"process {pid} of an earlier run still works on this state directory",
                     place=str(self.path),
-                    hint=f"end it: kill {helper['pid']}",
+                    hint=f"end it: kill {pid}",
                 )
             time.sleep(0.05)
 
@@ -275,12 +395,15 @@ class SnapshotLog:
     """Which chunks the tables' snapshots consist of and which are done: one JSON object a line, only ever appended to."""
 
     def __init__(self, directory: StateDirectory) -> None:
-        self._path = directory.path / "snapshot.jsonl"
+        self._journal = directory.journal("snapshot.jsonl")
         self.tables: dict[str, TableSnapshot] = {}
         self.rows = 0
         """How many rows all chunks that are done had."""
-        if self._path.exists():
-            self._read()
+        for number, entry in enumerate(self._journal.read(), 1):
+            try:
+                self._apply(entry)
+            except MISSHAPEN as error:
+                raise self._journal.damaged(number, repr(error)) from error
 
     def is_planned(self, table: TableName, number: int) -> bool:
         found = self.tables.get(str(table))
@@ -313,21 +436,7 @@ class SnapshotLog:
 
     def _append(self, entry: dict[str, Any]) -> None:
         self._apply(entry)
-        with self._path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _read(self) -> None:
-        whole, newline, torn = self._path.read_bytes().rpartition(b"\n")
-        if torn:
-            # A crash cut the last line short: what it said did not happen. Cut it off, so that the next line starts clean.
-            os.truncate(self._path, len(whole) + len(newline))
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                self._apply(json.loads(line))
-            except MISSHAPEN as error:
-                raise _damaged(error, f"{self._path}, line {number}") from error
+        self._journal.append(entry)
 
     def _apply(self, entry: dict[str, Any]) -> None:
         table = entry["table"]
@@ -342,42 +451,6 @@ class SnapshotLog:
             self.rows += entry["rows"]
         else:
             self.tables[table].sweep = entry["sweep"]
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The object that a file of a state directory holds."""
-    try:
-        raw = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise _damaged(error, str(file)) from error
-    if not isinstance(raw, dict):
-        raise _damaged(TypeError("no object"), str(file))
-    return raw
-
-
-def _damaged(error: Exception, place: str) -> DefiniteError:
-    return DefiniteError(f"a file of the state directory is damaged: {error!r}", place=place, hint=_START_OVER)
-
-
-def replace_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file of a state directory, all of it or nothing."""
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.chmod(0o600)
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make sure that a new name in a directory outlives the machine."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _started(pid: int) -> str:

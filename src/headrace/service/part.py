@@ -26,10 +26,10 @@ from typing import Final
 from headrace.config.elsewhere import in_file_words
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.building import BuiltPipe, PipeSpec
+from headrace.pipes.json_file import replace_json
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.running import RunnablePipe
 from headrace.pipes.skipping import skipped_events
-from headrace.pipes.state import replace_json
 from headrace.retry import Waits, own_waits
 from headrace.service.collecting import Collected
 from headrace.service.history import History

@@ -57,6 +57,8 @@ class Progress:
     """Tables whose rows are being read: they are not complete yet."""
     pending_us: int = 0
     """When the oldest change was committed that the sink does not show yet; 0 if there is none, or if that is not known."""
+    state: str = ""
+    """The id of the state that told it: tells a pipe from others of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ class Written:
 
 class Books(Protocol):
     """What is told of pipes: how far they are, and that they are there."""
+
+    @property
+    def is_in_sink(self) -> bool:
+        """Whether the sink itself keeps it: then it is lost when the sink is."""
 
     def begin(self) -> None:
         """Make what is missing for it."""

@@ -7,20 +7,19 @@ each with the batch's number.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.state import sync_directory
+from headrace.pipes.json_file import damaged
+from headrace.pipes.state import StateDirectory
 from headrace.sources.debezium.records import Truncation
 from headrace.sources.debezium.snapshots import Snapshot
 from headrace.sources.debezium.versions import Order, Tail
+from headrace.sources.mysql.journal import MISSHAPEN
 
+FILE: Final = "debezium.json"
 Tails = Mapping[tuple[str, int], Tail]
 
 
@@ -28,7 +27,7 @@ Tails = Mapping[tuple[str, int], Tail]
 class Notes:
     """Kept in one file, replaced as a whole."""
 
-    path: Path
+    directory: StateDirectory
     orders: dict[TableName, Order] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
     """The identity of each topic that was read."""
@@ -44,22 +43,20 @@ class Notes:
     """The topics that brought changes of each table."""
 
     @classmethod
-    def load(cls, directory: Path) -> Notes:
-        path = directory / "debezium.json"
-        if not path.exists():
-            return cls(path)
+    def load(cls, directory: StateDirectory) -> Notes:
+        raw = directory.read(FILE)
+        if raw is None:
+            return cls(directory)
         try:
-            raw = json.loads(path.read_bytes())
             orders = {TableName(database, table): Order.from_json(order) for database, table, order in raw["orders"]}
             emptied = {TableName(database, table): version for database, table, version in raw.get("emptied", ())}
             snapshots = [Snapshot.from_json(one) for one in raw.get("snapshots", ())]
             filled = {TableName(database, table): set(topics) for database, table, topics in raw.get("filled", ())}
             tails = _read_tails(raw["before"]), _read_tails(raw["after"])
             by_topic = {(one.table, one.topic): one for one in snapshots}
-            return cls(path, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled)
-        except (ValueError, KeyError, TypeError) as error:
-            hint = "restore the file, or start over: remove the state directory and the target tables"
-            raise DefiniteError(f"a file of the state directory is damaged: {error!r}", place=str(path), hint=hint) from error
+            return cls(directory, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled)
+        except MISSHAPEN as error:
+            raise damaged(error, str(directory.path / FILE)) from error
 
     def tails_for(self, batch: int) -> Tails:
         """How logs were where a batch begins."""
@@ -118,14 +115,7 @@ class Notes:
             "snapshots": [one.to_json() for _, one in sorted(self.snapshots.items())],
             "filled": [[name.database, name.table, sorted(topics)] for name, topics in sorted(self.filled.items())],
         }
-        temporary = self.path.with_suffix(".new")
-        with temporary.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o600)
-        temporary.replace(self.path)
-        sync_directory(self.path.parent)
+        self.directory.replace(FILE, content)
 
 
 def _tails(tails: Tails) -> list[Any]:

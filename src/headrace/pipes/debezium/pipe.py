@@ -106,7 +106,12 @@ class DebeziumPipe(ChangePipe):
             )
         state = directory.load()
         is_new = state is None
-        state = self._new_state(now) if state is None else self._checked(state, now)
+        if state is None:
+            state = self._new_state(now)
+            directory.begin(state)
+        else:
+            state = self._checked(state, now)
+            self._ask_witness(directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._batches(directory, state)
         batches.evolution.finish()
         retrying(lambda: self._targets.prepare(batches.shown().values()))
@@ -178,7 +183,7 @@ class DebeziumPipe(ChangePipe):
         return state
 
     def _batches(self, directory: StateDirectory, state: PipeState) -> Batches:
-        settings, notes = self._settings, Notes.load(directory.path)
+        settings, notes = self._settings, Notes.load(directory)
         self._targets.write_as(state.id, settings.pipe_name)
         topic = self._topics.choices.schema_topic
         in_topic = functools.partial(read_topic, self._address, topic) if topic else None
@@ -197,7 +202,7 @@ class DebeziumPipe(ChangePipe):
         )
         committed = committed_offset(directory.checkpoint)
         reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
-        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple)
+        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)
         return Batches(
             self._address,
             self._topics,

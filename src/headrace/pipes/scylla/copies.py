@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from headrace.model.schema import TableName
-from headrace.sources.mysql.journal import MISSHAPEN, Journal
+from headrace.pipes.state import StateDirectory
+from headrace.sources.mysql.journal import MISSHAPEN
 from headrace.sources.scylla.position import parse_name
 from headrace.sources.scylla.rereading import Begun
 from headrace.sources.scylla.snapshot import ChunkDone
@@ -44,8 +44,8 @@ class TableCopy:
 class Copies:
     """All tables' copies of one pipe; safe for threads. Tables that were begun without one are not among them."""
 
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / FILE)
+    def __init__(self, directory: StateDirectory) -> None:
+        self._journal = directory.journal(FILE)
         self._lock = threading.Lock()
         self.tables: dict[TableName, TableCopy] = {}
         for number, entry in enumerate(self._journal.read(), 1):

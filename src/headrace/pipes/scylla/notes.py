@@ -6,14 +6,14 @@ Invariant: the sink's tables are as the definitions here say, or an alteration t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.cql.tables import CqlTable
-from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.state import read_json, replace_json
+from headrace.pipes.json_file import damaged
+from headrace.pipes.state import StateDirectory
+from headrace.sources.mysql.journal import MISSHAPEN
 from headrace.sources.scylla.generations import Start
 from headrace.sources.scylla.position import Place
 
@@ -48,24 +48,21 @@ class TableNote:
 class Notes:
     """Kept in one file, replaced as a whole."""
 
-    path: Path
+    directory: StateDirectory
     tables: dict[TableName, TableNote] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, directory: Path) -> Notes:
-        path = directory / FILE
-        if not path.exists():
-            return cls(path)
+    def load(cls, directory: StateDirectory) -> Notes:
+        raw = directory.read(FILE)
         try:
-            found = [TableNote.from_json(one) for one in read_json(path)["tables"]]
-        except (KeyError, TypeError, ValueError) as error:
-            hint = "restore the file, or start over: remove the state directory and the target tables"
-            raise DefiniteError(f"a file of the state directory is damaged: {error!r}", place=str(path), hint=hint) from error
-        return cls(path, {note.table.name: note for note in found})
+            found = [TableNote.from_json(one) for one in raw["tables"]] if raw is not None else []
+        except MISSHAPEN as error:
+            raise damaged(error, str(directory.path / FILE)) from error
+        return cls(directory, {note.table.name: note for note in found})
 
     @property
     def starts(self) -> dict[TableName, Start]:
         return {name: note.start for name, note in self.tables.items()}
 
     def save(self) -> None:
-        replace_json(self.path, {"tables": [note.to_json() for _, note in sorted(self.tables.items())]})
+        self.directory.replace(FILE, {"tables": [note.to_json() for _, note in sorted(self.tables.items())]})

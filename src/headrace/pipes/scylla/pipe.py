@@ -95,10 +95,14 @@ class ScyllaPipe(RunnablePipe):
         catalog = ServerCatalog(session, self._choices)
         state = directory.load()
         is_new = state is None
-        state = self._new_state(session) if state is None else self._checked(state, session)
+        if state is None:
+            state = self._new_state(session)
+            directory.begin(state)
+        else:
+            state = self._checked(state, session)
         batches = self._batches(directory, session, state)
-        self._open_tables(session, catalog, batches, is_new=is_new)
-        directory.save(state)
+        self._ask_witness(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
+        self._open_tables(session, catalog, batches, lambda: directory.save(state), is_new=is_new)
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
         directory.clear_scratch()
@@ -159,13 +163,13 @@ class ScyllaPipe(RunnablePipe):
         return state
 
     def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState) -> Batches:
-        notes = Notes.load(directory.path)
+        notes = Notes.load(directory)
         definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
         definitions.changed = self._view.schema_change
         committed = committed_offset(directory.checkpoint)
         reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
         copier = self._copier(directory, notes)
-        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: copier.incomplete)
+        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: copier.incomplete, directory.seal)
         return Batches(
             self._address,
             self._choices,
@@ -186,7 +190,7 @@ class ScyllaPipe(RunnablePipe):
         return TableCopier(
             self._address,
             self._choices,
-            Copies(directory.path),
+            Copies(directory),
             self._view,
             lambda: {name: note.table for name, note in list(notes.tables.items())},
             lambda reader: Task(reader, self._target.sink, retry),
@@ -194,8 +198,19 @@ class ScyllaPipe(RunnablePipe):
             self._settings.chunk_rows,
         )
 
-    def _open_tables(self, session: CqlSession, catalog: ServerCatalog, batches: Batches, *, is_new: bool = False) -> None:
-        """Take up the chosen tables: those that are known go on, new ones begin; the sink is made ready for all of them."""
+    def _open_tables(
+        self,
+        session: CqlSession,
+        catalog: ServerCatalog,
+        batches: Batches,
+        on_prepared: Callable[[], None] = lambda: None,
+        *,
+        is_new: bool = False,
+    ) -> None:
+        """Take up the chosen tables: those that are known go on, new ones begin; the sink is made ready for all of them.
+
+        `on_prepared` is called when the sink can hold all tables, and before anything is noted of them.
+        """
         notes = batches.notes
         names = self._chosen(session, notes, is_new=is_new)
         for name in [name for name in notes.tables if name not in names]:
@@ -205,6 +220,7 @@ class ScyllaPipe(RunnablePipe):
         # Before anything is noted of new tables: what cannot be held is refused first.
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._target.sink.prepare([*known, *(one.table for one in fresh.values())]))
+        on_prepared()
         self._begin_with(fresh, catalog, notes, batches.copier)
         notes.save()
         batches.definitions.follow(again=True)

@@ -90,6 +90,11 @@ class OwnTables:
         sql = f"SELECT 1 FROM system.tables WHERE database = {quote_text(BOOKS)} AND name = {quote_text(table.name)}"
         return bool(self._query(sql))
 
+    def columns(self, table: OwnTable) -> set[str]:
+        """The columns that the table has; none if there is no such table."""
+        sql = f"SELECT name FROM system.columns WHERE database = {quote_text(BOOKS)} AND table = {quote_text(table.name)}"
+        return {name for (name,) in self._query(sql)}
+
     def forget(self, pipe: str) -> None:
         """Take away every row about a pipe; the row that says that there is such a pipe goes last, so that this can be repeated."""
         found = self._query(

@@ -32,6 +32,10 @@ class ClickHouseBooks:
 
     own: OwnTables
 
+    @property
+    def is_in_sink(self) -> bool:
+        return True
+
     def begin(self) -> None:
         prepare_positions(self.own)
 

@@ -27,6 +27,7 @@ POSITIONS = OwnTable(
         ("updated_at", _MOMENT),
         ("seen_at", _MOMENT),
         ("pending_since", f"Nullable({_MOMENT})"),
+        ("state", "String"),
     ),
     ("pipe",),
 )
@@ -65,30 +66,35 @@ def write_progress(tables: OwnTables, progress: Progress) -> None:
         "updated_at": instant_text(progress.updated_us),
         "seen_at": instant_text(progress.seen_us),
         "pending_since": instant_text(progress.pending_us) if progress.pending_us else None,
+        "state": progress.state,
     }
     tables.insert(POSITIONS, [row])
 
 
 def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
     """What the sink says of a pipe; None if it says nothing."""
-    if not tables.exists(POSITIONS):
+    present = tables.columns(POSITIONS)
+    if not present:
         return None
-    rows = tables.select(POSITIONS, [name for name, _ in POSITIONS.columns], f"pipe = {quote_text(pipe)}")
+    # Headrace 0.9 made the table without the last two columns; a pipe that begins adds them.
+    names = [name for name, _ in POSITIONS.columns if name in present]
+    rows = tables.select(POSITIONS, names, f"pipe = {quote_text(pipe)}")
     if not rows:
         return None
-    [(name, source, position, gtid, version, commit, count, total, incomplete, updated, seen, pending)] = rows
-    commit_us = instant_us(commit) if commit is not None else 0
+    row = dict(zip(names, rows[0], strict=True))
+    commit, pending = row["commit_time"], row.get("pending_since")
     return Progress(
-        name,
-        source,
-        position,
-        int(version),
-        commit_us,
-        int(count),
-        int(total),
-        instant_us(updated),
-        instant_us(seen),
-        gtid,
-        tuple(incomplete),
+        row["pipe"],
+        row["source"],
+        row["position"],
+        int(row["version"]),
+        instant_us(commit) if commit is not None else 0,
+        int(row["rows"]),
+        int(row["total_rows"]),
+        instant_us(row["updated_at"]),
+        instant_us(row["seen_at"]),
+        row["gtid"],
+        tuple(row["incomplete"]),
         instant_us(pending) if pending is not None else 0,
+        row.get("state", ""),
     )

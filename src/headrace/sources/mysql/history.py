@@ -38,10 +38,10 @@ _START_OVER: Final = "to start over, remove the state directory and the target t
 class SchemaHistory:
     """Definitions by position. In memory, or kept in a file."""
 
-    def __init__(self, wanted: Callable[[TableName], bool], dialect: Dialect, path: Path | None = None) -> None:
+    def __init__(self, wanted: Callable[[TableName], bool], dialect: Dialect, file: Path | Journal | None = None) -> None:
         """Open the history in the file, if there is one. `wanted` says which tables are selected."""
         self._wanted, self._dialect = wanted, dialect
-        self._journal = Journal(path) if path is not None else None
+        self._journal = Journal(file) if isinstance(file, Path) else file
         self._clear()
         if self._journal is not None:
             for number, entry in enumerate(self._journal.read(), 1):
