@@ -126,7 +126,15 @@ def found_in(reports: Iterable[Report]) -> list[Found]:
         if report.kind == FOUND:
             raw = json.loads(report.detail)
             found.append(
-                Found(TableSchema.from_json(raw["schema"]), raw["topic"], raw["partition"], raw["offset"], raw["told_at"], raw["zeroes"])
+                Found(
+                    TableSchema.from_json(raw["schema"]),
+                    raw["topic"],
+                    raw["partition"],
+                    raw["offset"],
+                    raw["told_at"],
+                    raw["zeroes"],
+                    raw["unsigned"],
+                )
             )
     return sorted(found, key=lambda one: (one.schema.name, one.told_at, one.topic, one.partition, one.offset))
 
@@ -194,7 +202,7 @@ def _order_text(order: Order) -> str:
 
 def _found_text(one: Found) -> str:
     place = {"topic": one.topic, "partition": one.partition, "offset": one.offset, "told_at": one.told_at, "zeroes": one.zeroes}
-    return json.dumps({"schema": one.schema.to_json(), **place})
+    return json.dumps({"schema": one.schema.to_json(), **place, "unsigned": one.unsigned})
 
 
 def _refused_text(one: Refused) -> str:

@@ -188,6 +188,9 @@ class DebeziumPipe(ChangePipe):
         topic = self._topics.choices.schema_topic
         in_topic = functools.partial(read_topic, self._address, topic) if topic else None
         descriptions = Descriptions(functools.partial(_recognised, self._sink, settings), in_topic)
+        orders = {name: order.rule for name, order in notes.orders.items()}
+        # PostgreSQL has no unsigned integers.
+        descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not Rule.LSN)
         evolution = Evolution(
             state,
             directory,

@@ -87,7 +87,7 @@ class DebeziumChoices:
     """Where such records go, with on_malformed = "topic"."""
     second_snapshot: SecondSnapshot = SecondSnapshot.HALT
     schema_topic: str = ""
-    """The connector's topic of schema changes (its `topic.prefix`), for types of events without a schema."""
+    """The connector's topic of schema changes (its `topic.prefix`), for events without a schema and for BIGINT UNSIGNED columns."""
     decimals: str = "precise"
     """Of events without a schema, the connector's `decimal.handling.mode`: precise, string or double."""
     numeric: str = "string"

@@ -209,6 +209,11 @@ def is_guessed(column: Column) -> bool:
     return column.source_type.endswith(AS_IT_LOOKS)
 
 
+def may_be_unsigned(column: Column) -> bool:
+    """Whether a column's events say `int64` and nothing else: Debezium's `long` mode sends a BIGINT UNSIGNED as such, too."""
+    return column.kind is Kind.INT64 and column.source_type == "int64"
+
+
 def members_of(field: Field) -> tuple[str, ...]:
     """The names that an Enum or EnumSet allows."""
     return tuple(options_of(field).values())

@@ -112,6 +112,11 @@ def puts_zeroes(source: pa.RecordBatch) -> bool:
     return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb"}
 
 
+def may_be_unsigned(source: pa.RecordBatch) -> bool:
+    """Whether events may be of a source that has unsigned integers: of MySQL or MariaDB, or of one that events do not name."""
+    return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb", "", None}
+
+
 def chosen(events: Events, rows: Rows) -> Events:
     """Some of the events."""
     if len(rows) == len(events.op):

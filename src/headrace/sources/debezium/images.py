@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,7 @@ _ZEROS: Final[dict[Kind, Any]] = {
     **dict.fromkeys((Kind.BYTES, Kind.GEOMETRY), b""),
     **dict.fromkeys((Kind.UUID, Kind.INET6), bytes(16)),
     Kind.INET4: bytes(4),
+    Kind.DECIMAL: Decimal(0),
     Kind.JSON: "{}",
     Kind.VECTOR: [],
 }

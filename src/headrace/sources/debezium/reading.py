@@ -37,6 +37,7 @@ from headrace.sources.debezium.events import (
     Refusal,
     Rows,
     chosen,
+    may_be_unsigned,
     puts_zeroes,
 )
 from headrace.sources.debezium.expected import SEEN, expected_fields, infer_fields
@@ -353,9 +354,8 @@ class Reading:
         row = int(events.record[changes[0]])
         told = self._told(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
-        found = Found(
-            told, self._records.topic, self._records.partition, self._records.offset[row].as_py(), stamp, puts_zeroes(events.source)
-        )
+        place, source = (self._records.topic, self._records.partition, self._records.offset[row].as_py()), events.source
+        found = Found(told, *place, stamp, puts_zeroes(source), may_be_unsigned(source))
         self._found.setdefault(told, found)
 
     def _make(self, known: KnownTable, order: Order, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:

@@ -66,6 +66,8 @@ class Found:
     """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
     zeroes: bool = False
     """Whether the source puts zero values into a required column that is added without a default."""
+    unsigned: bool = True
+    """Whether the source may have unsigned integers."""
 
 
 @dataclass(frozen=True, slots=True)
