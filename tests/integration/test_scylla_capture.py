@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from cassandra.query import UNSET_VALUE, SimpleStatement
+from cassandra.util import Duration
 
 from headrace.cli import main
 from headrace.cql.describing import describe
@@ -19,7 +20,7 @@ from headrace.cql.printing import table_name
 from headrace.cql.session import CqlSession, connect
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.capturing import Capture
 from headrace.sources.scylla.capture.generations import read_generations
@@ -313,3 +314,50 @@ def test_the_driver_s_own_session_and_a_default_life(cql: CqlSession, table: Cql
         captured.execute(f"INSERT INTO {table_name(table.name)} (pk, ck, v) VALUES (1, 1, 1)")
     (row,) = log_rows(cql, table)
     assert int.from_bytes(row["cdc$ttl"] or b"", "big") == 5000
+
+
+def test_a_timeout_of_scylladbs_is_taken_and_kept(cql: CqlSession, keyspace: str) -> None:
+    """Cassandra does not know USING TIMEOUT: the client keeps it; the log has what it has without it."""
+    cql.execute(f"CREATE TABLE {keyspace}.timed (k int PRIMARY KEY, v int, l list<int>)")
+    captured = capture(cql, [f"{keyspace}.timed"], keyspace)
+    captured.execute(f"INSERT INTO {keyspace}.timed (k, v) VALUES (1, 1) USING TIMEOUT 10s")
+    captured.execute(f"INSERT INTO {keyspace}.timed (k, v) VALUES (?, ?) USING TIMEOUT ? AND TTL ?", (2, 2, Duration(0, 0, 10**10), 1000))
+    captured.execute(
+        f"UPDATE {keyspace}.timed USING TTL :t AND TIMEOUT :o SET v = :v WHERE k = 3", {"t": 900, "o": Duration(0, 0, 10**10), "v": 3}
+    )
+    captured.execute(
+        f"BEGIN BATCH USING TIMEOUT 10s UPDATE {keyspace}.timed SET l = [4], v = 4 WHERE k = 4; "
+        f"DELETE FROM {keyspace}.timed USING TIMEOUT 9s WHERE k = 1; APPLY BATCH"
+    )
+    rows = cql.execute(f"SELECT k, v, TTL(v) FROM {keyspace}.timed")
+    assert sorted((row[0], row[1], row[2] is not None) for row in rows) == [(2, 2, True), (3, 3, True), (4, 4, False)]
+    logged = cql.execute(f'SELECT k, v, "cdc$ttl", "cdc$operation" FROM {keyspace}.timed_scylla_cdc_log')
+    assert sorted((row[0], row[1] or 0, row[2] or 0, row[3]) for row in logged if row[3] != 1 or row[0] == 3) == [
+        (1, 0, 0, 4),
+        (1, 1, 0, 2),
+        (2, 2, 1000, 2),
+        (3, 3, 900, 1),
+    ]
+    for wrong in ("-1s", "1d", "1us", "null"):
+        with pytest.raises(DefiniteError, match=r"no whole number of milliseconds|cannot read this CQL"):
+            captured.execute(f"UPDATE {keyspace}.timed USING TIMEOUT {wrong} SET v = 9 WHERE k = 9")
+    with pytest.raises(TransientError):
+        captured.execute(f"UPDATE {keyspace}.timed USING TIMEOUT 0ms SET v = 9 WHERE k = 9")
+
+
+def test_a_log_table_s_name_that_is_used_is_refused_at_once(cql: CqlSession, keyspace: str) -> None:
+    cql.execute(f"CREATE TABLE {keyspace}.taken (k int PRIMARY KEY, v int)")
+    with pytest.raises(DefiniteError, match=rf"{keyspace}.taken has no log table"):
+        capture(cql, [f"{keyspace}.taken"], keyspace, create=False)
+    cql.execute(f"CREATE TABLE {keyspace}.taken_scylla_cdc_log (k int PRIMARY KEY, note text)")
+    with pytest.raises(DefiniteError, match=r"taken_scylla_cdc_log is there already and is not the log of") as raised:
+        capture(cql, [f"{keyspace}.taken"], keyspace)
+    assert "drop that table" in raised.value.hint
+    # The remedy.
+    cql.execute(f"DROP TABLE {keyspace}.taken_scylla_cdc_log")
+    capture(cql, [f"{keyspace}.taken"], keyspace).execute(f"INSERT INTO {keyspace}.taken (k, v) VALUES (1, 1)")
+    assert len(cql.execute(f"SELECT * FROM {keyspace}.taken_scylla_cdc_log")) == 1
+    # A log that lacks a column, because the table was altered past the session, is none either: the column would be lost.
+    cql.execute(f"ALTER TABLE {keyspace}.taken ADD w int")
+    with pytest.raises(DefiniteError, match=r"its column w should be int"):
+        capture(cql, [f"{keyspace}.taken"], keyspace)

@@ -30,6 +30,17 @@ def one(text: str) -> Change:
         ("UPDATE ks.t SET v = ? WHERE pk = ?", "UPDATE ks.t  USING TIMESTAMP 9 SET v = ? WHERE pk = ?"),
         ("UPDATE ks.t USING TTL ? SET v = 1 WHERE pk = 1", "UPDATE ks.t USING TIMESTAMP 9 AND TTL ? SET v = 1 WHERE pk = 1"),
         ("DELETE m[?] FROM ks.t WHERE pk = 1", "DELETE m[?] FROM ks.t  USING TIMESTAMP 9 WHERE pk = 1"),
+        # ScyllaDB's timeout, which Cassandra does not take, is left out.
+        ("INSERT INTO ks.t (pk) VALUES (1) USING TIMEOUT 50ms;", "INSERT INTO ks.t (pk) VALUES (1) USING TIMESTAMP 9 "),
+        (
+            "UPDATE ks.t USING TIMEOUT ? AND TTL ? SET v = 1 WHERE pk = 1",
+            "UPDATE ks.t USING TIMESTAMP 9 AND               TTL ? SET v = 1 WHERE pk = 1",
+        ),
+        (
+            "UPDATE ks.t USING TTL 5 AND TIMEOUT 1s500ms SET v = ? WHERE pk = 1",
+            "UPDATE ks.t USING TIMESTAMP 9 AND TTL 5                     SET v = ? WHERE pk = 1",
+        ),
+        ("DELETE FROM ks.t USING TIMEOUT 2s WHERE pk = 1", "DELETE FROM ks.t  USING TIMESTAMP 9                  WHERE pk = 1"),
     ],
 )
 def test_a_timestamp_can_be_put_into_a_statement(text: str, stamped: str) -> None:
@@ -37,6 +48,28 @@ def test_a_timestamp_can_be_put_into_a_statement(text: str, stamped: str) -> Non
     at = change.timestamp_at
     assert change.text[:at] + change.timestamp_form.format(9) + change.text[at:] == stamped
     assert change.timestamp_marker == stamped[: stamped.index("USING")].count("?")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (
+            "UPDATE t USING TIMESTAMP 3 AND TIMEOUT 1s AND TTL 5 SET v = 1 WHERE pk = 1",
+            "UPDATE t USING TIMESTAMP 3 AND TTL 5 SET v = 1 WHERE pk = 1",
+        ),
+        ("UPDATE t USING timeout 1s and timestamp 3 SET v = 1 WHERE pk = 1", "UPDATE t USING timestamp 3 SET v = 1 WHERE pk = 1"),
+        (
+            "BEGIN BATCH USING TIMEOUT 1s AND TIMESTAMP 3 DELETE FROM t USING TIMEOUT 2s WHERE pk = ?; APPLY BATCH",
+            "DELETE FROM t WHERE pk = ?",
+        ),
+    ],
+)
+def test_a_timeout_is_read_wherever_it_stands_and_left_out(text: str, left: str) -> None:
+    batch = parse(text, "ks")
+    assert " ".join(batch.changes[0].text.split()) == left
+    assert str(batch.timeouts[0]) == "1s"
+    stamp = batch.timestamp or batch.changes[0].using.timestamp
+    assert str(stamp) == "3"
 
 
 def test_statements_of_a_batch_keep_their_texts_and_markers() -> None:
@@ -84,6 +117,9 @@ def test_assignments_are_told_apart() -> None:
         ("DELETE FROM ks.t WHERE pk = 1 IF EXISTS", "condition"),
         ("INSERT INTO ks.t (pk, c1, c2) VALUES (1, 2, 3) USING TTL -1", "TTL of -1"),
         ("DELETE FROM ks.t USING TTL 5 WHERE pk = 1", "a DELETE has no TTL"),
+        ("UPDATE ks.t USING TTL 5 AND TTL 6 SET v = 1 WHERE pk = 1 AND c1 = 1 AND c2 = 1", "TTL is set twice"),
+        ("UPDATE ks.t USING AND TTL 6 SET v = 1 WHERE pk = 1 AND c1 = 1 AND c2 = 1", "TIMESTAMP, TTL or TIMEOUT is expected"),
+        ("UPDATE ks.t USING PATIENCE 6 SET v = 1 WHERE pk = 1 AND c1 = 1 AND c2 = 1", "TIMESTAMP, TTL or TIMEOUT is expected"),
         ("BEGIN COUNTER BATCH UPDATE ks.t SET v = v + 1 WHERE pk = 1 APPLY BATCH", "counters"),
         ("BEGIN BATCH USING TTL 5 DELETE FROM ks.t WHERE pk = 1 APPLY BATCH", "a BATCH has no TTL"),
         ("BEGIN BATCH USING TIMESTAMP 1 DELETE FROM ks.t USING TIMESTAMP 2 WHERE pk = 1 APPLY BATCH", "on the BATCH and on its statements"),

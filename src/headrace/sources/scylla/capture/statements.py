@@ -6,6 +6,7 @@ never guessed. Places in the text are kept, so that a statement can be given a t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -58,6 +59,10 @@ class Relation:
 class Using:
     timestamp: Term | None = None
     ttl: Term | None = None
+    timeout: Term | None = None
+    """How long a server may take (ScyllaDB's own word): nothing that is written depends on it."""
+    timeout_span: tuple[int, int] = (0, 0)
+    """Where the timeout stands in the text, with what joins it to the rest: Cassandra does not take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Change:
     where: tuple[Relation, ...]
     using: Using
     text: str
+    """Without its timeout."""
     first_marker: int
     """How many markers come before this statement, in its batch."""
     markers: int
@@ -90,6 +96,12 @@ class Batch:
     timestamp: Term | None = None
     unlogged: bool = False
     markers: int = 0
+    timeout: Term | None = None
+
+    @property
+    def timeouts(self) -> tuple[Term, ...]:
+        """All that stand in it."""
+        return tuple(term for term in (self.timeout, *(change.using.timeout for change in self.changes)) if term is not None)
 
 
 @lru_cache(4096)
@@ -117,7 +129,7 @@ def parse(text: str, keyspace: str = "") -> Batch:
     cursor.end()
     if using.timestamp is not None and any(change.using.timestamp is not None for change in changes):
         raise _refused(cursor, "a timestamp is set on the BATCH and on its statements", "write one of them")
-    return Batch(tuple(changes), using.timestamp, unlogged, markers.count)
+    return Batch(tuple(changes), using.timestamp, unlogged, markers.count, using.timeout)
 
 
 def _refused(cursor: Cursor, why: str, hint: str) -> DefiniteError:
@@ -138,7 +150,10 @@ def _change(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
         raise _refused(
             cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
         )
-    text = cursor.text[start : cursor.peek.start].rstrip()
+    # As many spaces leave all places where they are.
+    first_away, last_away = found.using.timeout_span
+    whole = cursor.text[:first_away] + " " * (last_away - first_away) + cursor.text[last_away:]
+    text = whole[start : cursor.peek.start].rstrip()
     spans = tuple(replace(one, key_span=(one.key_span[0] - start, one.key_span[1] - start)) for one in found.assignments)
     return replace(
         found,
@@ -165,17 +180,36 @@ def _using(cursor: Cursor, markers: Markers) -> tuple[Using, int, str]:
     at = cursor.peek.start
     if not cursor.skip_word("using"):
         return Using(), at, " USING TIMESTAMP {} "
-    inside = cursor.peek.start
-    using = Using()
+    found: dict[str, Term] = {}
+    bounds: list[int] = []
+    """Where each part begins (after the first: with its AND), and where the last one ends."""
     while True:
-        if cursor.skip_word("timestamp"):
-            using = replace(using, timestamp=read_term(cursor, markers))
-        elif cursor.skip_word("ttl"):
-            using = replace(using, ttl=read_term(cursor, markers))
-        else:
-            raise cursor.unexpected("TIMESTAMP or TTL")
-        if not cursor.skip_word("and"):
-            return using, inside, "TIMESTAMP {} AND "
+        bounds.append(cursor.peek.start)
+        if found:
+            cursor.word("and")
+        word = next((word for word in ("timestamp", "ttl", "timeout") if cursor.skip_word(word)), None)
+        if word is None:
+            raise cursor.unexpected("TIMESTAMP, TTL or TIMEOUT")
+        if word in found:
+            raise _refused(cursor, f"{word.upper()} is set twice", "write it once")
+        found[word] = read_term(cursor, markers)
+        if not cursor.is_word("and"):
+            break
+    bounds.append(cursor.peek.start)
+    return _used(found, bounds, at)
+
+
+def _used(found: Mapping[str, Term], bounds: Sequence[int], at: int) -> tuple[Using, int, str]:
+    """What a USING that begins at a place says, and where and how a timestamp can be put once its timeout is taken out."""
+    using = Using(found.get("timestamp"), found.get("ttl"), found.get("timeout"))
+    if using.timeout is None:
+        return using, bounds[0], "TIMESTAMP {} AND "
+    if len(found) == 1:
+        return replace(using, timeout_span=(at, bounds[-1])), at, " USING TIMESTAMP {} "
+    place = list(found).index("timeout")
+    # Of the first part the AND of the second goes, too.
+    end = bounds[place + 1] if place else bounds[1] + len("and")
+    return replace(using, timeout_span=(bounds[place], end)), bounds[0], "TIMESTAMP {} AND "
 
 
 def _made(

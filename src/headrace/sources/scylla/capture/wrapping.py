@@ -18,11 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cassandra.cluster import ExecutionProfile, Session
+from cassandra.cqltypes import DurationType
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement, PreparedStatement, SimpleStatement
 
 from headrace.cql.address import parse_cql_url
 from headrace.cql.ddl import Definitions
-from headrace.cql.describing import describe, describe_options, describe_types
+from headrace.cql.describing import describe, describe_options, describe_types, list_tables
 from headrace.cql.encoding import serialise
 from headrace.cql.failures import server_errors
 from headrace.cql.lexing import Cursor, shortened
@@ -32,7 +33,7 @@ from headrace.cql.printing import create_log_table, table_name
 from headrace.cql.raw import RawHandler, whole_page
 from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.cql.terms import Marker, Parameters, Serialised
+from headrace.cql.terms import Marker, Parameters, Serialised, Term
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -45,11 +46,13 @@ from headrace.sources.scylla.capture.restrictions import chosen
 from headrace.sources.scylla.capture.state import ListPlace
 from headrace.sources.scylla.capture.statements import Change, Does, parse
 from headrace.sources.scylla.capture.streams import Generations
+from headrace.sources.scylla.logs import check_log, log_name
 
 _CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
 _MARKS: Final = re.compile(r"%(?:%|s|\((\w+)\)s)")
 _FIRST: Final = re.compile(r"(?:\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)*(\w+)", re.DOTALL)
 _STAMP: Final = "headrace_timestamp"
+_PROTOCOL: Final = 4
 _GENERATIONS_US: Final = 10_000_000
 """After so long generations are asked for again; ScyllaDB makes them known longer than that before they begin."""
 
@@ -131,8 +134,9 @@ class CapturedSession:
             self._add_base(batch, change, timestamp, given)
         for row in written.log:
             batch.add(self._log_statement(row))
+        limits = [_timeout_s(term, Parameters(given)) for term in written.batch.timeouts]
         with server_errors(self.session.address, about=shortened(text)):
-            self.session.driver.execute(batch)
+            self.session.driver.execute(batch, **({"timeout": min(limits)} if limits else {}))
         self._learning.done(self._capture.tables, written.base)
 
     def _add_base(self, batch: BatchStatement, change: Change, timestamp: int, given: Given) -> None:
@@ -154,7 +158,8 @@ class CapturedSession:
 
     def _without_list_keys(self, change: Change, given: Parameters) -> tuple[str, set[int]]:
         """The statement with places of lists' elements for their keys, which Cassandra does not take; and the markers that fall away."""
-        text, dropped = change.text, set()
+        timeout = change.using.timeout
+        text, dropped = change.text, {timeout.number} if isinstance(timeout, Marker) else set()
         for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
             if assignment.does is Does.LIST_KEY and assignment.key is not None:
                 start, end = assignment.key_span
@@ -269,9 +274,27 @@ def capture(
         chosen_options = options if isinstance(options, CdcOptions) else (options or {}).get(table.name)
         if create:
             ours.execute(create_log_table(table, chosen_options, cassandra=True, if_not_exists=True).rstrip(";"))
+        _check_log_table(ours, table)
     if create and isinstance(generations, str):
         prepare_generations(ours, generations, clock())
     return CapturedSession(ours, found, generations, options, clock)
+
+
+def _check_log_table(session: CqlSession, table: CqlTable) -> None:
+    """Raise if the name of a table's log is that of another table, or there is no log."""
+    name = log_name(table.name)
+    if name.table not in list_tables(session, name.database):
+        raise DefiniteError(
+            f"{table.name} has no log table {name}", place=str(session.address), hint="leave out create=False to have it made"
+        )
+    try:
+        check_log(table, describe(session, name))
+    except DefiniteError as error:
+        raise DefiniteError(
+            f"the table {name} is there already and is not the log of {table.name}: {error.message}",
+            place=f"table {name}",
+            hint=f"drop that table (a table of CQL cannot be renamed); the log of {table.name} needs its name",
+        ) from error
 
 
 def adopted(driver: Session) -> CqlSession:
@@ -337,6 +360,17 @@ def _stamped(change: Change, text: str, timestamp: str) -> str:
     moved = len(text) - len(change.text) if change.verb == "DELETE" else 0
     at = change.timestamp_at + moved
     return text[:at] + change.timestamp_form.format(timestamp) + text[at:]
+
+
+def _timeout_s(term: Term, given: Parameters) -> float:
+    """The seconds of USING TIMEOUT, as ScyllaDB takes it."""
+    raw = serialise(CqlType("duration"), term, given)
+    found = DurationType.deserialize(raw, _PROTOCOL) if raw is not None else None
+    if found is None or found.months or found.days or found.nanoseconds < 0 or found.nanoseconds % 1_000_000:
+        raise DefiniteError(
+            f"USING TIMEOUT {term} is no whole number of milliseconds", place="USING TIMEOUT", hint="write a duration such as 500ms or 10s"
+        )
+    return float(found.nanoseconds / 1e9)
 
 
 def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any]) -> BoundStatement:
