@@ -61,6 +61,11 @@ def test_status(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> Non
     assert "remedy: correct it at the source" in text
     assert "headrace skip events" in text
     assert "shop: 2 rows were refused and wait in headrace.errors" in text
+    place = "log of shop.orders, stream 0x00, cdc$time c72c7c3e-2fda-11eb-ba1d-e2d8e9bb0299"
+    control.set("shop", late_rows=1234, late_place=place)
+    late = said(capsys, "status", "--pipe", "shop")
+    assert f"shop: 1,234 log rows arrived too late to be read, the first at {place}" in late
+    assert "headrace resync TABLE --pipe shop copies it again" in late
     assert said(capsys, "status", "headrace.toml", "--pipe", "orders").count("streaming") == 2
     tables = said(capsys, "status", "--tables", "--pipe", "shop")
     assert re.search(r"shop\.audit +│ shop\.audit +│ +9,0\d\d,\d\d\d │ .* different \(3\), 2 h ago", tables)

@@ -359,5 +359,5 @@ def test_a_log_table_s_name_that_is_used_is_refused_at_once(cql: CqlSession, key
     assert len(cql.execute(f"SELECT * FROM {keyspace}.taken_scylla_cdc_log")) == 1
     # A log that lacks a column, because the table was altered past the session, is none either: the column would be lost.
     cql.execute(f"ALTER TABLE {keyspace}.taken ADD w int")
-    with pytest.raises(DefiniteError, match=r"its column w should be int"):
+    with pytest.raises(DefiniteError, match=r"its column \S*w should be"):
         capture(cql, [f"{keyspace}.taken"], keyspace)

@@ -110,7 +110,7 @@ class Logged:
 
     def planner(self, choices: ScyllaChoices | None = None) -> LogPlanner:
         catalog = ServerCatalog(self.session, choices or self.choices)
-        start = Start(oldest(catalog.generations(self.name), 0, catalog.now()), 0, 0)
+        start = Start(oldest(catalog.generations(self.name)), 0, 0)
         return LogPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
     def blocks(self, work: Work, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[reader.LogBlock]:

@@ -56,6 +56,7 @@ def test_every_figure_of_the_status_is_there() -> None:
         "dead_letters": 2,
         "relay_bytes": shop.relay_bytes,
         "skipped_events": 0,
+        "late_rows": 0,
         "failed": 0,
     }.items():
         assert read["headrace_pipe_" + name, of_pipe("shop")] == value

@@ -134,8 +134,8 @@ def test_a_batch_is_behind_when_its_second_look_is() -> None:
     before, after = Place(1, at - 1), Place(1, at)
     assert not is_passed(str(place), LogPosition({name: before}))
     assert is_passed(str(place), LogPosition({name: after}))
-    assert not is_passed(str(place), LogPosition({name: after}, {name: before}))
-    assert is_passed(str(place), LogPosition({name: after}, {name: after}))
+    assert not is_passed(str(place), LogPosition({name: after}, {(name, 1): before}))
+    assert is_passed(str(place), LogPosition({name: after}, {(name, 1): after}))
     assert not is_passed(str(place), LogPosition({TableName("ks", "other"): after}))
 
 

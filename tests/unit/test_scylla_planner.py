@@ -32,6 +32,7 @@ class Cluster:
     known: dict[TableName, list[int]]
     groups: Groups = ((b"a", b"b", b"c"), (b"d",), (b"e", b"f"))
     asked: list[tuple[TableName, int]] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
 
     def now(self) -> int:
         return self.time
@@ -42,6 +43,8 @@ class Cluster:
     def streams(self, table: TableName, generation: int) -> Groups:
         self.asked.append((table, generation))
         assert generation in self.known[table]
+        if generation in self.lost:
+            raise DefiniteError(f"lost {generation}")
         return self.groups
 
     def close(self) -> None:
@@ -55,7 +58,7 @@ def planner(
     cluster: Cluster, starts: dict[TableName, Start] | None = None, choices: ScyllaChoices = CHOICES, pace: Path | None = None
 ) -> LogPlanner:
     if starts is None:
-        starts = {name: Start(oldest(known, 0, cluster.time), 0, 0) for name, known in cluster.known.items()}
+        starts = {name: Start(oldest(known), 0, 0) for name, known in cluster.known.items()}
     return LogPlanner(cluster, starts, choices, 2, pace, cluster.sleep)
 
 
@@ -153,31 +156,30 @@ def test_many_streams_make_windows_longer() -> None:
     assert times(plan.plan(plan.initial()))[ORDERS] == (960 * S - 1, 973 * S)
 
 
-def test_rows_that_expired_before_the_pipe_began_are_skipped_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pytest.LogCaptureFixture) -> None:
+    """A row that is written with a timestamp in the past is in the log for as long as any other."""
     generations = [start * 1000 for start in (10 * DAY, 17 * DAY, 19 * DAY)]
     now = 20 * DAY * S
-    assert oldest(generations, DAY, now) == Place(19 * DAY * 1000, floor_us(DAY, now))
+    assert oldest(generations) == Place(10 * DAY * 1000, 10 * DAY * S - 1)
     assert [line.split(":")[0] for line in expired(generations, 0, floor_us(DAY, now))] == [
         "generation 1970-01-11 00",
         "generation 1970-01-18 00",
         "generation 1970-01-20 00",
     ]
-    # Begun long ago, and never read: what is gone was not promised.
+    # Begun long ago, and never read: what is gone was not promised, and what is there is read.
     cluster = Cluster(now, {ORDERS: generations})
     start = Start(start_at(generations, 12 * DAY * S), DAY, now)
     plan = planner(cluster, {ORDERS: start})
     with caplog.at_level(logging.WARNING):
         reached = plan.plan(plan.initial())
-    since, until = times(reached)[ORDERS]
-    assert since == floor_us(DAY, now) == now - (DAY - 60) * S
-    assert until == since + 60 * S
-    assert [record.getMessage().partition("skipped ")[2].partition(":")[0] for record in caplog.records] == [
-        "generation 1970-01-11 00",
-        "generation 1970-01-18 00",
-        "generation 1970-01-20 00",
-    ]
-    [work, _] = plan.works(plan.initial(), reached)
-    assert work["windows"] == [["shop", "orders", 19 * DAY * 1000, since, until, 0]], "nothing is asked for that is gone"
+    assert times(reached)[ORDERS] == (12 * DAY * S, (12 * DAY + 60) * S)
+    assert not caplog.records
+    # Generations whose streams are not known any more cannot be read; that is said, once for each.
+    cluster.lost = set(generations[:2])
+    with caplog.at_level(logging.WARNING):
+        reached = planner(cluster, {ORDERS: start}).plan(plan.initial())
+    assert times(reached)[ORDERS] == (19 * DAY * S - 1, (19 * DAY + 60) * S - 1)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [f"lost {one}" for one in generations[:2]]
 
 
 def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None:
@@ -188,7 +190,7 @@ def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None
         planner(cluster, {ORDERS: start}).plan(reached)
     assert "scylla.expired=skip" in raised.value.hint
     going = planner(cluster, {ORDERS: start}, replace(CHOICES, expired=OnExpired.SKIP)).plan(reached)
-    assert times(going)[ORDERS][0] == floor_us(DAY, cluster.time)
+    assert times(going)[ORDERS][0] == 18 * DAY * S, "rows that were written later with timestamps of that time are read"
 
 
 def test_tables_come_and_go_between_runs() -> None:
@@ -216,7 +218,7 @@ def test_every_stream_is_in_one_share() -> None:
 
 def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) -> None:
     cluster = Cluster(10_000 * S, {ORDERS: [1000, 9_500_000]})
-    choices = replace(CHOICES, again=300)
+    choices = replace(CHOICES, again=300, look_back=300, audit=0)
     plan = planner(cluster, {ORDERS: Start(start_at([1000, 9_500_000], 9000 * S), DAY, 0)}, choices, tmp_path / "pace.json")
     reached, first, second = plan.initial(), [], []
     while not first or first[-1][2] < 11_000 * S:
@@ -227,12 +229,86 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
             assert until <= cluster.time - (330 if again else 30) * S
             assert not again or until <= first[-1][2]
         reached = end
-    # Both looks cover everything, generation by generation; the second asks less often, and not where the first was late enough.
-    for looks, begin in ((first, 9000 * S), (second, 9620 * S - 1)):
+    # Both looks cover everything, generation by generation; the second begins before the first, for rows that arrive later, and asks less
+    # often.
+    for looks, begin in ((first, 9000 * S), (second, 8700 * S)):
         assert looks[0][1] == begin
         assert all(one[2] == other[1] for one, other in pairwise(looks))
     assert {generation for generation, _, _ in first} == {1000, 9_500_000}
     assert second[-1][2] > 10_600 * S
     assert len(second) < len(first) / 3
     assert LogPosition.from_json(LogPosition.from_json(reached).to_json()) == LogPosition.from_json(reached)
-    assert not LogPosition.from_json(planner(cluster).plan(reached)).again, "switched off, it is forgotten"
+    assert not LogPosition.from_json(planner(cluster).plan(reached)).rereads, "switched off, it is forgotten"
+
+
+def reads(
+    plan: LogPlanner, cluster: Cluster, until: int, reached: Offset | None = None
+) -> tuple[Offset, dict[int, list[tuple[int, int, int]]]]:
+    """Plan up to a moment: where that ends, and each read's windows: when it was planned, and what it covers."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    position = reached or plan.initial()
+    while cluster.time < until:
+        end = plan.plan(position)
+        for window in plan.works(position, end)[0]["windows"]:
+            found.setdefault(window[-1], []).append((cluster.time, window[3], window[4]))
+        position = end
+    return position, found
+
+
+def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
+    cluster = Cluster(100_000 * S, {ORDERS: [1000]})
+    choices = replace(CHOICES, again=60, look_back=600, audit=0)
+    assert [age // S for age in choices.reread_ages_us(DAY)] == [60, 240, 600]
+    assert [age // S for age in replace(choices, look_back=30).reread_ages_us(DAY)] == [30]
+    assert (
+        choices.reread_ages_us(0)
+        == replace(choices, again=0).reread_ages_us(DAY)
+        == replace(choices, look_back=0).reread_ages_us(DAY)
+        == ()
+    )
+    start = Start(start_at([1000], 99_970 * S), DAY, 0)
+    reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 102_000 * S)
+    assert sorted(found) == [0, 1, 2, 3]
+    for look, age in enumerate((0, 60, 240, 600)):
+        assert all(one[2] == other[1] for one, other in pairwise(found[look])), "nothing is left out"
+        assert all(at - until >= (30 + age) * S for at, _, until in found[look])
+        assert found[look][-1][2] > (102_000 - 30 - age - 40) * S
+        assert not look or len(found[look]) < len(found[0]) / 3, "further reads ask less often"
+    assert found[0][0][1] == 99_970 * S
+    assert found[1][0][1] == 99_370 * S, "rows may arrive with timestamps from before the beginning"
+    # What is in offsets of release 0.9 is the first of them.
+    assert LogPosition.from_json({"shop.orders again": [1, 2, 3]}).rereads == {(ORDERS, 1): Place(1, 2, 3)}
+    assert LogPosition.from_json(reached).to_json() == reached
+
+
+def test_an_audit_covers_the_whole_log_every_so_often(tmp_path: Path) -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [100_000, 900_000]})
+    choices = replace(CHOICES, again=60, look_back=60, audit=1000)
+    start = Start(oldest([100_000, 900_000]), DAY, 0)
+    plan = planner(cluster, {ORDERS: start}, choices, tmp_path / "pace.json")
+    reached, found = reads(plan, cluster, 2000 * S)
+    assert -1 not in found, "all of it was just read"
+    reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 2500 * S, reached)
+    audit = found[-1]
+    assert audit[0][0] < 2020 * S, "a restart does not put it off"
+    assert audit[0][1] == 100 * S - 1
+    assert all(one[2] == other[1] for one, other in pairwise(audit))
+    assert audit[-1][2] > audit[-1][0] - (90 + 60) * S, "up to what is still to be read again"
+    assert audit[-1][0] < 2400 * S
+    reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 2900 * S, reached)
+    assert -1 not in found
+    _, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 3600 * S, reached)
+    assert found[-1][0][1] == 100 * S - 1, "the next one begins at the beginning"
+
+
+def test_an_audit_ends_also_where_batches_take_longer_than_its_windows() -> None:
+    cluster = Cluster(1000 * S, {ORDERS: [100_000]})
+    choices = replace(CHOICES, again=60, look_back=60, audit=100)
+    plan = planner(cluster, {ORDERS: Start(oldest([100_000]), DAY, 0)}, choices)
+    reached, begun = plan.initial(), []
+    while cluster.time < 4000 * S:
+        end = plan.plan(reached)
+        begun += [window[3] for window in plan.works(reached, end)[0]["windows"] if window[-1] == -1 and window[3] < 100 * S]
+        reached = end
+        cluster.time += 40 * S
+    assert len(begun) > 3, "one after the other"

@@ -124,6 +124,12 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
                 (f"{escape_text(pipe.name)}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors"
             )
             yield Text("  remedy: headrace retry SINK --list shows them, headrace retry SINK writes them again")
+        if pipe.late_rows:
+            name, first = escape_text(pipe.name), f", the first at {escape_text(pipe.late_place)}" if pipe.late_place else ""
+            yield Text.assemble((f"{name}: ", "yellow"), f"{pipe.late_rows:,} log rows arrived too late to be read{first}")
+            yield Text(
+                f"  remedy: headrace verify --repair writes different rows again; headrace resync TABLE --pipe {name} copies it again"
+            )
         differ = [one.name for one in pipe.tables if one.verify is not None and one.verify.verdict == "different"]
         if differ:
             yield Text.assemble(

@@ -54,6 +54,7 @@ FIGURES: Final = (
     Figure("headrace_pipe_retries_total", _COUNTER, "Tries after passing errors.", lambda p: p.retries),
     Figure("headrace_pipe_skipped_events", _GAUGE, "Events that were left out by `headrace skip`, ever.", lambda p: p.skipped),
     Figure("headrace_pipe_dead_letters", _GAUGE, "Rows that wait in headrace.errors.", lambda p: p.dead_letters),
+    Figure("headrace_pipe_late_rows", _GAUGE, "Rows of the source's log that arrived too late to be read.", lambda p: p.late_rows),
     Figure("headrace_pipe_relay_bytes", _GAUGE, "Bytes of the source's log on local disk.", lambda p: p.relay_bytes),
     Figure(
         "headrace_pipe_waiting_seconds", _GAUGE, "For how long the pipe has waited for a peer; 0 if it does not.", lambda p: p.waiting_s

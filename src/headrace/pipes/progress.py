@@ -53,6 +53,10 @@ class ProgressView(Protocol):
         """A statement changed a table of the source, and this became of it."""
         return
 
+    def late_rows(self, rows: int, place: str) -> None:  # noqa: ARG002
+        """How many rows of the source's log arrived too late to be read, and where the first of them is."""
+        return
+
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         """Rows expected per table, and rows already there from an earlier run."""
 

@@ -47,6 +47,8 @@ class Figures:
     following: bool
     tables: tuple[TableStatus, ...]
     schema_changes: tuple[SchemaChangeSeen, ...]
+    late_rows: int
+    late_place: str
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class _Told:
     batches: int = 0
     copy: _Copy | None = None
     following: bool = False
+    late_rows: int = 0
+    late_place: str = ""
 
 
 class Collected(ProgressView):
@@ -89,6 +93,10 @@ class Collected(ProgressView):
     def schema_change(self, table: str, statement: str, outcome: str) -> None:
         with self._lock:
             self._told.schema_changes.appendleft(SchemaChangeSeen(time.time(), table, statement, outcome))
+
+    def late_rows(self, rows: int, place: str) -> None:
+        with self._lock:
+            self._told.late_rows, self._told.late_place = rows, place
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         self._lines.snapshot_begins(estimates, done)
@@ -182,6 +190,8 @@ class Collected(ProgressView):
                 told.following,
                 tuple(told.tables.values()),
                 tuple(told.schema_changes),
+                told.late_rows,
+                told.late_place,
             )
 
     def lag_s(self) -> float | None:

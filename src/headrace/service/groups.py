@@ -52,6 +52,8 @@ def merged(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
         eta_s=max(etas, default=None),
         tables=tuple(table for part in parts for table in part.tables),
         schema_changes=tuple(changed[:20]),
+        late_rows=sum(part.late_rows for part in parts),
+        late_place=next((part.late_place for part in parts if part.late_place), ""),
     )
 
 

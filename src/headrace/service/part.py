@@ -226,6 +226,8 @@ class Part:
             figures.eta_s,
             figures.tables,
             figures.schema_changes,
+            figures.late_rows,
+            figures.late_place,
         )
 
     def _seen_since(self, stage: PipeStage) -> float:

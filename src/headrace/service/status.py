@@ -127,6 +127,10 @@ class PipeStatus:
     tables: tuple[TableStatus, ...] = ()
     schema_changes: tuple[SchemaChangeSeen, ...] = ()
     """The last few, newest first."""
+    late_rows: int = 0
+    """Rows of the source's log that arrived too late to be read."""
+    late_place: str = ""
+    """Where the first of them is."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

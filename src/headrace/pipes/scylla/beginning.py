@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from headrace.errors import DefiniteError
 from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.generations import START_FORMS, Start, StreamCatalog, expired, floor_us, oldest, start_at
+from headrace.sources.scylla.generations import START_FORMS, Start, StreamCatalog, floor_us, oldest, past_lost_streams, start_at
 from headrace.sources.scylla.logs import LoggedTable
 from headrace.sources.scylla.position import moment
 
@@ -33,10 +33,16 @@ class Beginning:
         generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
         time = now - self.choices.confidence_us if self.where == NOW else parse_start(self.where)
         if self.where == OLDEST or (self.joins and time < floor):
-            for one in expired(generations, 0, floor):
-                log.warning("the log of %s keeps its rows for %d s: not read, because nothing of it is there: %s", name, found.ttl, one)
+            place = past_lost_streams(self.catalog, name, oldest(generations), floor)
+            if place.time < floor:
+                log.info(
+                    "the log of %s keeps its rows for %d s: of changes before %s it holds only those that were written later",
+                    name,
+                    found.ttl,
+                    moment(floor),
+                )
             # Rows go on expiring while the oldest are read: only what is written from now on is promised.
-            return Start(oldest(generations, found.ttl, now), found.ttl, now)
+            return Start(place, found.ttl, now)
         return self.at(found, time)
 
     def at(self, found: LoggedTable, time: int) -> Start:
@@ -45,7 +51,7 @@ class Beginning:
         floor = floor_us(found.ttl, now)
         if time < floor:
             raise DefiniteError(
-                f"the log of {name} keeps its rows for {found.ttl} s: there is nothing from before {moment(floor)}",
+                f"the log of {name} keeps its rows for {found.ttl} s: those that were written before {moment(floor)} have expired",
                 place="--start-at",
                 hint="say --start-at oldest to begin with what is there, or leave it out to copy the table first",
             )

@@ -15,9 +15,24 @@ from headrace.pipes.json_file import damaged
 from headrace.pipes.state import StateDirectory
 from headrace.sources.mysql.journal import MISSHAPEN
 from headrace.sources.scylla.generations import Start
+from headrace.sources.scylla.look_times import LookRecord
 from headrace.sources.scylla.position import Place
 
 FILE: Final = "scylla.json"
+
+
+@dataclass(slots=True)
+class LateNote:
+    """Rows of a table's log that arrived too late to be read."""
+
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Batches by their places: how many rows (0: repaired), and when they were written (seconds since 1970)."""
+    more: int = 0
+    """Rows that the last audit found elsewhere."""
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _ in self.places.values()) + self.more
 
 
 @dataclass(slots=True)
@@ -28,6 +43,8 @@ class TableNote:
     id: UUID
     """The server's own name for it: another one after it was dropped and made anew."""
     start: Start
+    looks: LookRecord = field(default_factory=LookRecord)
+    late: LateNote = field(default_factory=LateNote)
 
     def to_json(self) -> dict[str, Any]:
         place = self.start.place
@@ -37,11 +54,21 @@ class TableNote:
             "place": [place.generation, place.time],
             "ttl": self.start.ttl,
             "promised": self.start.promised,
+            "looks": self.looks.to_json(),
+            "late": {"places": self.late.places, "more": self.late.more},
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableNote:
-        return cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), Start(Place(*raw["place"]), raw["ttl"], raw["promised"]))
+        found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), Start(Place(*raw["place"]), raw["ttl"], raw["promised"]))
+        # A state of release 0.9 has neither.
+        if "looks" in raw:
+            found.looks = LookRecord.from_json(raw["looks"])
+            late = raw["late"]
+            found.late = LateNote(
+                {place: (int(rows), int(written)) for place, (rows, written) in late["places"].items()}, int(late["more"])
+            )
+        return found
 
 
 @dataclass(slots=True)

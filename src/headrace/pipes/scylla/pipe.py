@@ -31,6 +31,7 @@ from headrace.pipes.scylla.beginning import Beginning, parse_start
 from headrace.pipes.scylla.copies import Copies
 from headrace.pipes.scylla.copying import Interrupted, TableCopier
 from headrace.pipes.scylla.definitions import Definitions
+from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.notes import Notes, TableNote
 from headrace.pipes.scylla.resyncing import Resyncs
 from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
@@ -40,6 +41,7 @@ from headrace.pipes.state import PipeState, StateDirectory
 from headrace.pipes.unmatched_tables import check_unmatched
 from headrace.retry import pause, retrying, waits
 from headrace.sinks.base import Books
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
 from headrace.sinks.logs import LogSink
@@ -100,9 +102,10 @@ class ScyllaPipe(RunnablePipe):
             directory.begin(state)
         else:
             state = self._checked(state, session)
-        batches = self._batches(directory, session, state)
+        batches = self._batches(directory, session, state, catalog)
         self._ask_witness(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
         self._open_tables(session, catalog, batches, lambda: directory.save(state), is_new=is_new)
+        batches.late.begin()
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
         directory.clear_scratch()
@@ -162,7 +165,7 @@ class ScyllaPipe(RunnablePipe):
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         return state
 
-    def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState) -> Batches:
+    def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState, catalog: ServerCatalog) -> Batches:
         notes = Notes.load(directory)
         definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
         definitions.changed = self._view.schema_change
@@ -183,7 +186,13 @@ class ScyllaPipe(RunnablePipe):
             self._view,
             reached,
             Skips(directory.path),
+            LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._own_tables()),
         )
+
+    def _own_tables(self) -> OwnTables | None:
+        """Headrace's own tables in the sink, where it has such."""
+        sink = self._target.sink
+        return sink.sink.own_tables() if isinstance(sink, CellSink | ImageSink) else None
 
     def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
         retry = functools.partial(retrying, deadline_s=self._settings.patience_s)
@@ -330,6 +339,7 @@ class Batches:
     view: ProgressView
     reached: LogPosition
     skips: Skips
+    late: LateRowWatch
 
     def __post_init__(self) -> None:
         self.reporter.backlog = self.pending
@@ -341,9 +351,12 @@ class Batches:
     def run(self, over: Over, number: int) -> None:
         """See to it that all of a batch is in the sink."""
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
+        end = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
+        self.late.read(self.reached, end)
         reports = self._read(over)
         self.skips.left_out(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
-        self.reached = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
+        self.late.done(reports)
+        self.reached = end
         tell(self.directory.path / "pace.json", self.reached, _rows(reports))
         self._tell(reports)
 
@@ -361,7 +374,7 @@ class Batches:
 
     @property
     def resyncs(self) -> Resyncs:
-        return Resyncs(self.directory, self.notes, self.copier, self.target.sink, self.view, self._read_up_to)
+        return Resyncs(self.directory, self.notes, self.copier, self.target.sink, self.view, self.late.renew, self._read_up_to)
 
     def _read_up_to(self, name: TableName) -> int:
         place = self.reached.places.get(name)
@@ -369,7 +382,7 @@ class Batches:
 
     def task(self) -> Task:
         """A task that reads tables as they are defined now."""
-        logs = {name: KnownLog(note.table, note.start.ttl) for name, note in self.notes.tables.items()}
+        logs = {name: KnownLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
         # An image shows all of its row: nothing is left in doubt.
         begun = {} if isinstance(self.target.sink, ImageSink) else self.copier.copies.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)

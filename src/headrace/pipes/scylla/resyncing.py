@@ -33,6 +33,8 @@ class Resyncs:
     copier: TableCopier
     sink: LogSink
     view: ProgressView
+    renew: Callable[[TableName], None]
+    """Hears of each table that is about to be copied again."""
     read_up_to: Callable[[TableName], int]
     """Up to which moment a table's log was read, microseconds since 1970."""
 
@@ -52,6 +54,7 @@ class Resyncs:
         found = [name for name in self.notes.tables if asked(name)]
         for name in found:
             table = self.notes.tables[name].table
+            self.renew(name)
             self.copier.begin(table, self.read_up_to(name))
             if isinstance(self.sink, CellSink | ImageSink):
                 retrying(functools.partial(self.sink.clear, table))

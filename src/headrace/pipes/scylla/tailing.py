@@ -30,10 +30,12 @@ from headrace.sinks.kafka.log_events import log_documents
 from headrace.sources.base import Work
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.generations import Start
 from headrace.sources.scylla.logs import choose_tables, look_at, no_log
+from headrace.sources.scylla.look_times import LookRecord, look_ages, places_of
 from headrace.sources.scylla.pace import tell
 from headrace.sources.scylla.planner import LogPlanner
-from headrace.sources.scylla.position import LogPosition, moment
+from headrace.sources.scylla.position import LogPosition, moment, parse_label
 from headrace.sources.scylla.reader import KnownLog, LogReader
 from headrace.sources.scylla.streams import ServerCatalog
 
@@ -51,6 +53,8 @@ def tail_choices(settings: Iterable[str]) -> ScyllaChoices:
     for text in settings:
         chosen = parse_set(text).over(chosen)
     found = chosen.scylla
+    # An audit reports to people who run a pipe; who looks on sees the rows themselves.
+    found = replace(found, audit=0)
     return found if "confidence" in chosen.plain.get("scylla", {}) else replace(found, confidence=CONFIDENCE_S)
 
 
@@ -78,16 +82,38 @@ class Tail:
         found = retrying(lambda: look_at(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
         asked = {name: catalog.now() for name in logs}
+        looks = {name: LookRecord() for name in logs}
         with temporary_directory("headrace-tail-") as scratch:
             planner = LogPlanner(catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds))
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
                 end = planner.plan(reached)
-                rows: dict[str, int] = {}
+                self._note_looks(logs, looks, starts, LogPosition.from_json(reached), LogPosition.from_json(end), catalog.now())
+                said: dict[str, Any] = {"rows": {}, "doubtful": {}}
                 for work in planner.works(reached, end) if end != reached else ():
-                    yield from self._read(session, work, logs, rows)
-                tell(Path(scratch) / "pace.json", LogPosition.from_json(end), rows)
+                    yield from self._read(session, work, logs, said)
+                for label, places in said["doubtful"].items():
+                    name, look = parse_label(label)
+                    looks[name].remember(look, places)
+                tell(Path(scratch) / "pace.json", LogPosition.from_json(end), said["rows"])
                 reached = end
+
+    def _note_looks(
+        self,
+        logs: dict[TableName, KnownLog],
+        looks: Mapping[TableName, LookRecord],
+        starts: Mapping[TableName, Start],
+        before: LogPosition,
+        after: LogPosition,
+        now: int,
+    ) -> None:
+        """Note when logs are read, so that no row is shown twice."""
+        for name, start in starts.items():
+            ages = look_ages(self.choices, start.ttl)
+            old, new = (places_of(position, name, len(ages), start.place) for position in (before, after))
+            looks[name].moved(ages, old, new, now)
+            looks[name].forget(start.ttl, now)
+            logs[name] = replace(logs[name], looks=looks[name].known(ages, start.place.time))
 
     def _logs(self, session: CqlSession) -> dict[TableName, KnownLog]:
         chosen = retrying(lambda: choose_tables(session, self.selection), deadline_s=_PATIENCE_S)
@@ -103,29 +129,31 @@ class Tail:
         found = retrying(lambda: look_at(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], rows: dict[str, int]) -> Iterator[bytes]:
+    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
         """A work's documents, under the definitions of now."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
             if retrying(lambda: schema_version(session)) != self._version:
-                logs.update(self._known(session, logs))
+                known = self._known(session, logs)
+                logs.update({name: replace(one, looks=logs[name].looks) for name, one in known.items()})
             try:
-                yield from self._once(work, logs, rows, shown)
+                yield from self._once(work, logs, said, shown)
             except DefiniteError:
                 # A column or a table that is gone makes a query fail: then it is the definition that was old.
-                if self._known(session, logs) == logs:
+                if {name: one.table for name, one in self._known(session, logs).items()} == {name: one.table for name, one in logs.items()}:
                     raise
             else:
                 return
-        yield from self._once(work, logs, rows, shown)
+        yield from self._once(work, logs, said, shown)
 
-    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], rows: dict[str, int], shown: set[bytes]) -> Iterator[bytes]:
+    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
         blocks = LogReader(self.address, logs, self.choices).read(work)
         while True:
             try:
                 block = next(blocks)
             except StopIteration as end:
-                rows.update(end.value["rows"])
+                said["rows"].update(end.value["rows"])
+                said["doubtful"].update(end.value["doubtful"])
                 return
             assert isinstance(block, LogBlock)  # (no table was begun with a copy)
             made = log_documents(block).in_order()

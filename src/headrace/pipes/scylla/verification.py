@@ -38,11 +38,14 @@ from headrace.shutdown import temporary_directory
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.late_rows import settle_late
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.base_rows import RowQuery, Telling
+from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.logs import choose_tables
 from headrace.sources.scylla.position import moment
-from headrace.sources.scylla.probing import ask_ring
+from headrace.sources.scylla.probing import ask_ring, ask_telling
+from headrace.sources.scylla.rereading import Rereader
 from headrace.sources.scylla.snapshot import server_time
 from headrace.sources.scylla.token_ranges import WHOLE, TokenRange, cut
 
@@ -69,14 +72,18 @@ def verify_logged(
     view: VerifyView | None = None,
     *,
     bucket_rows: int = BUCKET_ROWS,
+    repair: ScyllaChoices | None = None,
 ) -> Iterator[TableResult]:
-    """Compare the selected tables that have a log; each result as soon as it is sure."""
+    """Compare the selected tables that have a log; each result as soon as it is sure.
+
+    `repair`: write rows that are different again, as the source has them; how the source is read for that.
+    """
     names = choose_tables(session, selection).logged
     if not names:
         raise DefiniteError(f"no table with a CDC log matches {selection}", place=str(session.address), hint="check --tables")
     told = view or LineView()
     for name in names:
-        yield _TableVerification(session, sink, describe(session, name), watermark, told, bucket_rows).run()
+        yield _TableVerification(session, sink, describe(session, name), watermark, told, bucket_rows, repair).run()
 
 
 def canonical_schema(table: CqlTable) -> TableSchema:
@@ -123,7 +130,7 @@ class LoggedRows:
     def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
         """The rows with these keys; without clustering columns, what SELECT shows of a partition that has nothing but static values."""
         found = [table.shown.arrow_schema.empty_table()]
-        asked = self._raw(keys)
+        asked = self.raw_keys(keys)
         rows, alone = [raw for raw in asked if None not in raw], [raw for raw in asked if None in raw]
         pages = read_pages(self.session, [(self._query.by_key, RawValues(raw)) for raw in rows])
         found += [self._canonical(as_batch([page.rows])) for page in pages if page.rows.count]
@@ -136,7 +143,7 @@ class LoggedRows:
         return pa.concat_tables(found)
 
     def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
-        raw = self._raw(keys)
+        raw = self.raw_keys(keys)
         texts = [["" if value is None else value.decode("utf-8", "replace") for value in key] for key in key_list(keys)]  # type: ignore[attr-defined]
         names = [column.name for column in self.table.columns]
         found = [table.shown.arrow_schema.empty_table()]
@@ -146,7 +153,7 @@ class LoggedRows:
             found += [canonical_rows(self.table, batch, names) for batch in self.reader.rows(self.table, condition)]
         return pa.concat_tables(found)
 
-    def _raw(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
+    def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
         """Keys as their server serialises them."""
         kinds = [column.type for column in (*self.table.partition_key, *self.table.clustering)]
         return [tuple(encode(kind, shown(kind, value)) for kind, value in zip(kinds, key, strict=True)) for key in key_list(keys)]  # type: ignore[arg-type]
@@ -156,8 +163,16 @@ class _TableVerification:
     """One table's comparison under way."""
 
     def __init__(
-        self, session: CqlSession, sink: CellSink, table: CqlTable, watermark: Watermark[int] | None, view: VerifyView, bucket_rows: int
+        self,
+        session: CqlSession,
+        sink: CellSink,
+        table: CqlTable,
+        watermark: Watermark[int] | None,
+        view: VerifyView,
+        bucket_rows: int,
+        repair: ScyllaChoices | None,
     ) -> None:
+        self._sink, self._repair = sink, repair
         self._session, self._reader, self._table, self._watermark, self._view = session, CellReader(sink.sink.scope), table, watermark, view
         self._rows, self._bucket_rows = LoggedRows(session, self._reader, table), bucket_rows
         self._compared = ComparedTable(canonical_schema(table))
@@ -179,6 +194,12 @@ class _TableVerification:
             return TableResult(schema, Comparison(0, 1), notes=(note,))
         found, keys, unread = self._first_look()
         settled = self._settle(keys) if found.total else Settled(Comparison(), keys)
+        repaired = 0
+        if self._repair is not None and settled.comparison.total:
+            before, settled = settled, self._repaired(settled, self._repair)
+            repaired = before.keys.num_rows - settled.keys.num_rows
+        if self._repair is not None and self._watermark is not None and not (settled.comparison.total or settled.behind or unread):
+            settle_late(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
         differences = tuple(self._readable(one) for one in settled.comparison.differences)
         notes = (self._lag(),) if settled.behind else ()
         return TableResult(
@@ -187,12 +208,28 @@ class _TableVerification:
             settled.behind,
             settled.changing,
             unread,
+            repaired,
             notes=notes,
             seconds=time.monotonic() - self._started,
             missing=settled.missing,
             extra=settled.extra,
             standing=self._stands() if settled.behind else "",
         )
+
+    def _repaired(self, settled: Settled, choices: ScyllaChoices) -> Settled:
+        """What is different after the rows were written again, as the source has them: each cell with its own write time."""
+        names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
+        raw = self._rows.raw_keys(settled.keys)
+        columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
+        writer = self._sink.writer()
+        try:
+            rereader, telling = Rereader(self._session, choices), ask_telling(self._session, self._table)
+            for block in rereader.read(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
+                writer.write(block)
+        finally:
+            writer.close()
+        after = self._settle(settled.keys)
+        return replace(after, changing=settled.changing + after.changing, behind=settled.behind + after.behind)
 
     def _first_look(self) -> tuple[Comparison, pa.Table, int]:
         """What differs at first sight: how much, the keys of the rows to look at again, and how many are too many for that."""

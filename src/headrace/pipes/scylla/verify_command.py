@@ -32,23 +32,19 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         chosen = known.selection if known.selection is not None and not arguments.tables else selected(address.keyspace)
         choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
         # A pipe is behind by the confidence time even when it has nothing to do.
-        wait_s = arguments.wait + 2 * _confidence(known)
+        wait_s = arguments.wait + 2 * _scylla(known).confidence
         watermark = watch(own, str(address), arguments.pipe, known, wait_s, standing_of)
-        yield from verify_logged(session, CellSink(replace(named.sink, choices=choices)), chosen, watermark, choose_view())
+        repair = _scylla(known) if arguments.repair else None
+        yield from verify_logged(session, CellSink(replace(named.sink, choices=choices)), chosen, watermark, choose_view(), repair=repair)
 
 
-def _confidence(known: KnownPipe) -> float:
+def _scylla(known: KnownPipe) -> ScyllaChoices:
+    """How the pipe reads its source, as far as its state is at hand."""
     state = known.directory.load() if known.directory is not None else None
-    return settings_of(state, "").scylla.confidence if state is not None else ScyllaChoices().confidence
+    return settings_of(state, "").scylla if state is not None else ScyllaChoices()
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.repair:
-        raise DefiniteError(
-            "single rows of merged cells are not written again",
-            place="--repair",
-            hint="headrace resync copies a table again, beside the log",
-        )
     if arguments.sample:
         raise DefiniteError("tables of ScyllaDB are compared whole", place="--sample", hint="leave it out, or choose --tables")
     if arguments.columns or arguments.exclude_columns:

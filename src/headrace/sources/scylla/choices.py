@@ -9,6 +9,8 @@ from typing import Final
 from headrace.errors import DefiniteError
 
 LEAST_WINDOW_S: Final = 0.5
+_NEXT_READ: Final = 4
+"""Each further read of the look-back window comes at this multiple of the age of the one before."""
 FIXED: Final = frozenset({"kept"})
 """What cannot be another one at a restart."""
 
@@ -40,8 +42,15 @@ class ScyllaChoices:
     window: float = 0.0
     """Seconds of the log that a batch covers at the least, once the pipe has caught up; 0: a tenth of `confidence`."""
     again: float = 300.0
-    """Seconds after which the log is looked at once more, for rows that came later than `confidence` allows: from clients whose clocks are
-    slow, or written at a consistency so low that only a replica that was away had them. Only where log rows have a TTL. 0: never."""
+    """Seconds after which the log is read for the second time, for rows that arrived later than `confidence` allows: from clients that set
+    timestamps or whose clocks are slow, or written at a consistency so low that only a replica that was away had them. The log is read
+    again at four times that age, and so on, up to `look_back`. Only where log rows have a TTL. 0: never."""
+    look_back: float = 3600.0
+    """Seconds by which a row may arrive later than its timestamp says and still be read. Each further read takes only the late rows, and
+    costs one query of three small columns for the same streams. Rows that arrive even later are reported (see `audit`). 0: never."""
+    audit: float = 21600.0
+    """Seconds between two audits of the whole log, which count and locate the rows that arrived later than `look_back` allows (at most a
+    quarter of the log's TTL). An audit reads three small columns of every row in the log. 0: never."""
     batch_rows: int = 200_000
     """About how many log rows a window of a table is to have while the pipe catches up: windows grow while they hold less, and shrink."""
     queries_per_second: float = 1000.0
@@ -72,9 +81,19 @@ class ScyllaChoices:
     def confidence_us(self) -> int:
         return int(self.confidence * 1e6)
 
-    @property
-    def again_us(self) -> int:
-        return int(self.again * 1e6)
+    def reread_ages_us(self, ttl: int) -> tuple[int, ...]:
+        """How long after the first read of a moment the log is read again, each time; never where late rows cannot be told from others."""
+        if not (ttl and self.again and self.look_back):
+            return ()
+        found, age = [], min(self.again, self.look_back)
+        while age < self.look_back:
+            found.append(int(age * 1e6))
+            age *= _NEXT_READ
+        return (*found, int(self.look_back * 1e6))
+
+    def audit_us(self, ttl: int) -> int:
+        """How much time lies between two audits of a log; 0: there is none."""
+        return int(min(self.audit, ttl / _NEXT_READ) * 1e6)
 
     @property
     def window_us(self) -> int:

@@ -6,6 +6,7 @@ of keyspaces with vnodes share the cluster's generations; a table with tablets h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -14,6 +15,8 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.position import Place, moment
 from headrace.sources.scylla.windows import following, generation_at, start_us
+
+log = logging.getLogger("headrace.scylla")
 
 Groups = tuple[tuple[bytes, ...], ...]
 """Stream ids by token range: what lies on the same servers stands together."""
@@ -48,7 +51,7 @@ class Start:
 
 
 def floor_us(ttl: int, now: int) -> int:
-    """Before this microsecond rows of a log are gone, or about to be."""
+    """Rows that were written before this microsecond have expired, or are about to."""
     return now - max(ttl - min(_MARGIN_S, ttl // 10), 0) * 1_000_000 if ttl else 0
 
 
@@ -60,9 +63,25 @@ def start_at(generations: Sequence[int], time: int) -> Place:
     return Place(found, time)
 
 
-def oldest(generations: Sequence[int], ttl: int, now: int) -> Place:
-    """The place of the oldest row that can be there."""
-    return start_at(generations, max(floor_us(ttl, now), 0))
+def oldest(generations: Sequence[int]) -> Place:
+    """The place before the first row of a log. A row that was written with a timestamp in the past may be older than the log's TTL."""
+    return start_at(generations, 0)
+
+
+def past_lost_streams(catalog: StreamCatalog, table: TableName, place: Place, floor: int) -> Place:
+    """The place, or the beginning of a later generation where the streams of those before are not known any more.
+
+    Only generations that ended before `floor` are passed over: all rows that were written in time have expired there.
+    """
+    generations = catalog.generations(table)
+    while (after := following(generations, place.generation)) is not None and start_us(after) <= floor:
+        try:
+            catalog.streams(table, place.generation)
+            break
+        except DefiniteError as error:
+            log.warning("%s; rows that were written to it later with timestamps of that time are not read", error.message)
+            place = Place(after, start_us(after) - 1, place.since)
+    return place
 
 
 def expired(generations: Sequence[int], since: int, floor: int) -> list[str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
 
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset
 
-AGAIN: Final = " again"
-"""What is behind a table's name where its log is looked at once more. (No name has a space.)"""
+FIRST, AUDIT = 0, -1
+"""The first read of a log, and its audit; the reads between them are numbered from 1."""
+_AGAIN, _AUDIT = " again", " audit"
+"""What follows a table's name in offsets where its log is read again or audited. (No name has a space.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +36,21 @@ class LogPosition:
     """A place in the logs of all of a pipe's tables."""
 
     places: Mapping[TableName, Place] = field(default_factory=dict)
-    again: Mapping[TableName, Place] = field(default_factory=dict)
-    """How far logs were looked at once more, for rows that came late."""
+    rereads: Mapping[tuple[TableName, int], Place] = field(default_factory=dict)
+    """How far logs were read again for rows that arrived late, by the number of the read."""
     gtid: str = ""
 
     @classmethod
     def from_json(cls, raw: Offset) -> LogPosition:
-        found = {label: Place(*map(int, place)) for label, place in raw.items()}
-        first, second = ({label: place for label, place in found.items() if label.endswith(AGAIN) is late} for late in (False, True))
+        found = {parse_label(label): Place(*map(int, place)) for label, place in raw.items()}
         return cls(
-            {parse_name(label): place for label, place in first.items()},
-            {parse_name(label.removesuffix(AGAIN)): place for label, place in second.items()},
+            {name: place for (name, look), place in found.items() if look == FIRST},
+            {key: place for key, place in found.items() if key[1] != FIRST},
         )
 
     def to_json(self) -> Offset:
-        looks = [(label_of(name, again=False), place) for name, place in self.places.items()]
-        looks += [(label_of(name, again=True), place) for name, place in self.again.items()]
+        looks = [(label_of(name, FIRST), place) for name, place in self.places.items()]
+        looks += [(label_of(name, look), place) for (name, look), place in self.rereads.items()]
         return {label: [place.generation, place.time, place.since] for label, place in sorted(looks)}
 
     @property
@@ -71,9 +71,19 @@ class LogPosition:
         return f"{moment(self.reached)} in {len(self.places)} tables" if self.places else "the beginning"
 
 
-def label_of(name: TableName, *, again: bool) -> str:
-    """What a table's first or second look is called in offsets."""
-    return f"{name}{AGAIN if again else ''}"
+def label_of(name: TableName, look: int) -> str:
+    """What a read of a table's log is called in offsets."""
+    if look == AUDIT:
+        return f"{name}{_AUDIT}"
+    return f"{name}{_AGAIN if look else ''}{f' {look}' if look > 1 else ''}"
+
+
+def parse_label(label: str) -> tuple[TableName, int]:
+    """The table and the read that `label_of` names."""
+    name, _, read = label.partition(" ")
+    word, _, number = read.partition(" ")
+    look = {"": FIRST, _AUDIT.strip(): AUDIT, _AGAIN.strip(): int(number or 1)}[word]
+    return parse_name(name), look
 
 
 def parse_name(text: str) -> TableName:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypedDict
 from uuid import UUID
 
 import numpy as np
@@ -36,7 +36,8 @@ from headrace.sources.base import Work
 from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import shares
-from headrace.sources.scylla.position import label_of, moment
+from headrace.sources.scylla.look_times import CLOCK_US, LookTimes, look_ages
+from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
 from headrace.sources.scylla.rereading import Begun, Rereader
 from headrace.sources.scylla.skipping import Skipping
 from headrace.sources.scylla.streams import ServerCatalog
@@ -49,10 +50,21 @@ LEFT: Final = "cdc$left"
 """What the answers' column is called that says how many seconds a log row has left to live."""
 _END_PATIENCE_S: Final = 30.0
 _END_WAIT_S: Final = 0.5
-_TELLING_US: Final = 2_000_000
-"""How exactly it can be told when a row was written."""
+_MOST_PLACES: Final = 100
+"""Places of late rows that an audit names in a window; the rows of others are counted."""
+_MOST_LATE: Final = 10_000
+"""Late rows of one answer whose places are looked at; others are counted."""
 _AHEAD_US: Final = 60_000_000
 """Servers refuse writes whose timestamp is further ahead of their clocks than a few seconds."""
+
+
+class LateRows(TypedDict):
+    """What an audit found in a window."""
+
+    places: dict[str, list[int]]
+    """Batches of log rows by their places: how many rows, and when they were written (seconds since 1970)."""
+    more: int
+    """Rows of other batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,8 @@ class KnownLog:
     table: CqlTable
     ttl: int
     """Seconds for which its rows live; 0: for ever."""
+    looks: LookTimes | None = None
+    """When it was read before; None: as punctually as planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +95,24 @@ class LogReader:
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.choices, os.getpid())
         found: dict[str, int] = {}
+        doubtful: dict[str, dict[str, int]] = {}
+        late: dict[str, LateRows] = {}
         skipping = Skipping(self.skips)
-        for keyspace, table, *numbers, again in work["windows"]:
+        for keyspace, table, *numbers, look in work["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
-            reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping)
-            for block in reading.late_blocks(asked) if again else reading.blocks(asked):
-                yield block
-                if name in self.begun:
-                    yield from Rereader(session, self.choices).after(block, self.begun[name])
-            found[label_of(name, again=again)] = reading.seen
-        return {"rows": found, "skipped": skipping.told()}
+            reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping, look)
+            label = label_of(name, look)
+            if look == AUDIT:
+                late[label] = reading.audit(asked)
+            else:
+                for block in reading.late_blocks(asked) if look else reading.blocks(asked):
+                    yield block
+                    if name in self.begun:
+                        yield from Rereader(session, self.choices).after(block, self.begun[name])
+                doubtful[label] = reading.doubtful
+            found[label] = reading.seen
+        return {"rows": found, "skipped": skipping.told(), "doubtful": doubtful, "late": late}
 
 
 @functools.lru_cache(maxsize=4)
@@ -110,38 +131,71 @@ class WindowReading:
     choices: ScyllaChoices
     catalog: ServerCatalog
     skipping: Skipping = field(default_factory=Skipping)
+    look: int = FIRST
     seen: int = 0
     """Rows that were read."""
+    doubtful: dict[str, int] = field(default_factory=dict)
+    """Rows among them that may count as unseen (see `LookTimes.doubtful`)."""
     _broken: dict[bytes, bytes | None] = field(default_factory=dict)
     _torn: dict[bytes, bytes] = field(default_factory=dict)
 
+    @property
+    def _looks(self) -> LookTimes:
+        return self.log.looks or LookTimes(look_ages(self.choices, self.log.ttl))
+
     def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
-        """The rows that the first look at the window cannot have seen, as far as anybody can tell; all of it was looked at before.
+        """The rows that the read before cannot have seen, as far as that can be told.
 
         Which streams have such rows is asked with few columns; hardly ever is there one.
         """
         late: set[bytes] = set()
-        first, last = greatest(self.window.after), greatest(self.window.until)
-        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
-        for rows in read_many(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows):
-            self.seen += rows.num_rows
-            found = self._is_late(bulk_micros(fixed_bytes(rows.column(TIME), 16)), self._written(rows))
-            late.update(rows.column(STREAM).filter(pa.array(found)).to_pylist())
+        for rows in self._times(asked):
+            written = self._written(rows)
+            self._note(rows, written)
+            late.update(rows.column(STREAM).filter(pa.array(self._is_late(rows, written))).to_pylist())
         for block in self.blocks([stream] for stream in sorted(late)) if late else ():
-            found = self._is_late(block.times, block.written)
-            surely = int(self._is_late(block.times, block.written.fill_null(0), 2 * _TELLING_US).sum())
+            found = self._is_late(block.rows, block.written)
+            surely = int((found & self._looks.after(self.look - 1, block.times, block.written, CLOCK_US)).sum())
             if surely:
                 log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, surely)
             if found.any():
                 chosen = pa.array(found)
                 yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
 
-    def _is_late(self, times: NDArray[np.int64], written: pa.Int64Array, sure_us: int = 0) -> NDArray[np.bool_]:
-        """Which rows may have been written after the first look at them, which was the confidence time after their own at the earliest."""
+    def _times(self, asked: Iterable[Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
+        """Where the rows of these streams are and how long they live, and nothing else of them."""
+        first, last = greatest(self.window.after), greatest(self.window.until)
+        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
+        for rows in read_many(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows):
+            self.seen += rows.num_rows
+            yield rows
+
+    def _is_late(self, rows: pa.RecordBatch, written: pa.Int64Array) -> NDArray[np.bool_]:
+        """Which rows the read before this one may not have seen. Of rows without a TTL it is not known."""
         unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
-        after_us = written.fill_null(0).to_numpy() * 1_000_000 - times
-        found: NDArray[np.bool_] = unknown | (after_us > self.choices.confidence_us - _TELLING_US + sure_us)
-        return found
+        return unknown | self._looks.unseen(self.look - 1, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+
+    def _note(self, rows: pa.RecordBatch, written: pa.Int64Array) -> None:
+        """Remember what the next read would take for late rows."""
+        self.doubtful |= self._looks.doubtful(self.look, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+
+    def audit(self, asked: Iterable[Sequence[bytes]]) -> LateRows:
+        """Count and locate the rows that arrived after the last read of their moments."""
+        places: dict[str, list[int]] = {}
+        more = 0
+        for rows in self._times(asked):
+            written = self._written(rows)
+            where = np.flatnonzero(self._looks.unseen(self._looks.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written))
+            more += max(len(where) - _MOST_LATE, 0)
+            for row in where[:_MOST_LATE].tolist():
+                place = str(BatchPlace.of_row(str(self.log.table.name), rows, row))
+                if place in places:
+                    places[place][0] += 1
+                elif len(places) < _MOST_PLACES:
+                    places[place] = [1, int(written[row].as_py())]
+                else:
+                    more += 1
+        return {"places": places, "more": more}
 
     def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """The rows of these streams, asked for list by list."""
@@ -224,7 +278,9 @@ class WindowReading:
     def _block(self, rows: pa.RecordBatch) -> LogBlock:
         check_operations(rows, self.log.table.name)
         self.seen += rows.num_rows
-        return LogBlock(self.log.table, rows.drop_columns([LEFT]), self._written(rows))
+        written = self._written(rows)
+        self._note(rows, written)
+        return LogBlock(self.log.table, rows.drop_columns([LEFT]), written)
 
     def _written(self, rows: pa.RecordBatch) -> pa.Int64Array:
         return written_at(rows, rows.column(LEFT), self.log.ttl, self.catalog.now())

@@ -78,7 +78,9 @@ def needs_reread(block: LogBlock, begun: Begun, telling: Telling) -> Mask:
             found |= _names_old_key(rows, column, begun if column.name in telling.columns else Begun(begun.first), times)
     found |= _only_deletes(table, rows) & (operations == Operation.UPDATE)
     # What was written up to `first` is in the rows already. Images and deletes of whole rows say all there is to say.
-    found &= (times > begun.first) & np.isin(operations, (Operation.UPDATE, Operation.INSERT))
+    # (A row may be written later than its timestamp says.)
+    written = np.asarray(block.written.fill_null(0).to_numpy()) * 1_000_000
+    found &= (np.maximum(times, written) > begun.first) & np.isin(operations, (Operation.UPDATE, Operation.INSERT))
     return found
 
 

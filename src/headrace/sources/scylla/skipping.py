@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.cql.log import STREAM, TIME
 from headrace.cql.log_places import BatchPlace
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import LogPosition, parse_name
+from headrace.sources.scylla.position import AUDIT, LogPosition, parse_name
 
 MOST_BYTES: Final = 16 << 10
 """Of what was left out, told of one batch."""
@@ -28,7 +28,8 @@ def is_passed(place: str, reached: LogPosition) -> bool:
     if at is None:
         return False
     name = parse_name(at.table)
-    looks = [look[name] for look in (reached.places, reached.again) if name in look]
+    looks = [place for (table, look), place in reached.rereads.items() if table == name and look != AUDIT]
+    looks += [reached.places[name]] if name in reached.places else []
     return bool(looks) and all(look.time >= at.micros for look in looks)
 
 

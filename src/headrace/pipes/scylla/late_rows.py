@@ -1,0 +1,161 @@
+"""Rows that arrive in the log later than their timestamps say: what the driver notes of them, batch by batch.
+
+Before a batch is read, its late reads are noted (`look_times`). Before it counts, the places are noted of rows that no further read may
+deliver again, and of rows that an audit found to have arrived too late for every read. The latter are in `headrace.errors` of a ClickHouse
+sink and in the status, until the table is copied again, its rows are repaired, or they have expired. All of this may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.cql.log_places import BatchPlace
+from headrace.model.schema import TableName
+from headrace.pipes.progress import ProgressView
+from headrace.pipes.requests import resync_command
+from headrace.pipes.scylla.notes import LateNote, Notes, TableNote
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.clickhouse.late_rows import LateBatch, post_late, repaired_places, settle_late
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.generations import StreamCatalog
+from headrace.sources.scylla.look_times import LookTimes, look_ages, places_of
+from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
+from headrace.sources.scylla.reader import LateRows
+from headrace.spark.tasks import Report
+
+log = logging.getLogger("headrace")
+
+MOST_PLACES = 1000
+"""Places of late rows that are kept for a table; rows at others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRowWatch:
+    """Keeps what the notes of a pipe's tables say of late rows. Belongs to the driver."""
+
+    notes: Notes
+    choices: ScyllaChoices
+    catalog: StreamCatalog
+    view: ProgressView
+    pipe: str
+    errors: OwnTables | None
+    """Where a sink keeps `headrace.errors`; None: it has no place for it."""
+
+    def begin(self) -> None:
+        """Tell what earlier runs found; warn of logs in which late rows cannot be told from others."""
+        for name, note in self.notes.tables.items():
+            if not note.start.ttl and self.choices.again and self.choices.look_back:
+                log.warning(
+                    "the log of %s has no TTL, so late rows cannot be told from others: rows that arrive later than scylla.confidence "
+                    "(%g s) are not seen; give it one: ALTER TABLE %s WITH cdc = {'enabled': true, 'ttl': 259200}",
+                    name,
+                    self.choices.confidence,
+                    name,
+                )
+        self._tell()
+
+    def known(self, note: TableNote) -> LookTimes:
+        """What a task must know of earlier reads of a table's log."""
+        return note.looks.known(look_ages(self.choices, note.start.ttl), note.start.place.time)
+
+    def read(self, before: LogPosition, after: LogPosition) -> None:
+        """A batch is about to be read, from one position to the other."""
+        now, changed = self.catalog.now(), False
+        for name, note in self.notes.tables.items():
+            ages = look_ages(self.choices, note.start.ttl)
+            begin = note.start.place
+            old, new = (places_of(position, name, len(ages), begin) for position in (before, after))
+            if note.looks.moved(ages, old, new, now):
+                note.looks.forget(note.start.ttl, now)
+                changed = True
+            audit = after.rereads.get((name, AUDIT))
+            if audit is not None and audit.since >= 0 and before.rereads.get((name, AUDIT), audit).since < 0:
+                # Another audit begins: it counts all of them again.
+                note.late.more = 0
+                changed = True
+        if changed:
+            self.notes.save()
+
+    def done(self, reports: Iterable[Report]) -> None:
+        """Note what the tasks of a batch said, before the batch counts."""
+        changed = audited = False
+        for report in reports:
+            if report.kind == "done":
+                said = json.loads(report.detail)
+                for label, places in said["doubtful"].items():
+                    name, look = parse_label(label)
+                    if places:
+                        note = self.notes.tables[name]
+                        note.looks.remember(look, places)
+                        note.looks.forget(note.start.ttl, self.catalog.now())
+                        changed = True
+                for label, found in said["late"].items():
+                    audited = True
+                    changed |= self._found(parse_label(label)[0], found)
+        if audited:
+            changed |= self._drop_settled()
+        if changed:
+            self.notes.save()
+            self._tell()
+
+    def renew(self, name: TableName) -> None:
+        """A table is about to be copied again: all that was written up to now will be in the sink."""
+        note = self.notes.tables[name]
+        note.looks.renew(self.catalog.now())
+        note.late = LateNote()
+        self.notes.save()
+        if self.errors is not None:
+            errors = self.errors
+            retrying(lambda: settle_late(errors, self.pipe, str(name), copied=True))
+        self._tell()
+
+    def _found(self, name: TableName, found: LateRows) -> bool:
+        """Whether an audit found rows that were not known yet."""
+        late = self.notes.tables[name].late
+        fresh = {place: (rows, written) for place, (rows, written) in found["places"].items() if place not in late.places}
+        kept = dict(list(fresh.items())[: max(MOST_PLACES - len(late.places), 0)])
+        more = found["more"] + sum(rows for place, (rows, _) in fresh.items() if place not in kept)
+        if not kept and not more:
+            return False
+        late.places |= kept
+        late.more += more
+        first = min(fresh, key=_micros, default="")
+        log.warning(
+            "the log of %s: %d rows arrived later than scylla.look_back (%g s) allows and were not read, the first at %s; "
+            "remedy: headrace verify SOURCE SINK --repair writes the rows that differ again; %s copies the table again",
+            name,
+            sum(rows for rows, _ in kept.values()) + more,
+            self.choices.look_back,
+            first,
+            resync_command([name], str(self.notes.directory.path)),
+        )
+        if self.errors is not None:
+            errors = self.errors
+            batches = [LateBatch(str(name), place, rows, _micros(place), written * 1_000_000) for place, (rows, written) in kept.items()]
+            retrying(lambda: post_late(errors, self.pipe, batches))
+        return True
+
+    def _drop_settled(self) -> bool:
+        """Forget rows that have expired, and do not count those that were repaired. Whether there were any."""
+        errors, now = self.errors, self.catalog.now()
+        repaired = retrying(lambda: repaired_places(errors, self.pipe)) if errors is not None else set()
+        changed = False
+        for note in self.notes.tables.values():
+            alive = {place: one for place, one in note.late.places.items() if (one[1] + note.start.ttl) * 1_000_000 > now}
+            fixed = {place: (0, written) if place in repaired else (rows, written) for place, (rows, written) in alive.items()}
+            changed |= fixed != note.late.places
+            note.late.places = fixed
+        return changed
+
+    def _tell(self) -> None:
+        waiting = [place for note in self.notes.tables.values() for place, (rows, _) in note.late.places.items() if rows]
+        self.view.late_rows(sum(note.late.rows for note in self.notes.tables.values()), min(waiting, key=_micros, default=""))
+
+
+def _micros(place: str) -> int:
+    found = BatchPlace.parse(place)
+    return found.micros if found is not None else 0

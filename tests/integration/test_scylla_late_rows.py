@@ -1,0 +1,233 @@
+"""Rows that are written with timestamps in the past, on a real server: a pipe reads what is within its look-back window, reports what is
+not, and both `resync` and `verify --repair` make the copy right. The server's own SELECT is the witness."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from headrace.cql.describing import describe
+from headrace.cql.session import CqlSession
+from headrace.embedded.process import EmbeddedServer
+from headrace.model.schema import TableName
+from headrace.pipes.scylla.copies import Copies
+from headrace.pipes.scylla.pipe import ScyllaPipe
+from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.scylla.tailing import Tail
+from headrace.pipes.scylla.verification import standing_of, verify_logged
+from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.verifying.result import TableResult, Verdict
+from headrace.pipes.verifying.watermark import Standing, Watermark
+from headrace.service.collecting import Collected
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.dead_letters import ERRORS
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sources.mysql.selection import Selection
+from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.spark.checkpoint import committed_offset
+from testkit.cell_views import selected, shown
+from testkit.embedded_access import target_of
+from testkit.scylla_tables import add_generation, create_tables, make_generation
+from testkit.sparkless import without_spark
+
+S = 1_000_000
+DAY = 86_400
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        target = target_of(server)
+        yield target
+        disconnect(target)
+
+
+@dataclass
+class Source:
+    """A table whose log has a TTL of a day, and a pipe from it. Its generation of streams began three days ago."""
+
+    session: CqlSession
+    keyspace: str
+    sink: CellSink
+    state: Path
+    view: Collected = field(default_factory=Collected)
+
+    def __post_init__(self) -> None:
+        create_tables(self.session, self.keyspace)
+        began_ms = time.time_ns() // 1_000_000 - 3 * DAY * 1000
+        add_generation(self.session, self.keyspace, make_generation(began_ms, 2, 2))
+        self.session.execute(f"CREATE TABLE {self.keyspace}.t (p int, c int, v text, PRIMARY KEY (p, c))")
+        self.captured: CapturedSession = capture(self.session, [str(self.name)], self.keyspace)
+        self.choices = ScyllaChoices(
+            confidence=0.5, window=0.2, again=2, look_back=20, audit=2, generations=self.keyspace, tablets=self.keyspace
+        )
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.keyspace, "t")
+
+    def insert(self, key: int, age_s: float = 0) -> None:
+        """A row whose timestamp lies so long in the past."""
+        stamp = f" USING TIMESTAMP {time.time_ns() // 1000 - int(age_s * S)}" if age_s else ""
+        self.captured.execute(f"INSERT INTO {self.keyspace}.t (p, c, v) VALUES ({key}, {key}, 'written {age_s} s late'){stamp}")
+
+    def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE) -> ScyllaPipe:
+        settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, patience_s=30)
+        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        return ScyllaPipe(self.session.address, self.choices, target, settings, self.view)
+
+    @contextmanager
+    def running(self, snapshot: SnapshotMode = SnapshotMode.NONE) -> Iterator[None]:
+        pipe, failures = self.pipe(once=False, snapshot=snapshot), []
+
+        def run() -> None:
+            try:
+                pipe.run()
+            except Exception as error:  # noqa: BLE001 (it is raised below)
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            pipe.stop()
+            thread.join()
+        assert not failures, failures
+
+    def behind_s(self) -> float:
+        """How long ago the moment was up to which the log was read."""
+        reached = (committed_offset(self.state / "checkpoint") or {}).get(str(self.name))
+        return time.time() - reached[1] / S if reached else float("inf")
+
+    def rows(self) -> list[object]:
+        table = describe(self.session, self.name)
+        try:
+            return list(shown(self.sink, table))
+        except Exception:  # noqa: BLE001 (the view is not there before the pipe has begun)
+            return []
+
+    def assert_equal(self) -> None:
+        table = describe(self.session, self.name)
+        assert shown(self.sink, table) == selected(self.session, table)
+
+    def letters(self) -> list[tuple[str, str, str]]:
+        """State, place and reason of each late row in `headrace.errors`."""
+        own = self.sink.sink.own_tables()
+        found = own.select(ERRORS, ("state", "position", "reason", "table"), "1", "position") if own.exists(ERRORS) else []
+        return [(state, position, reason) for state, position, reason, table in found if table == str(self.name)]
+
+
+def until(what: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it does not come to pass"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def source(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    without_spark(monkeypatch)
+    return Source(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+
+
+def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(source: Source) -> None:
+    """Ten rows of now and six whose timestamps are older than the log's TTL: all are in the log, and all are read."""
+    for key in range(16):
+        source.insert(key, 2 * DAY + key if key % 3 == 0 else 0)
+    source.pipe(once=True).run()
+    assert len(source.rows()) == 16
+    source.assert_equal()
+    tail = Tail(source.session.address, replace(source.choices, audit=0), Selection((str(source.name),)), oldest=True, once=True)
+    keys = [json.loads(document)["key"]["p"] for document in tail.documents(threading.Event())]
+    assert sorted(keys) == list(range(16)), "headrace tail --from-beginning shows each of them once"
+    # A second run has nothing to report: all of them were read.
+    source.pipe(once=True).run()
+    assert source.view.figures().late_rows == 0
+
+
+def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source: Source) -> None:
+    source.insert(1)
+    with source.running():
+        until(lambda: len(source.rows()) == 1)
+        # Within the window: before the first further read and after it.
+        until(lambda: source.behind_s() < 6)
+        source.insert(2, 8)
+        source.insert(3, 14)
+        until(lambda: len(source.rows()) == 3)
+        # Beyond it: counted and located.
+        source.insert(4, 3600)
+        until(lambda: source.view.figures().late_rows == 1)
+        assert len(source.rows()) == 3
+        [(state, place, reason)] = source.letters()
+        assert (state, place) == ("late", source.view.figures().late_place)
+        assert place.startswith(f"log of {source.name}, stream 0x")
+        assert "3600 s later than their timestamps say" in reason
+
+
+def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
+    source.insert(1)
+    with source.running(SnapshotMode.LOCK_FREE):
+        until(lambda: len(source.rows()) == 1 and Copies(source.state).tables[source.name].is_complete)
+        source.insert(2, 3600)
+        source.captured.execute(
+            f"DELETE FROM {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} WHERE p = 1 AND c = 1"
+        )
+        source.captured.execute(
+            f"UPDATE {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} SET v = 'x' WHERE p = 3 AND c = 3"
+        )
+        until(lambda: source.view.figures().late_rows == 3)
+        pipe = source.pipe(once=True)._settings.pipe_name
+
+        def stand() -> Standing[int]:
+            told = source.sink.sink.books().progress(pipe)
+            assert told is not None
+            return standing_of(told)
+
+        def verify(repair: ScyllaChoices | None) -> TableResult:
+            watermark = Watermark(pipe, stand, 30)
+            [found] = verify_logged(source.session, source.sink, Selection((str(source.name),)), watermark, repair=repair)
+            return found
+
+        found = verify(None)
+        assert found.verdict is Verdict.DIFFERENT
+        found = verify(source.choices)
+        assert (found.verdict, found.repaired) == (Verdict.EQUAL, 2)
+        source.assert_equal()
+        assert {state for state, _, _ in source.letters()} == {"done"}
+        until(lambda: source.view.figures().late_rows == 0)
+
+
+def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> None:
+    """What prints, and what sends to Kafka, cannot take a row back: no read may deliver what another one has."""
+    stop = threading.Event()
+    tail = Tail(source.session.address, replace(source.choices, audit=0), Selection((str(source.name),)))
+    found: list[int] = []
+
+    def look() -> None:
+        found.extend(json.loads(document)["key"]["p"] for document in tail.documents(stop))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        time.sleep(3)
+        for key in range(12):
+            # In time, while the first read is due, between the reads, within the window from before the beginning.
+            source.insert(key, (0, 0.5, 1, 2, 3, 8)[key % 6])
+            time.sleep(0.3)
+        until(lambda: len(set(found)) == 12)
+        time.sleep(22)
+    finally:
+        stop.set()
+        thread.join()
+    assert sorted(found) == list(range(12))

@@ -1,0 +1,152 @@
+"""When a row of the log counts as unseen: by when it was written and when its moment was read; restarts and catching up among it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.cql import timeuuid
+from headrace.cql.log import STREAM, TIME
+from headrace.sources.scylla.look_times import LookRecord, LookTimes, batch_ids
+from headrace.sources.scylla.position import Place
+
+S = 1_000_000
+AGES = (30 * S, 330 * S, 3630 * S)
+DAY = 86_400
+
+
+def rows_at(times: list[int]) -> pa.RecordBatch:
+    ids = [timeuuid.make(at, 1 << 63 | number).bytes for number, at in enumerate(times)]
+    return pa.RecordBatch.from_pydict(
+        {STREAM: [bytes(16)] * len(times), TIME: ids}, schema=pa.schema({STREAM: pa.binary(), TIME: pa.binary()})
+    )
+
+
+def unseen(looks: LookTimes, look: int, times: list[int], written: list[int | None]) -> list[bool]:
+    found = looks.unseen(look, rows_at(times), np.array(times, np.int64), pa.array(written, pa.int64()))
+    return [bool(one) for one in found]
+
+
+def test_a_row_is_unseen_if_it_was_written_after_the_read_of_its_moment() -> None:
+    looks = LookTimes(AGES)
+    at = 10_000
+    written = [at + 1, at + 27, at + 29, at + 100, None]
+    assert unseen(looks, 0, [at * S] * 5, written) == [False, False, True, True, False]
+    assert unseen(looks, 1, [at * S] * 3, [at + 100, at + 327, at + 329]) == [False, False, True]
+
+
+def test_what_was_written_before_the_beginning_is_known_without_the_log() -> None:
+    looks = LookTimes(AGES, 20_000 * S)
+    # The first read has seen nothing of moments before the beginning: what was written to them since is unseen, however soon.
+    assert unseen(looks, 0, [19_990 * S] * 3, [19_995, 20_003, 30_000]) == [False, True, True]
+    # Further reads begin the look-back window before; what is older still is read by none.
+    assert unseen(looks, 2, [17_000 * S] * 3, [20_000, 20_500, 20_700]) == [False, False, True]
+    assert unseen(looks, 2, [16_000 * S] * 3, [19_997, 20_003, 20_700]) == [False, True, True]
+
+
+def test_reads_that_are_late_after_a_restart_have_seen_what_was_written_meanwhile() -> None:
+    record = LookRecord()
+    begin, stopped = Place(1, 1000 * S), Place(1, 9970 * S, 9960 * S)
+    further = [Place(1, 9670 * S, 9600 * S), Place(1, 6370 * S, 6300 * S)]
+    assert not record.moved(AGES, [begin] * 3, [begin] * 3, 10_000 * S)
+    # Away for 5000 s; then the first read goes on, and the others follow.
+    assert record.moved(AGES, [stopped, *further], [Place(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
+        "it is punctual at its end"
+    )
+    assert record.moved(AGES, [stopped, *further], [Place(1, 12_000 * S, 9970 * S), *further], 15_000 * S)
+    looks = record.known(AGES, begin.time)
+    assert unseen(looks, 0, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
+    assert unseen(looks, 0, [9_970 * S] * 2, [9_990, 14_900]) == [False, True], "read before the pipe stopped"
+    # A further read that jumps along with the first one is noted however punctual it is.
+    assert record.moved(AGES, [stopped, *further], [Place(1, 14_668 * S, 9970 * S), Place(1, 14_668 * S), further[1]], 15_000 * S)
+    assert unseen(record.known(AGES, begin.time), 1, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
+    assert LookRecord.from_json(record.to_json()) == record
+
+
+def test_rows_that_a_read_has_delivered_are_not_delivered_by_the_next_one() -> None:
+    record = LookRecord()
+    record.known(AGES, 0)
+    times = [10_000 * S, 10_000 * S]
+    place, _ = batch_ids(rows_at(times))
+    record.remember(0, {place.hex(): 10_030})
+    assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [False, True]
+    assert unseen(record.known(AGES, 0), 1, times, [10_400, 10_400]) == [True, True]
+    assert LookRecord.from_json(record.to_json()) == record
+    record.forget(DAY, (10_031 + DAY) * S)
+    assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [True, True]
+
+
+def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
+    record = LookRecord()
+    record.known(AGES, 0)
+    record.renew(50_000 * S)
+    for look in range(3):
+        assert unseen(record.known(AGES, 10_000 * S), look, [5000 * S, 20_000 * S] * 2, [49_000, 49_000, 50_001, 50_001]) == [
+            False,
+            False,
+            True,
+            True,
+        ]
+
+
+def test_another_number_of_reads_is_chosen_at_a_restart() -> None:
+    record = LookRecord()
+    record.moved(AGES[:2], [Place(1, 0)] * 2, [Place(1, 10 * S, 0)] * 2, 90_000 * S)
+    assert unseen(record.known(AGES, -1), 2, [5 * S] * 2, [89_000, 90_001]) == [False, True]
+    assert record.known(AGES[:1], -1).last == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -> None:
+    """A pipe runs, stops and catches up at random, and rows arrive at random: each is delivered once, or counted by an audit."""
+    draw = random.Random(seed)
+    ages = (5 * S, 35 * S, 125 * S)
+    rows = sorted(
+        (at + draw.choice((0, 0, 3, 5, 6, 20, 36, 60, 130, 500)) * S + draw.randrange(S), at)
+        for at in (draw.randrange(1, 2000) * S for _ in range(600))
+    )
+    record, reached, delivered = LookRecord(), [Place(1, 0)] * 3, []
+    now = 0
+    while now < 2600 * S:
+        now += draw.choice((2, 2, 2, 2, 3, 40 if draw.random() < 0.3 else 2, 300 if draw.random() < 0.05 else 2)) * S
+        places = list(reached)
+        for look, age in enumerate(ages):
+            limit = now - age if not look else min(now - age, reached[look - 1].time)
+            if look and reached[look].time >= reached[look - 1].time and places[look - 1].time <= now - age:
+                places[look] = Place(1, places[look - 1].time)
+            elif limit - reached[look].time > (2 if not look else 10) * S:
+                places[look] = Place(1, min(limit, reached[look].time + draw.choice((60, 240)) * S), reached[look].time)
+        record.moved(ages, reached, places, now)
+        looks = record.known(ages, -1)
+        for look, (old, new) in enumerate(zip(reached, places, strict=True)):
+            here = [(w, at) for w, at in rows if old.time < at <= new.time and w <= now] if new.since >= 0 and new != old else []
+            times, written = [at for _, at in here], [w // S + draw.choice((-1, 0, 1)) for w, _ in here]
+            taken = [True] * len(here) if not look else unseen_rows(looks, look - 1, here, written)
+            delivered += [one for one, is_taken in zip(here, taken, strict=True) if is_taken]
+            record.remember(look, looks.doubtful(look, batch_of(here), np.array(times, np.int64), pa.array(written, pa.int64())))
+        reached = places
+    assert len(delivered) == len(set(delivered)), "none comes twice"
+    looks = record.known(ages, -1)
+    missing = [one for one in rows if one not in set(delivered) and one[1] <= reached[2].time]
+    counted = unseen_rows(looks, 2, rows, [w // S for w, _ in rows])
+    reported = [one for one, is_counted in zip(rows, counted, strict=True) if is_counted and one[1] <= reached[2].time]
+    assert sorted(missing) == sorted(reported), "what was not delivered is counted, and nothing else"
+
+
+def identity(row: tuple[int, int]) -> bytes:
+    return bytes(16) + timeuuid.make(row[1], 1 << 63 | row[0] % (1 << 40)).bytes
+
+
+def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
+    ids = [identity(row)[16:] for row in rows]
+    return pa.RecordBatch.from_pydict(
+        {STREAM: [bytes(16)] * len(rows), TIME: ids}, schema=pa.schema({STREAM: pa.binary(), TIME: pa.binary()})
+    )
+
+
+def unseen_rows(looks: LookTimes, look: int, rows: list[tuple[int, int]], written: list[int]) -> list[bool]:
+    found = looks.unseen(look, batch_of(rows), np.array([at for _, at in rows], np.int64), pa.array(written, pa.int64()))
+    return [bool(one) for one in found]
