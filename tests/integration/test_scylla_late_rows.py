@@ -23,6 +23,7 @@ from headrace.pipes.scylla.sinks import LogTarget
 from headrace.pipes.scylla.tailing import Tail
 from headrace.pipes.scylla.verification import standing_of, verify_logged
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.state import StateDirectory
 from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.pipes.verifying.watermark import Standing, Watermark
 from headrace.service.collecting import Collected
@@ -178,7 +179,7 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
 def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
     source.insert(1)
     with source.running(SnapshotMode.LOCK_FREE):
-        until(lambda: len(source.rows()) == 1 and Copies(source.state).tables[source.name].is_complete)
+        until(lambda: len(source.rows()) == 1 and Copies(StateDirectory(source.state)).tables[source.name].is_complete)
         source.insert(2, 3600)
         source.captured.execute(
             f"DELETE FROM {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} WHERE p = 1 AND c = 1"
