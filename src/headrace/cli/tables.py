@@ -108,7 +108,7 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
         )
     ask_for_resync(directory, ("*.*",), new_log=True)
     when = "the pipe runs now: stop it and start it again" if directory.is_owned else "start the pipe again"
-    print(f"resync: all tables are read again at the next start, from the log that the server writes then; {when}")
+    print_line(f"resync: all tables are read again at the next start, from the log that the server writes then; {when}")
     return OK
 
 
