@@ -233,6 +233,7 @@ def _report(machine: BareMachine, before: set[str], asked: set[str], codes: Mapp
     lines.append(f"packages that the set-up installed: {' '.join(sorted(manual))}, and {len(every - before - manual)} that these depend on")
     missing = [f"{name} (looked for by {by}){_owner(name)}" for name, by in sorted(machine.misses().items())]
     missing += [f"{name} (a shell did not find it){_owner(name)}" for name in _not_found(output) if not machine.has(name)]
+    missing += [f"{name} (a program is linked with it){_owner(f'*/{name}')}" for name in _missing_libraries(output)]
     files = {path: _owner(path) for path in sorted(named_files(output)) if not machine.has(path) and os.path.lexists(path)}
     missing += [f"{path} (named in the output){owner}" for path, owner in files.items() if owner]
     lines += [f"needed, and not installed by the set-up: {name}" for name in missing] or [
@@ -250,6 +251,11 @@ def _not_found(output: str) -> list[str]:
     shell = re.findall(r"^(?:/\S*/)?(?:sh|dash|bash): (?:line )?\d+: ([\w.+-]+): (?:command )?not found$", output, re.MULTILINE)
     make = re.findall(r"^make(?:\[\d+\])?: ([\w.+-]+): No such file or directory$", output, re.MULTILINE)
     return sorted({*shell, *make})
+
+
+def _missing_libraries(output: str) -> list[str]:
+    """Shared libraries that the dynamic linker did not find, by its message."""
+    return sorted(set(re.findall(r"error while loading shared libraries: ([\w.+-]+):", output)))
 
 
 def _owner(name: str) -> str:

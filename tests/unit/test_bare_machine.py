@@ -43,9 +43,11 @@ def test_files_and_programs_that_the_output_names() -> None:
         "Can't open shared library '/usr/lib/mysql/plugin/auth_ed25519.so' (errno: 2).\n"
         "/bin/sh: 1: fish: not found\nbash: line 1: zsh: command not found\nmake: groff: No such file or directory\n"
         "at https://host/usr/share and /root/usr/x\n"
+        "node: error while loading shared libraries: libatomic.so.1: cannot open shared object file: No such file or directory\n"
     )
     assert named_files(output) == {"/usr/lib/mysql/plugin/auth_ed25519.so", "/bin/sh"}
     assert bare_machine._not_found(output) == ["fish", "groff", "zsh"]
+    assert bare_machine._missing_libraries(output) == ["libatomic.so.1"]
 
 
 def test_programs_that_are_not_found_are_recorded(tmp_path: Path) -> None:
