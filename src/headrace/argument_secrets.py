@@ -5,7 +5,6 @@ imports and itself imports next to nothing: what is left of the window is the st
 """
 
 import os
-import signal
 import sys
 
 SOURCE, SINK, KAFKA = "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD", "HEADRACE_KAFKA_PASSWORD"
@@ -44,8 +43,6 @@ def hide_passwords() -> None:
         cleaned.append(f"{name}={without}" if name else without)
         flag = argument
     if found:
-        # The new program has no handlers at first: signals wait until it has.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], {**os.environ, **found})
 
 

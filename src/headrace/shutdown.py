@@ -66,7 +66,7 @@ def install() -> None:
     for number in _SIGNALS:
         signal.signal(number, _hold_main_thread)
     threading.Thread(target=_act_on_signals, name="headrace-signals", daemon=True).start()
-    # A process that replaced itself by this one (see argument_secrets) blocked them meanwhile.
+    # The entry point blocked them until now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 

@@ -25,7 +25,7 @@ from headrace.shortage import shortage_in
 GONE_ERRORS = (Py4JError, ConnectionError)
 """What a call of a Java process that is gone raises."""
 _END_S: Final = 30.0
-_LAST_MOMENT_S: Final = 1.0
+_LAST_MOMENT_S: Final = 3.0
 _HEAP_CODE: Final = 3
 """How Java exits with -XX:+ExitOnOutOfMemoryError."""
 _OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unrecognized option")
