@@ -44,7 +44,8 @@ from testkit.state_damage import DamageTrial
 from testkit.topic_pipe import LocalTopicPipe
 from testkit.witness import sink_client, sink_rows, source_rows
 
-ROUNDS = 20 if os.environ.get("HEADRACE_SOAK") == "1" else 1
+SOAK = os.environ.get("HEADRACE_SOAK") == "1"
+ROUNDS = 20 if SOAK else 1
 
 
 @pytest.fixture
@@ -61,10 +62,12 @@ def sink(tmp_path: Path) -> Iterator[ClickHouseSink]:
         disconnect(sink.target)
 
 
-def try_everything(trial: DamageTrial) -> None:
+def try_everything(trial: DamageTrial, *, whole_checkpoint: bool = SOAK) -> None:
+    """`whole_checkpoint`: with the checkpoint's older files and Spark's checksums, which are read alike for all kinds of pipes."""
     for seed in range(ROUNDS):
         for role, kind in list(trial.cases()):
-            trial.try_case(role, kind, seed)
+            if whole_checkpoint or not ("BEFORE" in role or role.endswith(".crc")):
+                trial.try_case(role, kind, seed)
 
     def remove_checkpoint() -> bool:
         shutil.rmtree(trial.state / "checkpoint")
@@ -129,7 +132,12 @@ def test_files_of_a_pipe_from_log_files(book: Logbook, sink: ClickHouseSink, tmp
 def event(row: dict[str, int], offset: int, op: str) -> KafkaRecord:
     """A record of a MySQL connector, without a schema; its place in the source's log rises with its offset."""
     source = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": "bin.000007", "row": 0}
-    value = {"before": row if op == "d" else None, "after": None if op == "d" else row, "source": {**source, "pos": 100 + offset}, "op": op}
+    value = {
+        "before": row if op == "d" else None,
+        "after": None if op == "d" else row,
+        "source": {**source, "pos": 100 * (offset + 1)},
+        "op": op,
+    }
     return KafkaRecord("srv.shop.goods", 0, offset, 1, json.dumps({"id": row["id"]}).encode(), json.dumps(value).encode(), ())
 
 
@@ -160,8 +168,9 @@ def test_files_of_a_pipe_from_topics(sink: ClickHouseSink, tmp_path: Path) -> No
             tell(list(rows)[2], 0, "d")
 
     def check() -> None:
-        pipe = LocalTopicPipe(state, sink)
-        assert sorted(pipe.rows("shop.goods", "id, n")) == sorted(map(list, rows.items()))
+        with sink_client(f"http://127.0.0.1:{sink.target.port}") as client:
+            found = client.query("SELECT id, n FROM shop.goods FINAL").result_rows
+        assert sorted(found) == sorted(rows.items())
 
     other = ClickHouseSink(replace(sink.target, database="other"))
     for number in range(4):
@@ -256,7 +265,7 @@ def test_files_of_a_pipe_from_a_server(book: Logbook, sink: ClickHouseSink, tmp_
             run()
         check()
         trial = DamageTrial(state, run, change, check, tmp_path / "old", tmp_path / "other")
-        try_everything(trial)
+        try_everything(trial, whole_checkpoint=True)
     assert "missing" in trial.outcomes["delete pipe.json"]
     assert "older" in trial.outcomes["old copy snapshot.jsonl"]
     assert "older" in trial.outcomes["delete checkpoint"]

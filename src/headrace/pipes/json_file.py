@@ -23,7 +23,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def damaged(error: Exception, place: str) -> DefiniteError:
-    return DefiniteError(f"a file of the state directory is damaged: {error!r}", place=place, hint=START_OVER)
+    return DefiniteError(f"a file of the state directory is damaged: {type(error).__name__}: {error}", place=place, hint=START_OVER)
 
 
 def replace_json(path: Path, content: dict[str, Any]) -> None:
