@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -201,8 +200,8 @@ def warm_workers(session: SparkSession) -> None:
     """Start the workers' daemon in the background, while the driver still prepares: importing our packages takes it a second."""
 
     def run() -> None:
-        # A pipe that ends at once stops the session under this job; nobody waits for it.
-        with suppress(PySparkException, Py4JError):
+        # A pipe that ends at once stops the session under this job. (pyspark then uses its context, which is None.)
+        with suppress(PySparkException, *GONE_ERRORS, AttributeError):
             session.range(1).mapInArrow(_pass_through, "id long").collect()
 
     threading.Thread(target=run, name="headrace-warm-up", daemon=True).start()
