@@ -68,9 +68,9 @@ class DrivenPipe:
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
         """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""
         pipe = self._pipe
-        pipe._resume(self.directory)
+        told = pipe._resume(self.directory)
         with closing(connect(self.book.address)) as connection:
-            opened = pipe._opening(self.directory, connection).open(check_server(connection, self.book.address))
+            opened = pipe._opening(self.directory, connection).open(check_server(connection, self.book.address), told)
             self.parts = pipe._assemble(self.directory, opened)
             if opened.is_new:
                 self.parts.copier.prepare()
