@@ -12,6 +12,7 @@ from headrace.demo.server import PrivateServer
 from testkit.accounts import create_locking_account
 from testkit.binlogs import open_logbook
 from testkit.clustered import CLUSTER, ClusteredServer
+from testkit.embedded_access import PASSWORD
 from testkit.pipeline import Pipeline
 from testkit.story import STEPS, TABLES
 
@@ -55,7 +56,7 @@ def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: 
         book.run(*told(TABLES[:1]))
         for statements in steps[:2]:
             book.run(*statements)
-        with closing(clickhouse_connect.get_client(host="127.0.0.1", port=sink.port)) as client:
+        with closing(clickhouse_connect.get_client(host="127.0.0.1", port=sink.port, password=PASSWORD)) as client:
             client.command(f"CREATE DATABASE {database}")
             for name, made in FOUND.items():
                 client.command(f"CREATE TABLE {database}.{name} {made}")
