@@ -1,4 +1,7 @@
-"""Whatever happens to tables while they are read, and wherever the process ends: the sink shows what the source's own SELECT shows."""
+"""Whatever happens to tables while they are read, and wherever the process ends: the sink shows what the source's own SELECT shows.
+
+HEADRACE_SEEDS=FIRST:END runs the seeds FIRST to END - 1, alternately with each policy.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,15 @@ from testkit.witness import sink_client
 STEPS = 30
 KEEP = ("drop_table=keep", "truncate_table=keep")
 """Rows are kept under other names; the tables themselves show the same."""
-HISTORIES = (
-    [(seed, policy) for seed in range(24) for policy in ((), KEEP)]
-    if os.environ.get("HEADRACE_SOAK")
-    else [(0, ()), (1, ()), (2, ()), (10, ()), (25, ()), (0, KEEP)]
-)
+
+
+def histories() -> list[tuple[int, tuple[str, ...]]]:
+    if seeds := os.environ.get("HEADRACE_SEEDS"):
+        first, end = map(int, seeds.split(":"))
+        return [(seed, KEEP if seed % 2 else ()) for seed in range(first, end)]
+    if os.environ.get("HEADRACE_SOAK"):
+        return [(seed, policy) for seed in range(24) for policy in ((), KEEP)]
+    return [(0, ()), (1, ()), (2, ()), (10, ()), (25, ()), (0, KEEP)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,7 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "policy"), HISTORIES, ids=lambda value: str(value) if isinstance(value, int) else "keep" if value else "apply"
+    ("seed", "policy"), histories(), ids=lambda value: str(value) if isinstance(value, int) else "keep" if value else "apply"
 )
 def test_tables_that_change_while_they_are_read(
     server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, seed: int, policy: tuple[str, ...]
@@ -45,3 +52,5 @@ def test_tables_that_change_while_they_are_read(
         except BaseException:
             print("\n".join(explorer.told))
             raise
+        # Each start of a pipe looks through all tables of the sink.
+        client.command(f"DROP DATABASE IF EXISTS `{database}`")
