@@ -17,8 +17,9 @@ ARCHIVE := $(VENV)/.java-archive
 
 # Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
 WORKERS ?= 3
-# How long `make soak` breaks things.
+# How long `make soak` breaks things, and how many rounds of kill -9 follow. 0 leaves a part out.
 SECONDS ?= 3600
+KILLS ?= 500
 
 .PHONY: help
 help: ## Show this list
@@ -50,10 +51,10 @@ test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you hav
 	@HEADRACE_SCYLLA='$(HOST)' $(BIN)/python -m pytest -m cql -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
-soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory (SECONDS=600, ARGS="--seed 7")
+soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory; then 500 rounds of kill -9 through every kind of pipe (SECONDS=600 KILLS=20, ARGS="--seed 7")
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
-	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) $(ARGS)
+	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) --kills $(KILLS) $(ARGS)
 
 .PHONY: soak-suites
 soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)

@@ -24,8 +24,10 @@ from testkit.embedded_access import set_password
 from testkit.soak.chaos import Chaos, Event
 from testkit.soak.checking import Comparison, compare
 from testkit.soak.judging import STUCK_S, Outcome, judge
+from testkit.soak.kill_routes import ROUTES
+from testkit.soak.kills import KillRounds, render_kills
 from testkit.soak.operator import Operator, Unit
-from testkit.soak.report import Facts, render, update
+from testkit.soak.report import KILLS_BEGIN, KILLS_END, Facts, render, update
 from testkit.soak.routes import Plan, make_plan
 from testkit.soak.sampling import Clock
 from testkit.soak.watching import Watch
@@ -192,11 +194,11 @@ class Soak:
     def _tell(self, plan: Plan, operator: Operator, chaos: Chaos, outcome: Outcome, finish_s: float) -> bool:
         traffic = [route.traffic for route in plan.routes]
         facts = Facts(
-            when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            when=_now(),
             commit=_commit(),
             seed=self.options.seed,
             seconds=self.options.seconds,
-            machine=f"{len(os.sched_getaffinity(0))} cores and {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB",
+            machine=_machine(),
             mode="one `headrace run` with four pipes" if self.options.mode == "run" else "four `headrace replicate`",
             transactions=sum(one.transactions for one in traffic),
             schema_changes=sum(one.schema_changes for one in traffic),
@@ -217,14 +219,41 @@ class Soak:
         return all(finding.met for finding in findings)
 
 
+def run_kills(rounds: int, seed: int, directory: Path, report: Path, only: Sequence[str]) -> bool:
+    """The kill rounds; whether they passed. The report is written also when the rounds end early."""
+    directory.mkdir(parents=True, exist_ok=True)
+    say = Teller(directory / "kills.log", Clock())
+    commit = _commit()
+    say(f"kills: {rounds} rounds, seed {seed}, in {directory}")
+    drawn = KillRounds(seed, directory / "kills", say, only)
+    try:
+        drawn.run(rounds)
+    finally:
+        text = render_kills(drawn.outcome, _now(), commit, _machine())
+        update(report, text, KILLS_BEGIN, KILLS_END)
+        print(text, flush=True)
+    return drawn.outcome.passed
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _machine() -> str:
+    return f"{len(os.sched_getaffinity(0))} cores and {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
+
+
 def _commit() -> str:
     done = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True, cwd=PAGE.parent)
     return done.stdout.strip() or "unknown"
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m testkit.soak", description="An hour of chaos.")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long things are broken (%(default)s)")
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m testkit.soak", description="An hour of chaos, and rounds of kill -9.")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long things are broken (%(default)s); 0: only kill rounds")
+    parser.add_argument("--kills", type=int, default=0, metavar="ROUNDS", help="kill rounds through every kind of pipe (%(default)s)")
+    names = [kind.__name__ for kind in ROUTES]
+    parser.add_argument("--only", action="append", default=[], choices=names, help="kill rounds of this kind of pipe only")
     parser.add_argument("--seed", type=int, default=None, help="for the same traffic and the same faults again (drawn)")
     parser.add_argument(
         "--mode", choices=("run", "replicate"), default="run", help="one process for all pipes, or one for each (%(default)s)"
@@ -234,13 +263,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--directory", type=Path, default=None, help="where everything lies meanwhile (a temporary one)")
     parser.add_argument("--report", type=Path, default=PAGE, help="the page that the report goes into (docs/reliability.md)")
     parser.add_argument("--keep", action="store_true", help="leave the directory there even if all went well")
-    asked = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    asked = _parse(arguments)
     set_password()
     # Asked to end, it ends what it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="headrace-soak-"))
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1 << 31)
-    passed = Soak(Options(asked.seconds, seed, asked.mode, asked.pause, asked.patience, directory, asked.report, asked.keep)).run()
+    passed = True
+    if asked.seconds:
+        passed = Soak(Options(asked.seconds, seed, asked.mode, asked.pause, asked.patience, directory, asked.report, asked.keep)).run()
+    if asked.kills:
+        passed = run_kills(asked.kills, seed, directory, asked.report, asked.only) and passed
     print(f"soak: {'passed' if passed else 'FAILED'}, seed {seed}", flush=True)
     if passed and not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)

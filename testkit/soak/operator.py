@@ -118,12 +118,7 @@ class Operator:
 
     def processes(self) -> dict[int, str]:
         """All living processes of the units, by what they are."""
-        found: dict[int, str] = {}
-        for unit in self.units:
-            run = unit.run
-            if run is not None:
-                found |= {pid: DRIVER if pid == run.pid else _kind(pid) for pid in run.processes()}
-        return {pid: _FIRST_OF[kind] if _is_first(pid, kind, found) else kind for pid, kind in found.items()}
+        return {pid: kind for unit in self.units if unit.run is not None for pid, kind in processes_of(unit.run).items()}
 
     def stop(self, timeout_s: float = 120.0) -> list[str]:
         """End everything in order; what was wrong about it."""
@@ -153,6 +148,12 @@ class Operator:
         for unit in self.units:
             if unit.run is not None:
                 unit.run.kill()
+
+
+def processes_of(run: Run) -> dict[int, str]:
+    """The living processes of a run, by their kind."""
+    found = {pid: DRIVER if pid == run.pid else _kind(pid) for pid in run.processes()}
+    return {pid: _FIRST_OF[kind] if _is_first(pid, kind, found) else kind for pid, kind in found.items()}
 
 
 def _exit(code: int) -> str:

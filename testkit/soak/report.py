@@ -12,6 +12,7 @@ from testkit.soak.judging import Finding
 from testkit.soak.sampling import ProcessSample, Sample
 
 BEGIN, END = "<!-- the last soak: begin -->", "<!-- the last soak: end -->"
+KILLS_BEGIN, KILLS_END = "<!-- the last kill rounds: begin -->", "<!-- the last kill rounds: end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,11 @@ def render(facts: Facts, findings: Sequence[Finding], events: Sequence[Event], s
     return "\n".join(lines) + "\n"
 
 
-def update(page: Path, text: str) -> None:
+def update(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put the report into the page, in the place of the last one."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
 def _exits(exits: dict[str, int]) -> str:

@@ -19,44 +19,12 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sources.scylla.capture.wrapping import capture
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
-from testkit.cql_changes import Changes
+from testkit.cql_changes import COLUMNS, AllKinds
 from testkit.pipeline import Pipeline
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 
-COLUMNS = "p int, c int, s text static, v text, n int, m map<int, text>, e set<text>, l list<int>, PRIMARY KEY (p, c)"
 SETTINGS = ("--set", "scylla.confidence=2", "--set", "scylla.window=0.2", "--set", "scylla.streams_per_query=3")
 PATIENCE_S = 400.0
-
-
-class AllKinds(Changes):
-    """Statements without end, one after the other, of all kinds."""
-
-    def __init__(self, session: CqlSession, keyspace: str, seed: int) -> None:
-        super().__init__(session, keyspace, pause_s=0.01)
-        self._draw = random.Random(seed)
-        self.columns = ["v"]
-
-    def statement(self) -> str:
-        draw, t = self._draw, f"{self._keyspace}.t"
-        p, c, x = draw.randrange(12), draw.randrange(6), draw.randrange(1000)
-        row, ttl = f"p = {p} AND c = {c}", draw.choice(("", "", " USING TTL 100000"))
-        return draw.choice(
-            (
-                f"INSERT INTO {t} (p, c, v, m, e) VALUES ({p}, {c}, 'v{x}', {{{x}: 'a', 2: 'b'}}, {{'x', 'y{x}'}}){ttl}",
-                f"UPDATE {t}{ttl} SET v = 'u{x}', n = {x} WHERE {row}",
-                f"UPDATE {t}{ttl} SET {draw.choice(self.columns)} = 'w{x}' WHERE {row}",
-                f"UPDATE {t} SET m[{x % 5}] = 'm{x}', e = e + {{'z{x % 7}'}} WHERE {row}",
-                f"UPDATE {t} SET m = m - {{2, {x % 5}}}, e = {{'only{x}'}} WHERE {row}",
-                f"UPDATE {t} SET l = l + [{x}, {x + 1}] WHERE {row}",
-                f"UPDATE {t} SET l = [{x}] WHERE {row}",
-                f"UPDATE {t} SET s = 's{x}' WHERE p = {p}",
-                f"DELETE v, m FROM {t} WHERE {row}",
-                f"DELETE FROM {t} WHERE {row}",
-                f"DELETE FROM {t} WHERE p = {p} AND c >= {c} AND c < {c + 2}",
-                f"BEGIN BATCH INSERT INTO {t} (p, c, n) VALUES ({p}, {c}, {x}); UPDATE {t} SET v = 'b' WHERE p = {p} AND c = 1 APPLY BATCH",
-                f"DELETE FROM {t} WHERE p = {p}" if x < 100 else f"UPDATE {t} SET n = {x} WHERE {row}",
-            )
-        )
 
 
 @pytest.mark.timeout(900)

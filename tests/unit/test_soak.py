@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from testkit.soak.judging import Outcome, fitted, growths, judge
+from testkit.soak.kill_routes import ROUTES
+from testkit.soak.kills import Kill, KillOutcome, render_kills
 from testkit.soak.proxy import Fault, Proxy
-from testkit.soak.report import BEGIN, END, update
+from testkit.soak.report import BEGIN, END, KILLS_BEGIN, KILLS_END, update
 from testkit.soak.sampling import ProcessSample, Sample
 
 
@@ -155,3 +157,35 @@ def test_the_report_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
     page.write_text(f"# Reliability\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     update(page, "new\n")
     assert page.read_text() == f"# Reliability\n\n{BEGIN}\nnew\n{END}\n\nafter\n"
+
+
+def test_the_report_of_kill_rounds_counts_them_and_takes_its_own_place(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before {BEGIN}soak{END} between {KILLS_BEGIN}old{KILLS_END} after")
+    kills = [
+        Kill("a to b", "all processes", "snapshot", 1.0),
+        Kill("a to b", "JVM", "snapshot", 2.0),
+        Kill("c", "nothing", "had ended", 3.0),
+    ]
+    outcome = KillOutcome(7, 3, kills, seconds=60.0)
+    outcome.comparisons["a to b"] += 1
+    outcome.rows["a to b"] += 1200
+    update(page, render_kills(outcome, "today", "abc", "a machine"), KILLS_BEGIN, KILLS_END)
+    text = page.read_text()
+    assert text.startswith(f"before {BEGIN}soak{END} between {KILLS_BEGIN}\n**Passed**")
+    assert text.endswith(f"{KILLS_END} after")
+    assert "3 of 3 rounds in 1 minutes" in text
+    assert "2 kills; 1 comparisons of 1,200 rows; 0 findings" in text
+    for row in ("| a to b | 2 | 2 | 1 | 1,200 |", "| c | 1 | 0 | 0 | 0 |", "| snapshot | 2 |", "| JVM, then the rest | 1 |"):
+        assert row in text
+    outcome.findings.append("a to b, pipe 2: 3 missing\nmore")
+    assert "**FAILED**" in render_kills(outcome, "today", "abc", "a machine")
+    assert "- a to b, pipe 2: 3 missing\n" in render_kills(outcome, "today", "abc", "a machine")
+
+
+def test_rounds_that_were_not_run_are_not_passed() -> None:
+    assert not KillOutcome(7, 2, [Kill("a", "JVM", "snapshot", 1.0)]).passed
+
+
+def test_kinds_of_pipes_have_names_of_their_own() -> None:
+    assert len({kind.title for kind in ROUTES}) == len({kind.__name__.lower() for kind in ROUTES}) == len(ROUTES)
