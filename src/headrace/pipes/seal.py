@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.json_file import read_json, replace_json
 from headrace.sources.mysql.journal import MISSHAPEN, START_OVER
 from headrace.sources.stamp import Stamp, stamped, unstamped
-from headrace.spark.checkpoint import check_checkpoint, initial_offset, newest_batch, stream_id, sync_batches
+from headrace.spark.checkpoint import check_checkpoint, check_digests, digests, newest_batch, sync_batches
 
 FILE: Final = "seal.json"
 
@@ -30,9 +30,9 @@ class StateSeal:
         """Whether Headrace 0.9 wrote the state: its files have no stamps, and get them now."""
         self._files: dict[str, Stamp] = {}
         self._batch = -1
-        self._stream = self._told_as = ""
-        self._has_start = False
-        """Whether Spark's Kafka source has noted where it began."""
+        self._told_as = ""
+        self._spark: dict[str, str] = {}
+        """Digests of the checkpoint's newest files."""
         self._generation = 0
         self._lock = threading.Lock()
 
@@ -49,8 +49,8 @@ class StateSeal:
                 raise ValueError("it has no checksum")
             found = cls(directory, stamp.state)
             found._files = {name: Stamp.parse(text) for name, text in raw["files"].items()}
-            found._batch, found._stream, found._told_as = raw["batch"], raw["stream"], raw["told_as"]
-            found._has_start, found._generation = raw["has_start"], stamp.generation
+            found._told_as, found._batch, found._spark = raw["told_as"], int(raw["batch"]), dict(raw["checkpoint"])
+            found._generation = stamp.generation
         except DefiniteError as error:
             raise DefiniteError(error.message, place=error.place, hint=hint) from error
         except MISSHAPEN as error:
@@ -99,16 +99,11 @@ class StateSeal:
             self._files[path.name] = stamps[-1]
 
     def check_batches(self) -> None:
-        """Raise if Spark's checkpoint is gone, damaged, of another stream, or older than it was."""
+        """Raise if Spark's checkpoint is gone, damaged, of another pipe, or older than it was."""
         checkpoint = self._directory / "checkpoint"
         check_checkpoint(checkpoint)
-        newest, stream = newest_batch(checkpoint), stream_id(checkpoint)
-        if self._has_start and initial_offset(checkpoint) is None:
-            # Spark would choose the start of the topics again, by what they hold now.
-            raise missing(checkpoint / "sources" / "0" / "0")
-        if stream and self._stream and stream != self._stream:
-            raise DefiniteError("Spark's checkpoint belongs to another pipe", place=str(checkpoint), hint=START_OVER)
-        self._stream = stream
+        check_digests(checkpoint, self._spark)
+        newest = newest_batch(checkpoint)
         if newest < self._batch:
             found = f"its newest batch is {newest}" if newest >= 0 else "it holds no batch"
             raise DefiniteError(
@@ -133,7 +128,7 @@ class StateSeal:
         """Take in which batches Spark has planned by now."""
         with self._lock:
             checkpoint = self._directory / "checkpoint"
-            if newest_batch(checkpoint) > self._batch or (initial_offset(checkpoint) is not None) != self._has_start:
+            if digests(checkpoint) != self._spark:
                 self._write()
 
     def _write(self) -> None:
@@ -143,11 +138,10 @@ class StateSeal:
             # Spark does not sync its files: a machine that fails must not take away what the seal says is there.
             sync_batches(checkpoint)
             self._batch = newest
-        self._stream, self._has_start = stream_id(checkpoint), initial_offset(checkpoint) is not None
+        self._spark = digests(checkpoint)
         self._generation += 1
         files = {name: str(stamp) for name, stamp in sorted(self._files.items())}
-        spark = {"batch": self._batch, "stream": self._stream, "has_start": self._has_start}
-        content: dict[str, Any] = {"files": files, "told_as": self._told_as, **spark}
+        content: dict[str, Any] = {"files": files, "told_as": self._told_as, "batch": self._batch, "checkpoint": self._spark}
         replace_json(self._directory / FILE, stamped(content, self._state, self._generation, 1)[0])
 
 

@@ -48,7 +48,10 @@ def halted_at(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return unstamped(read_json(path))[0]
+        found, stamp = unstamped(read_json(path))
+        if stamp is None and found.keys() != {"event", "message", "place", "at"}:
+            raise ValueError("it has no checksum")
+        return found
     except (DefiniteError, *MISSHAPEN) as error:
         hint = "run the pipe again: where it halts at an event, it writes the file again"
         raise DefiniteError("a file of the state directory is damaged", place=str(path), hint=hint) from error

@@ -44,7 +44,10 @@ def ask_witness(books: Books, directory: StateDirectory, pipe: str, committed: i
     `can_resync`: whether all tables of the pipe can be read again.
     """
     seal = directory.seal
-    if seal is None or not books.is_in_sink:
+    if seal is None:
+        return Told()
+    if not books.is_in_sink:
+        _check_local(books.progress(pipe), directory, seal.state, committed)
         return Told()
     name, deadline = seal.told_as or pipe, time.monotonic() + _REPLICAS_S
     while True:
@@ -59,6 +62,16 @@ def ask_witness(books: Books, directory: StateDirectory, pipe: str, committed: i
         if time.monotonic() > deadline:
             raise _behind(known, directory, name, can_resync)
         pause(_POLL_S)
+
+
+def _check_local(known: Progress | None, directory: StateDirectory, state: str, committed: int) -> None:
+    """The same where the directory itself keeps the record: it must not be behind Spark's checkpoint."""
+    if known is not None and known.state == state and known.version < committed:
+        raise DefiniteError(
+            f"Spark's checkpoint is ahead of progress.json, which says that changes up to {known.position} were written",
+            place=str(directory.path),
+            hint=f"{START_OVER}; if only progress.json was replaced, remove it",
+        )
 
 
 def warn_of_old_state(told: Told, directory: StateDirectory, reached: object) -> None:

@@ -1,14 +1,15 @@
 """Reading Spark's checkpoint: how far a stream got, without starting it.
 
-Spark writes a checksum beside each file (`.NAME.crc`); what is read here is checked by it. A file without one is taken as it is, as Spark
-does. Invariant: Spark plans batch N (`offsets/N`) after it has committed batch N - 1 (`commits/N-1`), so at most one batch is open.
+Spark writes each file once and never changes it, and keeps no checksum of it (see `session`): whoever needs one takes `digests`.
+Invariant: Spark plans batch N (`offsets/N`) after it has committed batch N - 1 (`commits/N-1`), so at most one batch is open.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +18,10 @@ from headrace.sources.base import Offset
 
 _OFFSETS: Final = "offsets"
 _COMMITS: Final = "commits"
-_CRC_HEADER: Final = 8
-_CRC_MAGIC: Final = b"crc\0"
+_METADATA: Final = "metadata"
+_START: Final = "sources/0/0"
+_SEALED: Final = 2
+"""Of how many batches digests are taken: the last one, and the one before it, from which Spark goes on if the last one is open."""
 _HINT: Final = (
     "restore the whole state directory from one backup, or start over: remove the state directory, and the target tables where they hold "
     "rows already"
@@ -61,7 +64,7 @@ def sync_batches(checkpoint: Path) -> None:
 def check_checkpoint(checkpoint: Path) -> None:
     """Raise if a file that Spark needs to go on is missing or damaged: Spark would go on from another batch, or fail in its own words."""
     planned, committed = _newest(checkpoint / _OFFSETS), _newest(checkpoint / _COMMITS)
-    stream_id(checkpoint)
+    _check_metadata(checkpoint / _METADATA)
     initial_offset(checkpoint)
     if planned is None and committed is None:
         return
@@ -74,19 +77,42 @@ def check_checkpoint(checkpoint: Path) -> None:
         )
     for batch in range(max(first, 0), last + 1):
         offset_of(checkpoint, batch)
-    if committed is not None and not _read(checkpoint / _COMMITS / str(committed)).startswith("v"):
-        raise _unreadable("it is not a commit of Spark's", checkpoint / _COMMITS / str(committed))
+    if committed is not None:
+        file = checkpoint / _COMMITS / str(committed)
+        try:
+            # Two lines: the format, and what Spark knows of the batch.
+            json.loads(_line(file, 1))
+        except ValueError as error:
+            raise _unreadable(str(error), file) from error
 
 
-def stream_id(checkpoint: Path) -> str:
-    """The id that Spark gave the stream; empty if there is none yet. (Where its file is missing, Spark gives it another one.)"""
-    file = checkpoint / "metadata"
-    if not file.exists():
-        return ""
-    try:
-        return str(json.loads(_read(file))["id"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(repr(error), file) from error
+def digests(checkpoint: Path) -> dict[str, str]:
+    """Digests of the files that Spark goes on from, by their paths in the checkpoint."""
+    names = [_METADATA, _START]
+    for part in (_OFFSETS, _COMMITS):
+        batch = _newest(checkpoint / part)
+        names += [f"{part}/{number}" for number in range(max(batch - _SEALED + 1, 0), batch + 1)] if batch is not None else []
+    return {name: digest for name in names if (digest := _digest(checkpoint / name))}
+
+
+def check_digests(checkpoint: Path, known: Mapping[str, str]) -> None:
+    """Raise if a file is another one than it was. (Spark removes the files of old batches, and gives a stream without id a new one.)"""
+    for name, digest in known.items():
+        found = _digest(checkpoint / name)
+        if not found and name == _START:
+            # Spark would choose the start of the topics again, by what they hold now.
+            raise _unreadable("the file is missing", checkpoint / name)
+        if found and found != digest:
+            raise _unreadable("it is not the file that Spark wrote for this pipe", checkpoint / name)
+
+
+def _check_metadata(file: Path) -> None:
+    """Raise if the id of the stream cannot be read; where the file is missing, Spark gives the stream another one."""
+    if file.exists():
+        try:
+            json.loads(_read(file))["id"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise _unreadable(repr(error), file) from error
 
 
 def _newest(directory: Path) -> int | None:
@@ -98,15 +124,18 @@ def offset_of(checkpoint: Path, batch: int) -> Offset:
     file = checkpoint / _OFFSETS / str(batch)
     try:
         # Three lines: the format, the batch's metadata, the only source's offset.
-        offset: Offset = json.loads(_read(file).splitlines()[2])
-    except (IndexError, ValueError) as error:
+        json.loads(_line(file, 1))
+        offset: Offset = json.loads(_line(file, 2))
+        if not isinstance(offset, dict):
+            raise TypeError("no object")
+    except (TypeError, ValueError) as error:
         raise _unreadable(str(error), file) from error
     return offset
 
 
 def initial_offset(checkpoint: Path) -> Offset | None:
     """Where Spark's Kafka source began; None if it has not begun."""
-    file = checkpoint / "sources" / "0" / "0"
+    file = checkpoint / _START
     if not file.exists():
         return None
     text = _read(file)
@@ -119,25 +148,25 @@ def initial_offset(checkpoint: Path) -> Offset | None:
 
 
 def _read(file: Path) -> str:
-    """The text of a file, checked by its checksum."""
     try:
-        content = file.read_bytes()
-        sums = file.with_name(f".{file.name}.crc")
-        stored = sums.read_bytes() if sums.exists() else None
+        return file.read_text(errors="replace")
     except OSError as error:
         raise _unreadable(str(error), file) from error
-    if stored is not None and not _fits(content, stored):
-        raise _unreadable("the file and its checksum do not match", file)
-    return content.decode(errors="replace")
 
 
-def _fits(content: bytes, stored: bytes) -> bool:
-    """Whether content has the checksums that Hadoop stored: one for each piece of so many bytes."""
-    size = int.from_bytes(stored[4:_CRC_HEADER], "big")
-    if stored[:4] != _CRC_MAGIC or size <= 0:
-        return False
-    pieces = (content[start : start + size] for start in range(0, len(content), size))
-    return stored[_CRC_HEADER:] == b"".join(zlib.crc32(piece).to_bytes(4, "big") for piece in pieces)
+def _line(file: Path, number: int) -> str:
+    lines = _read(file).split("\n")
+    if len(lines) <= number:
+        raise ValueError(f"it has {len(lines)} lines")
+    return lines[number]
+
+
+def _digest(file: Path) -> str:
+    """The digest of a file; empty if there is no such file."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    except FileNotFoundError:
+        return ""
 
 
 def _unreadable(why: str, file: Path) -> DefiniteError:
