@@ -43,6 +43,7 @@ class Lag:
 
     _pending: Pending | None = None
     _pending_at: float = 0.0
+    _running: bool = False
     _looked_at: float = 0.0
     _behind: int | None = None
     _unreached: deque[tuple[float, int]] = field(default_factory=deque)
@@ -51,7 +52,13 @@ class Lag:
     def say(self, pending: Pending | None, now: float) -> None:
         """The running pipe says what is pending."""
         if pending is not None:
-            self._pending, self._pending_at = pending, now
+            self._pending, self._pending_at, self._running = pending, now, True
+            while self._unreached and self._unreached[0][0] < self._visible_until:
+                self._unreached.popleft()
+
+    def stop(self) -> None:
+        """The pipe has stopped: what it said last does not cover the changes that come now."""
+        self._running = False
 
     def looked(self, reached: int, end: int, behind: int | None, now: float) -> None:
         """The source's log ends at `end`, and the pipe has come to `reached`: numbers that rise with the log.
@@ -68,12 +75,20 @@ class Lag:
             # What was seen first counts for longest; of a very long wait the middle may go.
             if len(self._unreached) == _MOST:
                 del self._unreached[_MOST // 2]
-            # It was committed between two looks.
+            # It was committed between two looks, and after all that is visible.
+            before = max(before, self._visible_until)
             self._unreached.append(((before + now) / 2 if now - before <= _UNSEEN_S else now, end))
+
+    @property
+    def _visible_until(self) -> float:
+        """Up to this time all changes are visible, as the pipe said last."""
+        if self._pending is None:
+            return 0.0
+        return self._pending_at if self._pending.since is None else self._pending.since
 
     def is_known(self, now: float) -> bool:
         """Whether the pipe runs and says itself what is pending."""
-        return self._pending is not None and now - self._pending_at <= FRESH_S
+        return self._running and self._pending is not None and now - self._pending_at <= FRESH_S
 
     @property
     def size(self) -> int | None:

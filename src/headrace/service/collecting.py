@@ -144,6 +144,8 @@ class Collected(ProgressView):
 
     def close(self) -> None:
         """The run has ended; its figures stay."""
+        with self._lock:
+            self.lag.stop()
 
     # -- what others tell
 
