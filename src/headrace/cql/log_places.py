@@ -40,5 +40,10 @@ class BatchPlace:
         """Its time, in microseconds since 1970."""
         return micros(UUID(bytes=self.time))
 
+    @property
+    def id(self) -> bytes:
+        """Stream and `cdc$time`, which identify a batch within its log."""
+        return self.stream + self.time
+
     def __str__(self) -> str:
         return f"log of {self.table}, stream 0x{self.stream.hex()}, cdc$time {UUID(bytes=self.time)}"

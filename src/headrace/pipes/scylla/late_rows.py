@@ -105,7 +105,8 @@ class LateRowWatch:
     def renew(self, name: TableName) -> None:
         """A table is about to be copied again: all that was written up to now will be in the sink."""
         note = self.notes.tables[name]
-        note.looks.renew(self.catalog.now())
+        known = {place.id: written for text, (_, written) in note.late.places.items() if (place := BatchPlace.parse(text)) is not None}
+        note.looks.renew(self.catalog.now(), known)
         note.late = LateNote()
         self.notes.save()
         if self.errors is not None:

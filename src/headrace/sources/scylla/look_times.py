@@ -131,10 +131,14 @@ class LookRecord:
             alive = {place: written for place, written in places.items() if (written + ttl) * 1_000_000 > now}
             self.seen[number] = dict(sorted(alive.items(), key=lambda one: one[1])[-MOST_REMEMBERED:])
 
-    def renew(self, now: int) -> None:
-        """Whatever was written up to now is in the sink by another way."""
+    def renew(self, now: int, known: Mapping[bytes, int]) -> None:
+        """Whatever was written up to now is in the sink by another way.
+
+        `known` are places of rows that an audit has found, and when they were written. They may be younger than the time of writing can
+        tell (`CLOCK_US`), and would count as unseen again.
+        """
         self.late = [[(-1, now)] for _ in self.late]
-        self.seen = [{} for _ in self.seen]
+        self.seen = [dict(known) for _ in self.seen]
 
     def to_json(self) -> dict[str, Any]:
         return {"late": self.late, "seen": [{place.hex(): at for place, at in one.items()} for one in self.seen]}
