@@ -21,7 +21,7 @@ _FUNCTIONS: Final = frozenset({b"file", b"disk"})
 _DEFINED: Final = frozenset({b"INTO", b"TABLE", b"VIEW", b"INDEX", b"PROJECTION"})
 """Words that a name of the user's own follows, and then perhaps parentheses."""
 _DEFINING: Final = frozenset({b"CREATE", b"ATTACH", b"REPLACE"})
-_UNICODE_SYNTAX: Final = re.compile(rb"\xe2[\x80\x81\x88]|\xc2\xa0|\xe3\x80\x80|\xef\xbb\xbf|\x00")
+_UNICODE_SYNTAX: Final = re.compile(rb"\xe2[\x80\x81\x88]|\xc2\xa0|\xe3\x80\x80|\xef\xbb\xbf")
 
 
 class StatementGuard:
@@ -36,9 +36,12 @@ class StatementGuard:
 
     def check(self, text: bytes) -> None:
         """Raise a `QueryFailure` for a statement that would leave the engine's own tables."""
-        if _UNICODE_SYNTAX.search(text) and (found := self._named.search(text)):
+        listed = list(lex(text))
+        # Between quotation marks of ASCII they mean nothing, and up to the first one that does both read the text alike.
+        bare = b"".join(token.value for token in listed if token.kind not in ("quoted", "text"))
+        if (_UNICODE_SYNTAX.search(bare) or b"\x00" in text) and (found := self._named.search(text)):
             raise _denied(found[0], "in a statement with spaces or quotation marks that only Unicode has")
-        listed = [token for token in lex(text) if token.kind != "mark" or token.value < b"\x80"]
+        listed = [token for token in listed if token.kind != "mark" or token.value < b"\x80"]
         verb = listed[0].upper if listed else b""
         defines = not _DEFINING.isdisjoint(token.upper for token in listed)
         for at, token in enumerate(listed):
