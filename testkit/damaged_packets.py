@@ -126,7 +126,8 @@ def _frames(recording: Recording) -> bytes:
 def _stream(delivery: _Delivery, checksum: bool) -> ReplicationStream:
     """A stream that is already past its requests."""
     stream: Any = object.__new__(ReplicationStream)
-    stream._address, stream._format_comes, stream._checksum = _ADDRESS, False, checksum
+    stream._address, stream._checksum = _ADDRESS, checksum
+    stream._file_begins = stream._format_comes = False
     stream._connection = SimpleNamespace(_force_close=lambda: None)
     stream._socket = delivery
     stream._raw, stream._filled = np.empty(1 << 15, dtype=np.uint8), 0

@@ -220,6 +220,8 @@ class ReplicationStream:
         """
         if (self._file_begins or self._format_comes) and piece[4] == FORMAT_DESCRIPTION_EVENT:
             size = int.from_bytes(piece[9:13].tobytes(), "little")
+            if not HEADER_SIZE <= size <= len(piece):
+                raise TransientError("the replication stream cannot be read", place=str(self._address))
             news = self._news(b"\0" + piece[:size].tobytes())
             if self._format_comes:
                 yield news
