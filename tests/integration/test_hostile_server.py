@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sources.mysql.connection import connect, parse_mysql_url, query
 from testkit import hostile_mysql
@@ -20,7 +21,7 @@ _MOST_BYTES = 1200 << 20
 _COMMANDS = {
     "check": ["check", "{source}"],
     "tail": ["tail", "{source}", "--once"],
-    "verify": ["verify", "{source}", "chdb:{directory}/sink"],
+    "verify": ["verify", "{source}", "{sink}"],
     "replicate": ["replicate", "{source}", "chdb:{directory}/sink", "--state", "{directory}/state", "--once"],
     "config check": ["config", "check", "{directory}/headrace.toml", "--connect"],
 }
@@ -48,10 +49,12 @@ def test_an_attack_is_a_definite_error(name: str) -> None:
 @pytest.mark.parametrize("command", _COMMANDS)
 @pytest.mark.parametrize("name", ["local_infile", "endless_packet"])
 def test_every_command_that_connects_ends(name: str, command: str, tmp_path: Path) -> None:
-    with hostile_server(ATTACKS[name]) as port:
+    with hostile_server(ATTACKS[name]) as port, EmbeddedServer(tmp_path / "served") as served:
+        # verify asks the sink before it asks the source.
+        sink = f"clickhouse://{served.user}@{served.host}:{served.port}/"
         text = f'[sources.s]\nurl = "{asked(port)}"\n[sinks.t]\nurl = "chdb:x"\n[pipes.p]\nsource = "s"\nsink = "t"\n'
         (tmp_path / "headrace.toml").write_text(text)
-        arguments = [part.format(source=asked(port), directory=tmp_path) for part in _COMMANDS[command]]
+        arguments = [part.format(source=asked(port), sink=sink, directory=tmp_path) for part in _COMMANDS[command]]
         # `time` tells the most memory that the command and what it waited for had.
         script = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:]).returncode; "
         script += "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c)"
