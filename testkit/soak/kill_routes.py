@@ -41,7 +41,7 @@ _AVRO_VALUES: Mapping[str, Callable[[Any], Any]] = {
     "amount": float,
     "body": bytes.decode,
 }
-_ARRIVAL_S = 180.0
+_ARRIVAL_S = 600.0
 
 
 class KillRoute(ABC):

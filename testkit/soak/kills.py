@@ -32,7 +32,7 @@ _TARGETS = {_ALL: 12, DRIVER: 3, JAVA: 2, WORKER: 2, DAEMON: 1, EMBEDDED: 2}
 """What is killed; how often each, by comparison."""
 _AIMED_SHARE = 0.4
 _ORPHANS_S = 60.0
-_FINISH_S = 400.0
+_FINISH_S = 900.0
 _FIRST_GUESS_S = 8.0
 
 
@@ -177,7 +177,7 @@ class KillRounds:
         except AssertionError as error:
             self._find(route, str(error))
         else:
-            self._usual_s[route.title] = (self._usual_s.get(route.title, took_s) + took_s) / 2
+            self._usual_s[route.title] = took_s
             self.outcome.rows[route.title] += rows
             self._say(f"{route.title}: 0 differences in {rows} rows after {time.monotonic() - begun:.1f} s, --once took {took_s:.1f} s")
         self.outcome.comparisons[route.title] += 1
