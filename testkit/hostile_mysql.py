@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from testkit.hostile_server import hostile_port
 
 Attack = Callable[["Client"], None]
 
@@ -273,28 +274,5 @@ ATTACKS: Final[dict[str, Attack]] = {
 def hostile_server(attack: Attack) -> Iterator[int]:
     """The port of a server that does this to every client."""
     STOLEN.clear()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connections: list[socket.socket] = []
-
-        def serve(connection: socket.socket) -> None:
-            with contextlib.suppress(OSError), connection:
-                connection.settimeout(60)
-                attack(Client(connection))
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    connections.append(connection)
-                    threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-        accepting = threading.Thread(target=accept, daemon=True)
-        accepting.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            accepting.join(5)
-            for connection in connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+    with hostile_port(lambda connection: attack(Client(connection))) as port:
+        yield port

@@ -7,7 +7,6 @@ statements that do not begin as those that read (KILL QUERY), and to an embedded
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.pipes.endpoints import open_sink
 from headrace.service.warehouses import SCHEME
+from headrace.sinks.clickhouse.answers import json_rows
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.reader import names_format
@@ -52,7 +52,7 @@ def ask(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
             # A server that did not know this one is not asked at all.
             settings = {**connection.known(_SETTINGS), **_READ_ONLY}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings={"X-ClickHouse-Format": _FORMAT})
-    rows = [json.loads(line) for line in raw.decode(errors="replace").split("\n") if line]
+            rows = json_rows(raw, raw.decode(errors="replace"))
     # The server ends after the block that is too much, and that may be a large one.
     return (rows[0], rows[1 : MOST_ROWS + 1]) if rows else ([], [])
 

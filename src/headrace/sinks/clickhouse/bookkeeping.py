@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.answers import json_rows
 from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Layout
@@ -112,8 +113,7 @@ class OwnTables:
     def _query(self, sql: str) -> list[list[Any]]:
         connection = connect(self._target)
         with translated(self._target, "reading our own tables"):
-            raw = connection.client.raw_query(sql, settings=connection.known(_JSON_SETTINGS), fmt="JSONCompactEachRow")
-        return [json.loads(line) for line in raw.decode().split("\n") if line]
+            return json_rows(connection.client.raw_query(sql, settings=connection.known(_JSON_SETTINGS), fmt="JSONCompactEachRow"))
 
 
 def create_statements(table: OwnTable, scope: LayoutScope) -> list[str]:

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httputil import get_pool_manager
 
 from headrace.errors import TransientError
+from headrace.sinks.clickhouse.bounded_client import BoundedClient, connecting
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.hosts import choose_host
 from headrace.sinks.clickhouse.limits import ServerLimits, limits_query, parse_limits
@@ -60,9 +60,6 @@ TOKEN_SETTINGS = {
 """What is different for a block with a token."""
 _LEAST_PARTITIONS = 2_000
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
-
-# The driver logs each failed request as well as raising it; the raised one is reported by us, once.
-logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +128,14 @@ def disconnect(target: ClickHouseTarget) -> None:
 
 
 def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSWER_TIMEOUT_S) -> Connection:
-    with translated(target, "connecting"):
-        client = clickhouse_connect.get_client(
-            host=host.host,
-            port=host.port,
-            username=target.user,
-            password=target.password,
-            interface="https" if target.secure else "http",
+    with translated(target, "connecting"), connecting():
+        client = BoundedClient(
+            "https" if target.secure else "http",
+            host.host,
+            host.port,
+            target.user,
+            target.password,
+            None,
             compress=False if target.is_loopback else "lz4",
             connect_timeout=CONNECT_TIMEOUT_S,
             send_receive_timeout=answer_s,

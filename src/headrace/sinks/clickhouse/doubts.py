@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock, Op
+from headrace.sinks.clickhouse.answers import arrow_table
 from headrace.sinks.clickhouse.client import connect
 from headrace.sinks.clickhouse.failures import translated
 from headrace.sinks.clickhouse.layout import Family, Layout, Meaning
@@ -110,11 +111,7 @@ class Doubts:
 
     def _column(self, sql: str) -> pa.ChunkedArray:
         with translated(self._scope.target, f"looking for the last block of {self._layout.database}.{self._layout.table}"):
-            return (
-                pa.ipc.open_stream(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"))
-                .read_all()
-                .column(0)
-            )
+            return arrow_table(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"), 1).column(0)
 
 
 def check_none_under_way(scope: LayoutScope, layout: Layout) -> None:

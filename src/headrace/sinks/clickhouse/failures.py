@@ -9,15 +9,19 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
+import pyarrow as pa
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.exceptions import Error as DriverError
 from urllib3.exceptions import HTTPError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import Shortage, shortage_in, shortage_of
+from headrace.sinks.clickhouse.bounded_client import AnswerRefused, AnswerTooLarge
 from headrace.sinks.clickhouse.hosts import given_host, note_answer, note_failure
 from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE, ClickHouseTarget
 
@@ -90,6 +94,13 @@ _HINTS = {
     516: f"check the user and the password in the sink's URL (or {PASSWORD_VARIABLE})",
 }
 _DEFAULT_HINT = "the text above is ClickHouse's own; correct the data, the table or the settings it names, then start again"
+_NOT_CLICKHOUSE: Final = "check that host and port in the sink's URL are those of a ClickHouse server's HTTP interface"
+_SMALLER: Final = (
+    "select fewer rows or columns, or use a client that shows rows while they come, such as clickhouse-client; "
+    "if the statement has a small result, check that host and port are those of a ClickHouse server"
+)
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, struct.error, pa.ArrowException)
+"""What the driver and Arrow raise at an answer that no server sends."""
 _TOO_MANY_PARTS, _TOO_MANY_PARTITIONS = 252, "Too many partitions for single INSERT block"
 _BUSY_STATUSES = ("429", "502", "503", "504")
 _STATUS = re.compile(r"HTTP driver received HTTP status (\d+)")
@@ -121,7 +132,7 @@ def translated(target: ClickHouseTarget, doing: str) -> Iterator[None]:
     """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error, about the host that it was."""
     try:
         yield
-    except (ClickHouseError, HTTPError, OSError) as error:
+    except (ClickHouseError, HTTPError, OSError, *_UNREADABLE) as error:
         raised = translate(error, given_host(target), doing, has_others=bool(target.others))
         if isinstance(raised, TransientError):
             raised.elsewhere = note_failure(target)
@@ -132,6 +143,13 @@ def translated(target: ClickHouseTarget, doing: str) -> Iterator[None]:
 def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has_others: bool = False) -> HeadraceError:
     """The definite or transient error that says what `error` means for us."""
     place = f"{target}, {doing}"
+    for cause in _causes(error):
+        if isinstance(cause, AnswerRefused):
+            return _broken(str(cause), place)
+        if isinstance(cause, AnswerTooLarge):
+            return DefiniteError(f"ClickHouse's answer is too large: {cause}", place=place, hint=_SMALLER)
+    if isinstance(error, _UNREADABLE) and not isinstance(error, OSError | MemoryError):
+        return _broken(f"its answer cannot be read ({type(error).__name__}: {_shorten(str(error))})", place)
     code = error.code if isinstance(error, DriverError) else None
     if code is not None:
         return _from_server(code, str(error), place)
@@ -147,6 +165,10 @@ def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has
     if status is not None and status.group(1) in _BUSY_STATUSES:
         return TransientError(f"ClickHouse answered HTTP {status.group(1)}", place=place, hint="it, or a proxy before it, is busy")
     return DefiniteError(f"ClickHouse: {_shorten(str(error))}", place=place, hint=_DEFAULT_HINT)
+
+
+def _broken(what: str, place: str) -> DefiniteError:
+    return DefiniteError(f"the server does not keep to ClickHouse's HTTP interface: {what}", place=place, hint=_NOT_CLICKHOUSE)
 
 
 def _from_server(code: int, text: str, place: str) -> HeadraceError:

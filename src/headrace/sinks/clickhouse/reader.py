@@ -10,7 +10,6 @@ alike on both sides: ranges of the key's first columns up to the first such colu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.answers import arrow_table, json_rows
 from headrace.sinks.clickhouse.carrier import Carrier
 from headrace.sinks.clickhouse.carriers import carrier_for
 from headrace.sinks.clickhouse.client import connect
@@ -100,7 +100,7 @@ class ClickHouseReader:
             settings = connection.known(_JSON_SETTINGS)
             headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
-        rows = [json.loads(line) for line in _readable(raw).split("\n") if line]
+            rows = json_rows(raw, _readable(raw))
         return (rows[0], rows[1:]) if rows else ([], [])
 
     def text(self, sql: str) -> str:
@@ -175,8 +175,7 @@ class ClickHouseReader:
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"
         with translated(self._target, f"reading table {schema.name}"):
-            raw = connection.client.raw_query(sql, settings=settings, fmt="ArrowStream")
-        table = pa.ipc.open_stream(raw).read_all()
+            table = arrow_table(connection.client.raw_query(sql, settings=settings, fmt="ArrowStream"), len(chosen) + len(marks))
         # By place, not by name: an expression's name is its text.
         places = enumerate(zip(chosen, carriers, strict=True))
         arrays = [_restore(schema, column, carrier, table.column(index)) for index, (column, carrier) in places]

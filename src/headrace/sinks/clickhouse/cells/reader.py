@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.sinks.clickhouse.bounded_client import streaming
 from headrace.sinks.clickhouse.cells.tables import places_of
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
 from headrace.sinks.clickhouse.client import connect
@@ -55,12 +56,13 @@ class CellReader:
         names = ", ".join(quote_name(column.name) for column in table.columns)
         query = f"SELECT {names} FROM {self._shown(table)} WHERE {condition}"
         connection = connect(self._scope.target)
-        with (
-            translated(self._scope.target, f"reading {table.name}"),
-            connection.client.query_arrow_stream(query, settings=connection.known(_SETTINGS)) as stream,
-        ):
-            for found in stream:
-                yield from [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
+        with translated(self._scope.target, f"reading {table.name}"):
+            with streaming():
+                answer = connection.client.query_arrow_stream(query, settings=connection.known(_SETTINGS))
+            with answer as stream:
+                for found in stream:
+                    found.validate(full=True)
+                    yield from [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
 
     def key_condition(self, table: CqlTable, keys: Sequence[Key], texts: Sequence[Sequence[str]] = ()) -> str:
         """A condition that all rows with these keys satisfy, and few others; `texts` are the values of the key's columns as texts."""
