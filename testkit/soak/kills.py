@@ -69,7 +69,7 @@ class KillRounds:
     """Goes round-robin through the routes."""
 
     def __init__(self, seed: int, directory: Path, say: Callable[[str], None], only: Sequence[str] = ()) -> None:
-        self._random, self._directory, self._say = random.Random(f"{seed} kills"), directory, say
+        self._random, self._directory, self._say = random.Random(), directory, say
         self._only = only
         self._usual_s: dict[str, float] = {}
         self._to_compare: Counter[str] = Counter()
@@ -94,6 +94,8 @@ class KillRounds:
         return self.outcome
 
     def _round(self, number: int, route: KillRoute) -> None:
+        # Each round draws by itself: how long the rounds before took does not change what it draws.
+        self._random.seed(f"{self.outcome.seed} kills {number}")
         if not route.cycle:
             route.begin()
         begun, known = time.monotonic(), len(self.outcome.findings)
@@ -174,8 +176,9 @@ class KillRounds:
             assert done.code == 0, f"exit code {done.code}:\n{done.output[-3000:]}"
             rows = route.compare()
             differs = False
-        except AssertionError as error:
-            self._find(route, str(error))
+        # A target that cannot be read is a finding, too, and the other pipes go on.
+        except Exception as error:  # noqa: BLE001
+            self._find(route, str(error) if isinstance(error, AssertionError) else repr(error))
         else:
             self._usual_s[route.title] = took_s
             self.outcome.rows[route.title] += rows

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from testkit.pipeline import Finished, Pipeline
 from testkit.soak.judging import Outcome, fitted, growths, judge
-from testkit.soak.kill_routes import ROUTES
-from testkit.soak.kills import Kill, KillOutcome, render_kills
+from testkit.soak.kill_peers import KillPeers
+from testkit.soak.kill_routes import ROUTES, KillRoute
+from testkit.soak.kills import Kill, KillOutcome, KillRounds, render_kills
 from testkit.soak.proxy import Fault, Proxy
 from testkit.soak.report import BEGIN, END, KILLS_BEGIN, KILLS_END, update
 from testkit.soak.sampling import ProcessSample, Sample
@@ -189,3 +193,50 @@ def test_rounds_that_were_not_run_are_not_passed() -> None:
 
 def test_kinds_of_pipes_have_names_of_their_own() -> None:
     assert len({kind.title for kind in ROUTES}) == len({kind.__name__.lower() for kind in ROUTES}) == len(ROUTES)
+
+
+class BrokenRoute(KillRoute):
+    """A pipe whose run ends by itself, or whose target differs from its source."""
+
+    title = "broken pipe"
+
+    def __init__(self, peers: KillPeers, trouble: str) -> None:
+        super().__init__(peers)
+        self._trouble = trouble
+
+    def _make(self) -> Pipeline:
+        return BrokenPipeline("no source", "no sink", self.place / "state", () if self._trouble == "code 2" else ("--help",))
+
+    def change(self, chooser: random.Random) -> None:
+        del chooser
+
+    def changing(self, seed: int) -> AbstractContextManager[object]:
+        return nullcontext(seed)
+
+    def compare(self) -> int:
+        if self._trouble == "3 missing":
+            raise AssertionError("accounts: 3 missing")
+        raise RuntimeError("the target cannot be read")
+
+
+class BrokenPipeline(Pipeline):
+    def once(self, *options: str, timeout_s: float = 0.0) -> Finished:
+        del options, timeout_s
+        return Finished(0, "")
+
+
+@pytest.mark.parametrize("trouble", ["code 2", "3 missing", "cannot be read"])
+def test_kill_rounds_find_broken_pipes_and_keep_their_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    def broken(peers: KillPeers) -> BrokenRoute:
+        return BrokenRoute(peers, trouble)
+
+    monkeypatch.setattr("testkit.soak.kills.ROUTES", (broken,))
+    monkeypatch.setattr("testkit.soak.kills._FIRST_GUESS_S", 100_000.0)  # (the round waits until the run ends)
+    said: list[str] = []
+    outcome = KillRounds(3, tmp_path, said.append).run(1)
+    assert not outcome.passed
+    (finding,) = outcome.findings
+    assert finding.startswith("broken pipe, pipe 1: ")
+    assert trouble in finding
+    assert f"FINDING: {finding}" in said
+    assert sorted(path.name for path in (tmp_path / "brokenroute").iterdir()) == ["1", "2"]
