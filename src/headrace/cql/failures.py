@@ -29,9 +29,10 @@ from cassandra.protocol import ErrorMessage, SyntaxException
 
 from headrace.addressing.tls import TlsMode, certificate_remedy
 from headrace.cql.address import CqlAddress, password_variable
+from headrace.cql.bounded_connection import BROKEN
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 
-DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
+DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ProtocolError, ErrorMessage, OSError)
 """What the driver raises when something is wrong with the server, the network or a statement."""
 _TLS: Final = re.compile(r"\[SSL: (?P<reason>\w+)\] (?P<text>.*?)(?: \(_ssl\.c:\d+\))?$")
 _BUSY: Final = "wait for the cluster's nodes to be there and less busy; nothing is lost meanwhile"
@@ -53,6 +54,9 @@ def as_ours(error: BaseException, address: CqlAddress, about: str = "") -> Headr
         return error
     if isinstance(error, NoHostAvailable):
         return _nobody(error, address, place)
+    if BROKEN in str(error):
+        broken = BROKEN + str(error).partition(BROKEN)[2][:400]
+        return DefiniteError(broken, place=place, hint=_other_port(address))
     if isinstance(error, AuthenticationFailed):
         return _refused(error, address, place)
     if isinstance(error, Unauthorized):

@@ -12,6 +12,8 @@ from typing import Any
 
 from cassandra.protocol import ProtocolHandler, ResultMessage, _ProtocolHandler
 
+from headrace.cql.bounded_connection import check_rows
+
 
 class RawPage:
     """The rows of one answer: `count` times, for each column, four bytes of length and a value."""
@@ -45,6 +47,7 @@ class _RawResult(ResultMessage):  # type: ignore[misc]
         self.recv_results_metadata(f, user_type_map)
         columns = self.column_metadata or result_metadata
         count = int.from_bytes(f.read(4), "big", signed=True)
+        check_rows(count, len(columns), len(f.getvalue()) - f.tell())
         self.column_names = [column[2] for column in columns]
         self.column_types = [column[3] for column in columns]
         again = (self.kind, first, protocol_version, user_type_map, result_metadata, encryption)

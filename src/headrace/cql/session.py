@@ -16,10 +16,12 @@ from typing import Any, Final, Self
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.connection import ProtocolError
 from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement, SimpleStatement
 
 from headrace.cql.address import CqlAddress
+from headrace.cql.bounded_connection import BoundedConnection, violations
 from headrace.cql.failures import server_errors
 from headrace.cql.raw import RawHandler, whole_page
 from headrace.errors import DefiniteError
@@ -86,10 +88,15 @@ def connect(address: CqlAddress) -> CqlSession:
 
 
 def _opened(cluster: Cluster, address: CqlAddress) -> Session:
+    for host in address.hosts:
+        violations.pop(host, None)
     with server_errors(address):
         try:
             return cluster.connect()
         except NoHostAvailable:
+            broken = next((violations[host] for host in address.hosts if host in violations), None)
+            if broken is not None:
+                raise ProtocolError(broken) from None
             # The driver knows the nodes by now, and that none of them is in the datacenter that was asked for.
             there = _datacenters(cluster)
             if address.dc and there and address.dc not in there:
@@ -126,6 +133,7 @@ def _cluster(address: CqlAddress) -> Cluster:
         contact_points=list(address.hosts),
         port=address.hosts[-1][1],
         protocol_version=PROTOCOL,
+        connection_class=BoundedConnection,
         auth_provider=account,
         ssl_context=address.tls.context(),
         connect_timeout=address.connect_timeout_s,

@@ -1,0 +1,125 @@
+"""The driver's connection with limits: what a CQL server sends is bounded in memory, and what breaks the protocol is a definite error.
+
+Invariant: a server, hostile or broken, cannot make this process hold more than a frame of `FRAME_BYTES` for a connection, unpack a frame to
+more than that, or build rows that take more than `RESULT_BYTES` of an answer. Its messages that cannot be decoded close the connection.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from cassandra.cluster import Cluster
+from cassandra.connection import ConnectionShutdown, ProtocolError, _ConnectionIOBuffer
+from cassandra.protocol import COMPRESSED_FLAG, ProtocolHandler
+
+FRAME_BYTES: Final = 256 << 20
+"""Of a frame: the most that the protocol allows."""
+RESULT_BYTES: Final = 512 << 20
+"""Of the rows of one answer, counted as Python holds them."""
+COLUMNS: Final = 65_535
+BROKEN: Final = "the server does not keep to CQL's protocol"
+"""How errors begin that no other attempt mends. The driver keeps the text of an error and not its type."""
+violations: Final[dict[tuple[str, int], str]] = {}
+"""How servers last broke the protocol, by their addresses."""
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, struct.error)
+"""What the driver raises at a message that is not due."""
+_ROW_BYTES, _VALUE_BYTES = 120, 60
+
+
+def check_rows(rows: int, columns: int, left: int) -> None:
+    """Raise `ProtocolError` for a number of rows that `left` bytes cannot hold, or that takes too much memory."""
+    if rows < 0 or columns > COLUMNS or rows * max(columns, 1) * 4 > left:
+        raise violation(f"it announced {rows} rows of {columns} columns in {left} bytes")
+    if rows * (_ROW_BYTES + _VALUE_BYTES * columns) > RESULT_BYTES:
+        raise violation(f"its {rows} rows of {columns} columns take more than {RESULT_BYTES >> 20} MiB")
+
+
+def violation(what: str) -> ProtocolError:
+    return ProtocolError(f"{BROKEN}: {what}")
+
+
+class BoundedConnection(Cluster.connection_class):  # type: ignore[misc]
+    """A connection to a server that is not trusted."""
+
+    def _connect_socket(self) -> None:
+        # Nothing has been received yet.
+        self._io_buffer = _BoundedBuffer(self)
+        super()._connect_socket()
+
+    def handle_read(self, *args: Any, **options: Any) -> None:
+        try:
+            super().handle_read(*args, **options)
+        except Exception as error:  # noqa: BLE001 (the driver has no other place where it would be reported)
+            self.defunct(error)
+
+    def defunct(self, exc: BaseException) -> Any:
+        """Closes the connection. The driver connects once more then, and may report only what that led to."""
+        # The driver takes the notice of a closed connection for an answer, too, and fails at it in the same way.
+        closed = isinstance(exc, OSError) or ConnectionShutdown.__name__ in str(exc)
+        if isinstance(exc, (ProtocolError, *_UNREADABLE)) and not closed:
+            told = str(exc) if BROKEN in str(exc) else str(violation(f"{type(exc).__name__}: {str(exc)[:200]}"))
+            violations[self.endpoint.address, self.endpoint.port] = told
+            exc = ProtocolError(told)
+        return super().defunct(exc)
+
+    def _read_frame_header(self) -> int:
+        position = int(super()._read_frame_header())
+        if self._current_frame is not None and self._current_frame.end_pos > FRAME_BYTES:
+            raise violation(f"it announced a frame of {self._current_frame.end_pos} bytes")
+        return position
+
+    def send_msg(self, msg: Any, request_id: int, cb: Any, *args: Any, **options: Any) -> Any:
+        """Sends a message whose answer is decoded without trust."""
+        if len(args) > 1:
+            args = (args[0], _checked(args[1]), *args[2:])
+        else:
+            options["decoder"] = _checked(options.get("decoder", ProtocolHandler.decode_message))
+        return super().send_msg(msg, request_id, cb, *args, **options)
+
+
+class _BoundedBuffer(_ConnectionIOBuffer):  # type: ignore[misc]
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._io_buffer = _BoundedBytes()
+
+    def reset_io_buffer(self) -> None:
+        rest = self._io_buffer.read()
+        self._io_buffer = _BoundedBytes()
+        self._io_buffer.write(rest)
+
+
+class _BoundedBytes(io.BytesIO):
+    """What was received and not yet decoded. The driver receives as long as there is something, and only then decodes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > FRAME_BYTES + (1 << 20):
+            raise violation(f"it sent more than {FRAME_BYTES >> 20} MiB at once")
+        return super().write(data)
+
+
+def _checked(decode: Callable[..., Any]) -> Callable[..., Any]:
+    def decoded(version: int, features: Any, types: Any, stream: int, flags: int, opcode: int, body: bytes, *others: Any) -> Any:
+        if flags & COMPRESSED_FLAG and int.from_bytes(body[:4], "big") > FRAME_BYTES:
+            raise violation("it sent a frame that claims to be larger than the protocol allows when it is unpacked")
+        try:
+            return decode(version, features, types, stream, flags, opcode, body, *others)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise violation(f"its answer cannot be read ({type(error).__name__}: {str(error)[:200]})") from error
+
+    return decoded
+
+
+class _Quiet(logging.Filter):
+    """Leaves out the driver's own report of an answer that it cannot decode, with all of its bytes: the error is raised as well."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Error decoding response from Cassandra")
+
+
+logging.getLogger("cassandra.connection").addFilter(_Quiet())
