@@ -394,6 +394,12 @@ def test_places_that_cannot_be_read(changes: Changes) -> None:
         changes(start="oldest", snapshot=True)
 
 
+def test_one_pattern_of_several_that_matches_no_table_is_a_warning(changes: Changes, caplog: pytest.LogCaptureFixture) -> None:
+    changes("*", "nosuch*", "misspelt", stop="end").close()
+    warned = [record.getMessage() for record in caplog.records if "no table of" in record.getMessage()]
+    assert [line.split(" matches ")[1].split(";")[0].split(".")[1] for line in warned] == ["nosuch*", "misspelt"]
+
+
 def test_names_that_match_no_table_are_an_error(server: PrivateServer) -> None:
     url = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/"
     for read in (headrace.changes, headrace.transactions):

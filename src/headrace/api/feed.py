@@ -11,6 +11,7 @@ the next item is asked for, so a reader that stops at any moment has every chang
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -34,6 +35,8 @@ from headrace.sources.mysql.preflight import check_server, check_tables
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.source import MySQLReader
+
+log = logging.getLogger("headrace")
 
 T = TypeVar("T")
 Position = dict[str, Any]
@@ -291,6 +294,9 @@ def _matching(feed: Feed[T], tables: Sequence[str] | str) -> Feed[T]:
             place=str(feed.address),
             hint="check tables= and the privileges of the user; create a table first, or leave tables= out to wait for tables",
         )
+    names = [schema.name for schema in feed.schemas]
+    for chosen in Selection(_patterns(tables), ()).unmatched(names):
+        log.warning("no table of %s matches %s; a table that is created later will be read", feed.address, chosen)
     return feed
 
 
