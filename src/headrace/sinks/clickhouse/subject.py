@@ -51,6 +51,11 @@ _UNFIT: Final = {
     "MySQL": "is another server's table",
 }
 MAKE_OTHER: Final = "make the table a ReplacingMergeTree(version, is_deleted), or let Headrace make it: rename it, or choose another target"
+_MAKE_SUMS: Final = (
+    f"{MAKE_OTHER}; to keep this table's sums, fill it by a materialized view over a target with engine = collapsing"
+    ' (docs/clickhouse.md, "Sums and aggregates")'
+)
+_HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_SUMS}
 
 
 class Subject:
@@ -117,7 +122,7 @@ class Subject:
         family = _FAMILIES.get(self.engine.name)
         if family is None:
             reason = _UNFIT.get(self.engine.name, "Headrace does not know")
-            raise self.refused(f"its engine is {self.engine.full_name}, which {reason}", MAKE_OTHER)
+            raise self.refused(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
         if any(argument.name is None and not argument.sql.startswith("(") for argument in self.engine.arguments):
             raise self.refused(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
         return family
