@@ -24,6 +24,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.materialized.plan import plan_pipe
 from headrace.pipes.materialized.statement import CreateMirror, parse_statement
 from headrace.pipes.settings_file import parse_set
+from headrace.pipes.targets import Targets, targets_of
 from headrace.retry import retrying
 from headrace.sinks.clickhouse import layouts
 from headrace.sinks.clickhouse.client import connect, disconnect
@@ -401,3 +402,20 @@ def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -
     with pytest.raises(DefiniteError) as caught:
         replace(sink, choices=choices).prepare([schema_of()])
     assert "the extra column n has the name of a column of the source" in caught.value.message
+
+
+def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a schema change nothing is known of any table: a request for each would take minutes with thousands of them."""
+    schemas = [schema_of(f"t{number}") for number in range(20)]
+    targets = Targets(sink)
+    targets.prepare(schemas)
+    asked: list[int] = []
+    look_up = layouts.look_up
+
+    def counted(scope: layouts.LayoutScope, wanted: list[TableSchema]) -> list[layouts.Layout]:
+        asked.append(len(wanted))
+        return look_up(scope, wanted)
+
+    monkeypatch.setattr(layouts, "look_up", counted)
+    assert targets_of(targets, schemas) == {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}
+    assert asked == [20]

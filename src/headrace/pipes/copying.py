@@ -90,6 +90,8 @@ class Copier:
             if table.snapshot:
                 retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
         self.prepare()
+        # One request for the layouts of all tables: each plan asks for its own, and finds it known.
+        retrying(lambda: self.targets.needs(self._written()))
         for name, table in unplanned:
             self._empty_reshaped(name, table)
             self._plan_table(connection, name, table)

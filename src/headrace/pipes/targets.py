@@ -99,5 +99,5 @@ def targets_of(targets: Targets, schemas: Iterable[TableSchema]) -> dict[str, st
     sink = targets.sink
     if not isinstance(sink, ClickHouseSink):
         return {str(schema.name): "" for schema in schemas}
-    layouts = {str(schema.name): sink.layout(schema) for schema in schemas}
-    return {name: f"{layout.database}.{layout.table}" for name, layout in layouts.items()}
+    # One request for all tables: after a schema change nothing is known of any of them.
+    return {str(name): f"{layout.database}.{layout.table}" for name, layout in sink.layouts(schemas).items()}

@@ -76,7 +76,11 @@ class ClickHouseSink:
 
     def layout(self, schema: TableSchema) -> Layout:
         """The target table of a schema."""
-        return resolve(self._scope, [schema])[schema.name]
+        return self.layouts([schema])[schema.name]
+
+    def layouts(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Layout]:
+        """The target tables of schemas, asked for in one request."""
+        return resolve(self._scope, schemas)
 
     def recognise(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Those of the tables whose targets are there, as the targets describe them: for changes that come without types."""
