@@ -185,16 +185,31 @@ class Decision:
             # Also of a table that was being read, or was to be read again: what was read of it so far is kept.
             self._vacated.add(name)
             self._take(name, [kind], self._keeping(schema, "dropped", again=False), KEPT)
-        elif name in self.executor.state.waiting:
+        elif self.executor.targets.appends and name in self.executor.state.waiting:
             self._enter(name, [kind], Translation(), KEPT, "it was to be read again; the target stays as it was")
-        elif not self._is_settled(name):
+        elif self.executor.targets.appends and not self._is_settled(name):
             self._intent.swept.append(schema)
             self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it was being read")
         else:
+            self._remove(name, schema)
+
+    def _remove(self, name: TableName, schema: TableSchema) -> None:
+        """The target goes, also while its snapshot is read: a chunk that is written later finds no table, and is left out."""
+        kind = ChangeKind.DROP_TABLE
+        try:
             found = self._ask(lambda sink: sink.plan_removal(schema))
-            if found.vacates:
-                self._vacated.add(name)
-            self._take(name, [kind], found, APPLIED if found.steps else KEPT)
+        except DefiniteError as error:
+            if name not in self.executor.state.waiting:
+                raise
+            # The snapshot would have refused a target that Headrace did not create and that does not fit. It holds none of the rows.
+            self._enter(name, [kind], Translation(), KEPT, f"it was to be read again; the target stays as it was: {error.message}")
+            return
+        if found.vacates:
+            self._vacated.add(name)
+        elif name not in self.executor.state.waiting and not self._is_settled(name):
+            # Rows that were read before the statement may be written after it.
+            self._intent.swept.append(schema)
+        self._take(name, [kind], found, APPLIED if found.steps else KEPT)
 
     def _create(self, name: TableName) -> None:
         schema = self.after.tables.get(name)

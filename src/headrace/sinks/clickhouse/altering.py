@@ -89,7 +89,7 @@ class Altering:
         return translate(alteration, Subject(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
 
     def plan_removal(self, schema: TableSchema) -> Translation:
-        table = self._standing(schema)
+        table = self._standing(schema, must_fit=False)
         return remove(table) if table is not None else Translation()
 
     def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
