@@ -188,6 +188,18 @@ def test_resume_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
         until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
 
 
+def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stories = {"p": Story(TransientError("away"), "run")}
+    asked = configuration(tmp_path, ("p", ("p",)))
+    asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=1), asked.pipes)
+    real = time.time
+    with supervised(asked, stories) as supervisor:
+        until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        monkeypatch.setattr(part_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
+        assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "it is shown by the clock as it is now"
+        until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+
+
 def test_a_pause_outlives_the_process_and_a_stop_does_not(tmp_path: Path) -> None:
     asked = configuration(tmp_path, ("a", ("a",)), ("b", ("b",)))
     stories = {"a": Story("run"), "b": Story("run")}

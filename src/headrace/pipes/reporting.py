@@ -7,6 +7,7 @@ is done again after a crash is told again and counted once: its end is not above
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -76,6 +77,8 @@ class Reporter:
         self.backlog: Backlog = lambda: None
         self._lock = threading.Lock()
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
+        self._told_at = -math.inf
+        """When that was, by the monotonic clock: heartbeats go on when the system's clock is set back."""
 
     def begin(self, position: Place, *, is_new: bool) -> None:
         """Make the table; go on counting where an earlier run of the same pipe stopped."""
@@ -116,8 +119,7 @@ class Reporter:
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(min(BEAT_S / 2, _LOOK_S)):
-            now_us = _now_us()
-            if now_us - self._told.seen_us >= BEAT_S * 1e6 or self._is_told_wrong(now_us):
+            if time.monotonic() - self._told_at >= BEAT_S or self._is_told_wrong(_now_us()):
                 self._say_so()
 
     def _is_told_wrong(self, now_us: int) -> bool:
@@ -160,7 +162,7 @@ class Reporter:
         state = self._seal.state if self._seal is not None else ""
         complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
         self._targets.books.tell(complete)
-        self._told = complete
+        self._told, self._told_at = complete, time.monotonic()
         if self._seal is not None:
             self._seal.note_told(self._pipe)
 

@@ -99,6 +99,7 @@ class Part:
         self._errors: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)
         self._error_count = self._retries = self._in_a_row = 0
         self._next_try = 0.0
+        """By the monotonic clock: the system's clock may be set back, and the pipe must not wait until it has caught up."""
         self._done = self._was_asked = False
         """Whether there is nothing left to do; whether the run under way was asked to end."""
         self._why_ended: HeadraceError | None = None
@@ -191,7 +192,7 @@ class Part:
             pipe, stage = self._pipe, self._stage
             wait = pipe.waits.current() if pipe is not None else None
             errors, counts = tuple(self._errors), (self._error_count, self._retries)
-            next_try = self._next_try if stage is PipeStage.RETRYING else 0.0
+            next_try = time.time() + self._next_try - time.monotonic() if stage is PipeStage.RETRYING else 0.0
             error = self._error
         figures = self.view.figures()
         if stage is PipeStage.STARTING and pipe is not None:
@@ -263,7 +264,7 @@ class Part:
                     if self._stage not in (PipeStage.FAILED, PipeStage.PAUSED):
                         self._enter(PipeStage.STOPPED)
                     return False
-                left_s = self._next_try - time.time()
+                left_s = self._next_try - time.monotonic()
                 if self._wish is Wish.RUN and not self._done and self._stage is not PipeStage.FAILED and left_s <= 0:
                     self._enter(PipeStage.STARTING)
                     # Whatever the last run was asked is over, also if this one does not get as far as to begin.
@@ -334,7 +335,7 @@ class Part:
         wait_s = min(max(self._retry_s, _LEAST_WAIT_S) * math.pow(2, min(self._in_a_row, 30)), MOST_WAIT_S)
         self._in_a_row += 1
         self._retries += 1
-        self._next_try = time.time() + wait_s
+        self._next_try = time.monotonic() + wait_s
         self._enter(PipeStage.RETRYING)
         log.warning("ended, and is started again in %.0f s: %s", wait_s, error)
 

@@ -67,25 +67,28 @@ class BacklogWriter:
         self._lock = threading.Lock()
         self._places = self._commits = np.empty(0, dtype=np.int64)
         self._skew_us = self._idle_us = self._open_us = 0
+        self._clock_us = _clock_us()
         self._step_us = _STEP_US
 
     def set_server_clock(self, skew_us: int) -> None:
         """The server's clock is ahead of this machine's by so much."""
-        self._skew_us = skew_us
+        with self._lock:
+            self._follow_clock()
+            self._skew_us = skew_us
 
     def heard(self, *, idle: bool) -> None:
         """Something came from the source. `idle`: the source has sent all that was committed."""
-        now_us = _now_us()
-        if idle:
-            self._idle_us = now_us
         with self._lock:
+            now_us = self._follow_clock()
+            if idle:
+                self._idle_us = now_us
             self._publish(now_us)
 
     def received(self, file: str, groups: npt.NDArray[np.int64], *, is_open: bool) -> None:
         """Whole transactions are on disk. `is_open`: the first part of another one has come, too."""
-        now_us = _now_us()
         groups = groups[groups[:, scan.KIND] != scan.FILE_END]
         with self._lock:
+            now_us = self._follow_clock()
             if len(groups):
                 self._add((file_number(file) << _FILE_BITS) + groups[:, scan.END], self._commit_times(groups, now_us))
                 # A part that has come belongs to a later transaction.
@@ -98,6 +101,18 @@ class BacklogWriter:
         with self._lock:
             kept = self._places > log_place(file, offset)
             self._places, self._commits = self._places[kept], self._commits[kept]
+
+    def _follow_clock(self) -> int:
+        """The time now. If this machine's clock was set since the last call, all times follow it: the source's clock was not set."""
+        clock_us = _clock_us()
+        step_us, self._clock_us = clock_us - self._clock_us, clock_us
+        # Smaller ones are what adjustments of the clock's speed add up to.
+        if abs(step_us) >= _STEP_US:
+            self._skew_us -= step_us
+            self._idle_us += step_us if self._idle_us else 0
+            self._open_us += step_us if self._open_us else 0
+            self._commits = self._commits + step_us
+        return _now_us()
 
     def _commit_times(self, groups: npt.NDArray[np.int64], now_us: int) -> npt.NDArray[np.int64]:
         """By this machine's clock. Without exact times in the log, an event's second counts up to its end."""
@@ -161,3 +176,8 @@ class BacklogFile:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def _clock_us() -> int:
+    """The difference between the system's clock and the monotonic one. It changes when the system's clock is set."""
+    return (time.time_ns() - time.monotonic_ns()) // 1000

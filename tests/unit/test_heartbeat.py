@@ -1,0 +1,40 @@
+"""A running pipe writes a heartbeat every few seconds, whatever happens to the system's clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.pipes import reporting
+from headrace.pipes.local_books import LocalBooks
+from headrace.pipes.reporting import Reporter
+from headrace.sources.mysql.position import BinlogPosition
+
+
+def seen_s(books: LocalBooks) -> float:
+    told = books.progress("p")
+    assert told is not None
+    return told.seen_us / 1e6
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, restarted: bool) -> None:
+    monkeypatch.setattr(reporting, "BEAT_S", 0.2)
+    books, position = LocalBooks(tmp_path), BinlogPosition("binlog.000001", 4)
+    reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
+    reporter.begin(position, is_new=True)
+    reporter.batch(position, 1, 0)
+    real_ns = time.time_ns
+    monkeypatch.setattr(reporting, "_now_us", lambda: real_ns() // 1000 + step_s * 1_000_000)
+    if restarted:
+        reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
+        reporter.begin(position, is_new=False)
+    deadline = time.monotonic() + 20
+    with reporter.beating():
+        while abs(seen_s(books) - time.time() - step_s) > 5:
+            assert time.monotonic() < deadline, "no heartbeat by the clock as it is now"
+            time.sleep(0.05)
