@@ -10,7 +10,7 @@ from headrace.cli import main
 from headrace.errors import HeadraceError
 from headrace.pipes.requests import with_state
 
-_COMMAND = re.compile(r"headrace (?:resync|skip|verify|retry|sql|check|config check|tail|ddl|serve)\b[^,;()]*")
+_COMMAND = re.compile(r"headrace (?:resync|release|skip|verify|retry|sql|check|config check|tail|ddl|serve)\b[^,;()]*")
 
 
 def commands_of(error: HeadraceError | str) -> list[list[str]]:

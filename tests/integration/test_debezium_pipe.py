@@ -103,6 +103,21 @@ def test_batches_may_be_cut_anywhere_and_come_again(open_pipe: Open, sink: Click
     assert entries == [[str(name), 1] for name in pipe.tables]
 
 
+def test_a_table_of_another_pipe_is_refused(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
+    """Also one whose first event comes while the pipe runs; the rows of the owner stay as they are."""
+    owner = open_pipe()
+    owner.run(records_of("mysql-schema", "sbtest1"))
+    rows = sorted(owner.rows("shop.sbtest1"), key=repr)
+    second = LocalTopicPipe(tmp_path / "second", sink)
+    second.run(records_of("mysql-schema", "uniques"))
+    with pytest.raises(DefiniteError, match=rf"another pipe writes to the target {sink.target.database}.sbtest1: pipe state_"):
+        second.run(records_of("mysql-schema", "sbtest1"))
+    assert sorted(owner.rows("shop.sbtest1"), key=repr) == rows
+    open_pipe().run(records_of("mysql-schema", "late"))
+    with pytest.raises(DefiniteError, match=rf"another pipe writes to the target {sink.target.database}.uniques: pipe second"):
+        open_pipe().run(records_of("mysql-schema", "uniques"))
+
+
 def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its offsets mean other records now, and some of them would never be read."""
     monkeypatch.setattr(pipe_module, "_IDENTIFY_S", 0.0)

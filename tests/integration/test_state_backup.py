@@ -180,11 +180,12 @@ def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Clie
     shutil.copytree(RECORDED / "log-files", state)
     shutil.copytree(RECORDED / "logs", tmp_path / "logs", ignore=shutil.ignore_patterns("binlog.000004"))
 
-    def run(directory: Path) -> None:
-        settings = PipeSettings(Selection(("recorded.*",)), directory, once=True)
+    def run(directory: Path, *, shared: bool = False) -> None:
+        settings = PipeSettings(Selection(("recorded.*",)), directory, once=True, shared_target=shared)
         OfflinePipe(tmp_path / "logs", sink, "sink", settings, LogView()).run()
 
-    run(tmp_path / "filled")
+    # What Headrace 0.9 wrote was claimed by no pipe.
+    run(tmp_path / "filled", shared=True)
     before = client.query("SELECT count() FROM recorded.t FINAL").result_rows
     shutil.copy(RECORDED / "logs" / "binlog.000004", tmp_path / "logs")
     run(state)

@@ -188,6 +188,16 @@ def test_several_sources_share_topics_only_on_purpose(tmp_path: Path) -> None:
     assert [part.chosen.kafka.topic for part in pipe.parts] == ["east.${db}_${table}_generic", "west.${db}_${table}_generic"]
     (pipe,) = loaded(tmp_path, several("bus", "merge = true")).pipes
     assert [part.chosen.kafka.topic for part in pipe.parts] == ["", ""]
+    # Merged sources are not second pipes to each other.
+    assert all(part.settings.shared_target for part in pipe.parts)
+
+
+def test_pipes_share_a_target_only_on_purpose(tmp_path: Path) -> None:
+    other = '[pipes.all]\nsource = "east"\nsink = "ch"\ninclude = ["orders"]'
+    merged = several(more=f"merge = true\n{other}")
+    assert "or allow it: shared_target = true" in refused(tmp_path, merged)
+    shop, shared = loaded(tmp_path, f"{merged}\nshared_target = true").pipes
+    assert [part.settings.shared_target for part in (*shop.parts, *shared.parts)] == [False, False, True]
 
 
 def test_a_pipe_that_becomes_several_does_not_leave_its_progress_behind(tmp_path: Path) -> None:

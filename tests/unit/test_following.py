@@ -83,6 +83,9 @@ class Sink:
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         self.note(*(("prepare", schema.name.table) for schema in schemas))
 
+    def claim(self, names: Iterable[TableName]) -> None:
+        """No other pipe is here."""
+
     def check_apart(self, schemas: Iterable[TableSchema]) -> None:
         names = [schema.name for schema in schemas]
         assert len(set(names)) == len(names)

@@ -55,6 +55,7 @@ ACTIONS: Final = {
     "--schema-changes": _REMEDIES + "test_a_schema_change_that_is_set_to_halt",
     "--set": _U + "test_settings_file.py::test_one_setting_from_a_flag",
     "--settings": _I + "test_engine_pipe.py",
+    "--shared-target": _I + "test_target_ownership.py::test_several_pipes_write_to_one_table_where_that_is_allowed",
     "--snapshot": _I + "test_pipe_tables.py",
     "--source": _U + "test_cli.py::test_ddl_shows_a_translation_without_any_server",
     "--spark-log": _U + "test_manual.py",
@@ -70,6 +71,7 @@ ACTIONS: Final = {
     # Commands.
     "headrace config": _I + "test_config_runs.py::test_files_of_three_tools_run",
     "headrace help": _U + "test_cli.py::test_help_names_every_command",
+    "headrace release": _I + "test_target_ownership.py::test_a_second_pipe_is_refused_until_the_claim_of_the_first_is_given_up",
     "headrace replicate": _I + "test_newcomer.py",
     "headrace resync": _SETTINGS + "test_rows_that_hold_former_choices_are_read_again_by_the_printed_command",
     "headrace run": _I + "test_run.py::test_a_process_is_seen_and_steered",

@@ -45,7 +45,7 @@ _PROCESS: Final = ("HEADRACE_TOKEN",)
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "pipes of a file": ("run", "config", "convert", "status", "pause", "resume", "stop", "skip", "dashboard"),
-    "one pipe by itself": ("replicate", "resync"),
+    "one pipe by itself": ("replicate", "resync", "release"),
     "making sure": ("check", "verify", "ddl", "retry"),
     "looking": ("tail", "sql", "settings"),
     "trying it out": ("demo", "serve", "connection"),
@@ -170,6 +170,17 @@ PAGES: Final[Mapping[str, Page]] = {
             ("headrace resync --new-log --state headrace-state", "of all tables, after the source's log was reset"),
         ),
         variables=_PROCESS,
+    ),
+    "release": Page(
+        "A target table or topic has one owner: the pipe that wrote to it first. Another pipe ends with an error that names the owner and "
+        "the id of its state. If the owner is no longer used, this gives up all its claims in the sink; no row is changed. A pipe that ran "
+        "within the last 30 seconds, as far as the sink knows, must be stopped first.",
+        (
+            ("headrace release chdb:copy 5f0c3a9d2be41877", "in an embedded ClickHouse"),
+            ("headrace release kafka://k1:9092 5f0c3a9d2be41877", "in a Kafka cluster"),
+        ),
+        variables=_PASSWORDS,
+        see=("docs/operations.md",),
     ),
     "check": Page(
         "Every setting and privilege that matters is looked at, and for each that is wrong it is said what to do.",

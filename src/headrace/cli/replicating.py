@@ -42,6 +42,9 @@ def add(verbs: Verbs) -> None:
         "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
     )
     command.add_argument("--name", default="", help="what the pipe is called in the sink (the name of its state directory)")
+    command.add_argument(
+        "--shared-target", action="store_true", help="write also to tables or topics that another pipe writes to; otherwise an error"
+    )
     command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
     command.add_argument(
         "--snapshot",
@@ -109,6 +112,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
         state=Path(arguments.state),
         name=arguments.name,
+        shared_target=arguments.shared_target,
         once=arguments.once,
         start_at=arguments.start_at,
         snapshot=snapshot_before(arguments.start_at, SnapshotMode(arguments.snapshot)),

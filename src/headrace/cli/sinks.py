@@ -1,4 +1,4 @@
-"""Commands about sinks: `sql`, `settings`, `serve`, `connection`."""
+"""Commands about sinks: `sql`, `settings`, `serve`, `release`, `connection`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ def add(verbs: Verbs) -> None:
     text = "a name that clients reach the server by, beside its addresses and localhost; may be repeated"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=text)
 
+    command = add_command(verbs, release, "release", "give up the claim of a pipe on its target tables or topics")
+    add_sink(command, kafka=True)
+    command.add_argument("state", metavar="STATE", help="the id of the pipe's state, as the error of the other pipe prints it")
+
     command = add_command(verbs, connection, "connection", "print host, port, user and password of a running embedded ClickHouse")
     command.add_argument("sink", metavar="SINK", help="chdb:PATH")
     command.add_argument("field", nargs="?", choices=CONNECTION_FIELDS, help="print this one alone")
@@ -66,6 +70,17 @@ def sql(arguments: argparse.Namespace) -> int:
         table.add_row(*(Text("NULL" if value is None else escape_text(str(value))) for value in row))
     # Piped output is not cut to a terminal's width.
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    return OK
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Give up the claim of a pipe that is no longer used, so that another pipe can write to its targets."""
+    from headrace.pipes.endpoints import open_claims
+    from headrace.pipes.target_ownership import release_claims
+
+    with open_claims(arguments.sink) as (store, place):
+        claims = release_claims(store, arguments.state, place)
+    print_line(f"release: pipe {claims[0].pipe} no longer owns {', '.join(sorted(claim.target for claim in claims))}")
     return OK
 
 

@@ -80,7 +80,7 @@ def sections() -> tuple[Section, ...]:
         *(_source(kind) for kind in OWN_OF_SOURCES),
         *(_sink(section) for section in _SINKS),
         Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
-        Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "patience"})),
+        Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableChoices), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
     )

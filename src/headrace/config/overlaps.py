@@ -45,7 +45,8 @@ def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
     parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.parts, *_merged(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
         # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
-        shared = "" if one is other and one.merged else _shared(first, second)
+        is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
+        shared = "" if is_allowed else _shared(first, second)
         if not shared:
             continue
         what = "topic" if is_kafka(first.sink) else "table"
@@ -55,7 +56,8 @@ def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
             place=document.place((PIPES, other.name, "sources" if within else "sink")),
             hint='give a prefix, such as prefix = "{source}_" (and merge = true to see all sources\' rows in one)'
             if within
-            else "leave those out of one (exclude), give one a prefix or another sink, or make it one pipe whose sources are merged",
+            else "leave those out of one (exclude), give one a prefix or another sink, make it one pipe whose sources are merged, or "
+            "allow it: shared_target = true",
         )
 
 

@@ -130,6 +130,8 @@ class _Resolving:
                 master=self._process.master,
                 spark=self._process.spark,
                 spark_log=self._process.spark_log,
+                # Merged sources write to the same topics on purpose.
+                shared_target=pipe.words["shared_target"] or (pipe.words["merge"] and sink.section == KAFKA),
                 schema_changes=chosen.schema_changes,
                 choices=chosen.plain,
             )

@@ -193,6 +193,8 @@ class PipeWords:
     merge: bool = False
     """Of several sources: whether their rows are seen together. In ClickHouse each source has tables of its own (`prefix`, by default
     `{source}_`), and a table without the prefix shows them all; in Kafka all write to the same topics."""
+    shared_target: bool = False
+    """Whether the pipe may write to tables or topics that another pipe writes to. Otherwise that is an error."""
     patience: float = 600.0
     """Seconds for which a task waits for a sink that is away or busy (15 at most: pipes share the tasks). After that the pipe ends and is
     started again, for as long as it takes (`retry_seconds`)."""

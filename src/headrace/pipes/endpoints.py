@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from headrace.cql.address import is_cql, parse_cql_url
 from headrace.embedded.claim import read_holder, require_data
 from headrace.embedded.credentials import read_account
 from headrace.embedded.process import EmbeddedServer
@@ -20,6 +21,7 @@ from headrace.pipes.schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
 from headrace.pipes.settings_file import KAFKA as KAFKA_SETTINGS
 from headrace.pipes.settings_file import PRODUCER, SINK, Chosen
 from headrace.sinks.base import Sink
+from headrace.sinks.claims import ClaimStore
 from headrace.sinks.clickhouse.choices import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
@@ -107,6 +109,25 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Itera
 
     target = parse_kafka_url(address)
     yield NamedSink(KafkaSink.from_url(address, chosen.kafka), str(target))
+
+
+@contextmanager
+def open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
+    """Where the sink of an address records which pipe writes to which target, and the address without its secrets."""
+    if is_kafka(address):
+        from headrace.sinks.kafka.choices import KafkaChoices
+        from headrace.sinks.kafka.target_claims import KafkaClaims
+
+        cluster = parse_kafka_url(address)
+        yield KafkaClaims(cluster, KafkaChoices()), str(cluster)
+    elif is_cql(address):
+        from headrace.sinks.cql.target_claims import CqlClaims
+
+        nodes = parse_cql_url(address)
+        yield CqlClaims(nodes, creates=False), str(nodes)
+    else:
+        with open_sink(address) as named:
+            yield named.sink.claims(), named.name
 
 
 def sink_name(address: str) -> str:

@@ -106,7 +106,8 @@ class Executor:
         return table is None or position > BinlogPosition.from_json(table.captured_at)
 
     def carry_out(self, intent: Intent) -> None:
-        """Do all of it; when this returns, the state says so."""
+        """Do all of it; when this returns, the state says so. Raises before anything is done if another pipe owns a target."""
+        retrying(lambda: self.targets.claim(intent.tables))
         self.state.intent = intent.to_json()
         if not intent.is_quiet:
             self.directory.save(self.state)

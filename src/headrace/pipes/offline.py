@@ -74,6 +74,7 @@ class OfflinePipe(FollowingPipe):
             for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):
                 # Statements in the files may still make the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
+        self._own_targets(directory, state)
         retrying(lambda: self._targets.prepare([shown_now(table.schema, state, self._settings) for table in state.tables.values()]))
         directory.save(state)
         self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)

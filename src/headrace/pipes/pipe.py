@@ -64,6 +64,7 @@ class Pipe(FollowingPipe):
             directory.save(opened.state)
             parts.resyncs.take_all(nullcontext)
             parts.copier.plan(connection)
+            retrying(lambda: self._targets.keep_only({*opened.state.tables, *opened.state.waiting}))
             parts.streaming.reporter.begin(parts.streaming.reached, is_new=opened.is_new)
         finally:
             connection.close()
@@ -87,6 +88,7 @@ class Pipe(FollowingPipe):
     def _assemble(self, directory: StateDirectory, opened: Opened) -> _Parts:
         state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
         self._targets.write_as(state.id, self._settings.pipe_name)
+        self._own_targets(directory, state)
         shows = functools.partial(shown_now, state=state, settings=settings)
         follower = Follower(
             opened.history,

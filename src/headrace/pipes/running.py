@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.endpoints import same_sink
 from headrace.pipes.intents import Executor, resume
 from headrace.pipes.local_books import LocalBooks
+from headrace.pipes.opening import is_wanted
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.registry import entry_of, register
 from headrace.pipes.reporting import Place
@@ -21,11 +23,13 @@ from headrace.pipes.requests import pending_requests, with_state
 from headrace.pipes.settings import PipeSettings
 from headrace.pipes.skipping import note_halt
 from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory
+from headrace.pipes.target_ownership import TargetOwnership
 from headrace.pipes.targets import Targets
 from headrace.pipes.witness import Told, ask_witness
 from headrace.retry import Waits, own_waits, retrying
 from headrace.shortage import shortages_at
 from headrace.sinks.base import Books, Sink
+from headrace.sinks.claims import Claim, ClaimStore
 from headrace.sources.base import Offset
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
@@ -121,6 +125,14 @@ class RunnablePipe(ABC):
         version = place(committed).version if committed is not None else -1
         return ask_witness(self._books, directory, self._settings.pipe_name, version, can_resync)
 
+    def _ownership(self, store: ClaimStore | None, directory: StateDirectory, state: PipeState) -> TargetOwnership | None:
+        """The claims of a state on its targets, where the sink has a place for them."""
+        if store is None:
+            return None
+        settings, path = self._settings, str(directory.path.resolve())
+        owner = Claim("", state.id, settings.pipe_name, state.source, socket.gethostname(), path, 0)
+        return TargetOwnership(store, owner, self._sink_name, shared=settings.shared_target)
+
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Tell the sink and whoever waits for it that the pipe begins."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
@@ -164,6 +176,10 @@ class ChangePipe(RunnablePipe):
     def _written_by(self) -> Sink:
         return self._targets.sink
 
+    def _own_targets(self, directory: StateDirectory, state: PipeState) -> None:
+        """From now on targets are claimed for this state before they are created or written."""
+        self._targets.ownership = self._ownership(self._targets.sink.claims(), directory, state)
+
 
 class FollowingPipe(ChangePipe):
     """A pipe whose log holds the statements that change its tables."""
@@ -175,6 +191,10 @@ class FollowingPipe(ChangePipe):
         """Finish what an earlier run was doing to the sink's tables, before anything else looks at them; what the sink was told."""
         state = directory.load()
         tables = state.tables if state is not None else ()
+        if state is not None and same_sink(state.sink, self._sink_name):
+            self._own_targets(directory, state)
+            chosen = [name for name in tables if is_wanted(state, self._settings.selection, name)]
+            retrying(lambda: self._targets.claim(chosen))
         told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]

@@ -69,6 +69,8 @@ class PipeSettings:
     spark_log: bool = False
     name: str = ""
     """What the pipe is called in the sink's own tables; empty: as its state directory."""
+    shared_target: bool = False
+    """Whether the pipe may write to tables or topics that another pipe writes to."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What was chosen for the sink and its tables, in the words of a settings file (`settings_file`): kept in the state."""
     transforms: Transforms = field(init=False, repr=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.skipping import Found, Skips
+from headrace.pipes.target_ownership import TargetOwnership
 from headrace.retry import retrying
 from headrace.sinks.base import Books, Needs, Sink, Written
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -25,6 +27,8 @@ class Targets:
     """As tasks carry it now."""
     local: Books = field(default_factory=LocalBooks)
     """Where progress is kept if the sink has no place for it."""
+    ownership: TargetOwnership | None = None
+    """The pipe's claims on its targets; None: the sink has no place for them, or nothing is written."""
 
     @property
     def books(self) -> Books:
@@ -35,14 +39,31 @@ class Targets:
     def appends(self) -> bool:
         return self.sink.appends
 
+    def claim(self, names: Iterable[TableName]) -> None:
+        """Become the owner of the tables' targets; raise `DefiniteError` if another pipe owns one."""
+        if self.ownership is not None:
+            self.ownership.claim(map(self.sink.target_of, names))
+
+    def keep_only(self, names: Iterable[TableName]) -> None:
+        """Give up the targets of other tables, which earlier runs have claimed."""
+        if self.ownership is not None:
+            self.ownership.keep_only(set(map(self.sink.target_of, names)))
+
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        self.sink.prepare(schemas)
+        """Claim the targets, then create what is missing."""
+        wanted = tuple(schemas)
+        with self._creating(schema.name for schema in wanted):
+            self.sink.prepare(wanted)
         self.sink = self.sink.renewed()
+
+    def _creating(self, names: Iterable[TableName]) -> AbstractContextManager[None]:
+        return self.ownership.creating(map(self.sink.target_of, names)) if self.ownership is not None else nullcontext()
 
     def check_apart(self, schemas: Iterable[TableSchema]) -> None:
         self.sink.check_apart(schemas)
 
     def replace(self, schema: TableSchema) -> None:
+        self.claim([schema.name])
         self.sink.replace(schema)
         self.sink = self.sink.renewed()
 

@@ -14,6 +14,7 @@ from headrace.errors import DefiniteError
 from headrace.model.effects import Alteration
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs, Written
+from headrace.sinks.claims import ClaimStore
 from headrace.sinks.following import Altering, LedgerEntry, Step, Translation
 
 
@@ -104,6 +105,12 @@ class Appending:
 
     def books(self) -> None:
         """No place for what is told of pipes: the state directory keeps it."""
+
+    def claims(self) -> ClaimStore | None:
+        return None
+
+    def target_of(self, name: TableName) -> str:
+        return str(name)
 
     def written_by(self, pipe: str, label: str = "") -> Self:
         del pipe, label

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.claims import ClaimStore
 from headrace.sinks.following import Altering
 
 
@@ -149,6 +150,12 @@ class Sink(Outlet, Protocol):
 
     def books(self) -> Books | None:
         """Where the sink keeps what it is told of pipes; None: it has no place for it."""
+
+    def claims(self) -> ClaimStore | None:
+        """Where the sink records which pipe writes to which target; None: it has no place for it."""
+
+    def target_of(self, name: TableName) -> str:
+        """What the target of a source's table is called in the sink. No server is asked."""
 
     def written_by(self, pipe: str, label: str = "") -> Self:
         """The same sink, for the blocks of one pipe: no block of another is taken for one of them. `label`: what people call the pipe."""

@@ -122,6 +122,7 @@ class Evolution:
         shown = self.show(schema, ())
         others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
         self.targets.check_apart([*others, shown])
+        retrying(lambda: self.targets.claim([schema.name]))
         check_engine(self.targets, shown)
         plan = retrying(lambda: self.targets.sink.altering().plan_creation(shown))
         columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)

@@ -113,8 +113,10 @@ class DebeziumPipe(ChangePipe):
             state = self._checked(state, now)
             self._ask_witness(directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._batches(directory, state)
+        retrying(lambda: self._targets.claim(batches.shown()))
         batches.evolution.finish()
         retrying(lambda: self._targets.prepare(batches.shown().values()))
+        retrying(lambda: self._targets.keep_only(batches.shown()))
         directory.save(state)
         check_chosen(self._topics.pattern, batches.reached.offsets)
         check_offsets(batches.reached, now, batches.notes.topics, self._address)
@@ -185,6 +187,7 @@ class DebeziumPipe(ChangePipe):
     def _batches(self, directory: StateDirectory, state: PipeState) -> Batches:
         settings, notes = self._settings, Notes.load(directory)
         self._targets.write_as(state.id, settings.pipe_name)
+        self._own_targets(directory, state)
         topic = self._topics.choices.schema_topic
         in_topic = functools.partial(read_topic, self._address, topic) if topic else None
         descriptions = Descriptions(functools.partial(_recognised, self._sink, settings), in_topic)

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
 from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.pipes.skipping import Skips
 from headrace.pipes.state import PipeState, StateDirectory
+from headrace.pipes.target_ownership import TargetOwnership
 from headrace.pipes.unmatched_tables import check_unmatched
 from headrace.retry import pause, retrying, waits
 from headrace.sinks.base import Books
@@ -77,6 +78,7 @@ class ScyllaPipe(RunnablePipe):
     def __init__(self, address: CqlAddress, choices: ScyllaChoices, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(target.name, settings, view)
         self._address, self._choices, self._target = address, choices, target
+        self._owned: TargetOwnership | None = None
 
     @property
     def _books(self) -> Books:
@@ -102,6 +104,7 @@ class ScyllaPipe(RunnablePipe):
             directory.begin(state)
         else:
             state = self._checked(state, session)
+        self._owned = self._ownership(self._target.claims, directory, state)
         batches = self._batches(directory, session, state, catalog)
         self._ask_witness(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
         self._open_tables(session, catalog, batches, lambda: directory.save(state), is_new=is_new)
@@ -228,13 +231,23 @@ class ScyllaPipe(RunnablePipe):
         fresh = retrying(lambda: look_at(session, [name for name in names if name not in notes.tables], self._choices))
         # Before anything is noted of new tables: what cannot be held is refused first.
         known = [note.table for note in notes.tables.values()]
-        retrying(lambda: self._target.sink.prepare([*known, *(one.table for one in fresh.values())]))
+        retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
         on_prepared()
         self._begin_with(fresh, catalog, notes, batches.copier)
         notes.save()
         batches.definitions.follow(again=True)
         batches.definitions.came.clear()
         self._view.tables({str(name): self._target.place(name) for name in notes.tables})
+
+    def _prepare(self, tables: Sequence[CqlTable]) -> None:
+        """Claim the targets, then create what is missing; targets of tables that are no longer chosen are given up."""
+        if self._owned is None:
+            self._target.sink.prepare(tables)
+            return
+        targets = {self._target.target_of(table.name) for table in tables}
+        with self._owned.creating(targets):
+            self._target.sink.prepare(tables)
+        self._owned.keep_only(targets)
 
     def _chosen(self, session: CqlSession, notes: Notes, *, is_new: bool) -> tuple[TableName, ...]:
         chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.patience_s)

@@ -17,9 +17,9 @@ from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
 from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
 from headrace.sinks.base import Books
+from headrace.sinks.claims import ClaimStore
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.images.sink import ImageSink
-from headrace.sinks.clickhouse.places import place_of_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.logs import LogSink
@@ -39,6 +39,10 @@ class LogTarget:
     """Whether it is gone for good: an embedded server that has ended."""
     place: Callable[[TableName], str] = lambda _: ""
     """What a table is called in the sink, where it has tables."""
+    claims: ClaimStore | None = None
+    """Where the sink records which pipe writes to which target."""
+    target_of: Callable[[TableName], str] = str
+    """What the target of a table is called in those records."""
 
 
 @contextmanager
@@ -51,7 +55,8 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
     if address.startswith(CQL):
         chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster (see [replay])")
         target = parse_cql_url(address)
-        yield LogTarget(ReplaySink(target, chosen.replay), str(target), LocalBooks(state))
+        replay = ReplaySink(target, chosen.replay)
+        yield LogTarget(replay, str(target), LocalBooks(state), claims=replay.claims(), target_of=replay.target_of)
         return
     chosen.check_sections((REPLAY,), "this is about replay into another cluster, and the sink is none")
     if is_kafka(address):
@@ -59,7 +64,9 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
         # Its kernels and librdkafka are for those who need them.
         from headrace.sinks.kafka.log_sink import KafkaLogSink
 
-        yield LogTarget(KafkaLogSink.from_url(address, chosen.kafka), str(parse_kafka_url(address)), LocalBooks(state))
+        topics = KafkaLogSink.from_url(address, chosen.kafka)
+        name = str(parse_kafka_url(address))
+        yield LogTarget(topics, name, LocalBooks(state), claims=topics.claims(), target_of=topics.choices.topic_of)
         return
     if is_stdout(address):
         chosen.check_sections((KAFKA, SINK), "the sink is the standard output, which has none")
@@ -78,14 +85,8 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
     with open_sink(address, choices=chosen.sink, creates=True) as named:
-        scope = named.sink.scope
-        yield LogTarget(
-            _kept(chosen, named.sink),
-            named.name,
-            named.sink.books(),
-            named.is_lost,
-            lambda name: ".".join(place_of_name(name, scope.target, scope.choices)),
-        )
+        sink = named.sink
+        yield LogTarget(_kept(chosen, sink), named.name, sink.books(), named.is_lost, sink.target_of, sink.claims(), sink.target_of)
 
 
 def same_log_sink(one: str, other: str) -> bool:

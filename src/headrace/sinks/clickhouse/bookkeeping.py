@@ -8,7 +8,7 @@ Rows come one at a time and often, so parts that were merged are removed soon.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.names import quote_name, quote_text
 
 BOOKS = "headrace"
-OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes", "cleanups")
+OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes", "targets", "cleanups")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON_SETTINGS = {"output_format_json_quote_64bit_integers": "0"}
 _OLD_PARTS_LIFETIME_S = 30
@@ -95,6 +95,23 @@ class OwnTables:
         """The columns that the table has; none if there is no such table."""
         sql = f"SELECT name FROM system.columns WHERE database = {quote_text(BOOKS)} AND table = {quote_text(table.name)}"
         return {name for (name,) in self._query(sql)}
+
+    def present(self, tables: Collection[str]) -> set[str]:
+        """Those of the tables of any database (`database.table`) that exist."""
+        if not tables:
+            return set()
+        listed = ", ".join(map(quote_text, sorted(tables)))
+        sql = f"SELECT concat(database, '.', name) AS qualified FROM system.tables WHERE qualified IN ({listed})"
+        return {name for (name,) in self._query(sql)}
+
+    def sync(self, table: OwnTable) -> None:
+        """Wait until the host that answers has all rows that were written to other replicas of the table."""
+        if not (self._target.others or self._scope.choices.cluster):
+            return
+        here = f"database = {quote_text(BOOKS)} AND table = {quote_text(table.name)}"
+        if self._query(f"SELECT 1 FROM system.replicas WHERE {here}"):
+            with translated(self._target, f"waiting for the replica of {table.qualified}"):
+                connect(self._target).client.command(f"SYSTEM SYNC REPLICA {table.qualified}")
 
     def forget(self, pipe: str) -> None:
         """Take away every row about a pipe; the row that says that there is such a pipe goes last, so that this can be repeated."""

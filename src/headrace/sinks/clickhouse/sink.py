@@ -24,10 +24,12 @@ from headrace.sinks.clickhouse.dead_letters import check_choices, supersede
 from headrace.sinks.clickhouse.digests import ClickHouseDigests
 from headrace.sinks.clickhouse.layout import Family, Layout
 from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
+from headrace.sinks.clickhouse.places import place_of_name
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.recognising import recognise
 from headrace.sinks.clickhouse.replicas import sync_replica
 from headrace.sinks.clickhouse.tables import newest_version, prepare_tables, replace_table, sweep_table
+from headrace.sinks.clickhouse.target_claims import ClickHouseClaims
 from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.windows import ensure_windows
 from headrace.sinks.clickhouse.writer import ClickHouseWriter, OnRefused
@@ -137,6 +139,12 @@ class ClickHouseSink:
     def books(self) -> ClickHouseBooks:
         """What is told of pipes."""
         return ClickHouseBooks(self.own_tables())
+
+    def claims(self) -> ClickHouseClaims:
+        return ClickHouseClaims(self.own_tables())
+
+    def target_of(self, name: TableName) -> str:
+        return ".".join(place_of_name(name, self.target, self.choices))
 
     def writer(self, on_refused: OnRefused | None = None) -> ClickHouseWriter:
         """`on_refused` takes the rows that a table refuses, instead of what was chosen for it."""

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from headrace.cql.address import CqlAddress
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
+from headrace.model.schema import TableName
 from headrace.sinks.cql import lists, targets
 from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
+from headrace.sinks.cql.target_claims import CqlClaims
 from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
 
@@ -50,6 +52,14 @@ class ReplaySink:
             targets.prepare(session, [after], create=self._creates)
         else:
             targets.alter(session, before, after, create=self._creates, drop=self._drops)
+
+    def claims(self) -> CqlClaims:
+        """Where the cluster records which pipe writes to which table."""
+        return CqlClaims(self.address, self._creates)
+
+    def target_of(self, name: TableName) -> str:
+        """What a table of the source is called here."""
+        return f"{self.address.keyspace or name.database}.{name.table}"
 
     def writer(self) -> ReplayWriter:
         return ReplayWriter(shared_session(self.address), self.target, self.choices.concurrency)

@@ -22,6 +22,7 @@ from headrace.model.schema import TableName
 from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, Tombstones
 from headrace.sinks.kafka.log_events import log_documents, row_documents
 from headrace.sinks.kafka.messages import Messages
+from headrace.sinks.kafka.target_claims import KafkaClaims
 from headrace.sinks.kafka.topics import ensure_topics
 from headrace.sinks.kafka.writer import KafkaWriter
 
@@ -58,6 +59,10 @@ class KafkaLogSink:
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Messages name their columns: nothing has to follow."""
         del old, new
+
+    def claims(self) -> KafkaClaims:
+        """Where the cluster records which pipe writes to which topic."""
+        return KafkaClaims(self.address, self.choices)
 
     def writer(self) -> KafkaWriter[LogBlock | RowBlock]:
         return KafkaWriter(self.address, self.choices, LogEncoder(self.choices))

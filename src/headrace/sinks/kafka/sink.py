@@ -26,6 +26,7 @@ from headrace.sinks.kafka.generic import GenericForms
 from headrace.sinks.kafka.messages import Encoder
 from headrace.sinks.kafka.schemas import open_book
 from headrace.sinks.kafka.specific import SpecificForms
+from headrace.sinks.kafka.target_claims import KafkaClaims
 from headrace.sinks.kafka.topics import ensure_topics
 from headrace.sinks.kafka.writer import KafkaWriter
 
@@ -90,6 +91,12 @@ class KafkaSink(Appending):
 
     def altering(self) -> KafkaAltering:
         return KafkaAltering(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
+
+    def claims(self) -> KafkaClaims:
+        return KafkaClaims(self.address, self.choices)
+
+    def target_of(self, name: TableName) -> str:
+        return self.choices.topic_of(name)
 
     def reading(self, connector: str, log: str) -> Self:
         """Debezium's events name their source."""

@@ -37,12 +37,7 @@ _PRODUCER_ONLY: Final = (
 def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[str]) -> None:
     """Make the topics that are missing; raise `DefiniteError` if one is missing and may not be made. The brokers are asked in any case."""
     wanted = sorted(set(names))
-    refusals = Refusals()
-    try:
-        heard: dict[str, Any] = {"error_cb": refusals.note}
-        admin = AdminClient({**_admin_settings(address, choices), **heard}, logger=client_log)
-    except KafkaException as error:
-        raise failure(error, "making a client of Kafka's", str(address)) from error
+    admin, refusals = _admin(address, choices)
     existing = _existing(admin, refusals, address)
     missing = [name for name in wanted if name not in existing]
     if missing and not choices.create_topics:
@@ -54,7 +49,32 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
             _await(name, made, address)
 
 
-def _admin_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, Any]:
+def existing_topics(address: KafkaAddress, choices: KafkaChoices) -> set[str]:
+    """The topics of the cluster."""
+    return _existing(*_admin(address, choices), address)
+
+
+def create_compacted(address: KafkaAddress, choices: KafkaChoices, name: str) -> None:
+    """Create a topic of one partition that keeps the last record of each key, unless it exists."""
+    admin, refusals = _admin(address, choices)
+    if name in _existing(admin, refusals, address):
+        return
+    topic = NewTopic(name, 1, choices.replication or _AS_THE_BROKER_SAYS, config={"cleanup.policy": Cleanup.COMPACT.value})
+    for created in admin.create_topics([topic], request_timeout=_WAIT_S).values():
+        _await(name, created, address)
+
+
+def _admin(address: KafkaAddress, choices: KafkaChoices) -> tuple[AdminClient, Refusals]:
+    refusals = Refusals()
+    heard: dict[str, Any] = {"error_cb": refusals.note}
+    try:
+        return AdminClient({**client_properties(address, choices), **heard}, logger=client_log), refusals
+    except KafkaException as error:
+        raise failure(error, "making a client of Kafka's", str(address)) from error
+
+
+def client_properties(address: KafkaAddress, choices: KafkaChoices) -> dict[str, Any]:
+    """What is set for the cluster, without what only producers know."""
     shared = {name: value for name, value in choices.properties if not name.startswith(_PRODUCER_ONLY)}
     own = {name: value for name, value in address.client_settings().items() if not name.startswith(_PRODUCER_ONLY)}
     return {**own, **shared}
