@@ -17,10 +17,12 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.debezium import pipe as pipe_module
+from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.policy import SchemaPolicy
 from headrace.pipes.skipping import Skips, note_halt, request_skip, skipped_events
 from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed, Unavailable
 from testkit.debezium_recordings import KafkaRecord, load_records, load_truth
@@ -116,6 +118,24 @@ def test_a_table_of_another_pipe_is_refused(open_pipe: Open, sink: ClickHouseSin
     open_pipe().run(records_of("mysql-schema", "late"))
     with pytest.raises(DefiniteError, match=rf"another pipe writes to the target {sink.target.database}.uniques: pipe second"):
         open_pipe().run(records_of("mysql-schema", "uniques"))
+
+
+def test_other_columns_are_chosen_by_beginning_anew(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
+    """The remedy that the error prints: the tables are dropped, and a new state reads the topics again."""
+    chosen, records = {"exclude_columns": ("shop.sbtest1.pad",)}, records_of("mysql-schema", "sbtest1")
+    first = open_pipe()
+    first.run(records)
+    rows, now = len(first.rows("shop.sbtest1")), Standing("cluster", KafkaPosition(), KafkaPosition(), ())
+    anew = LocalTopicPipe(tmp_path / "anew", sink, **chosen)
+    with pytest.raises(DefiniteError, match="the state was made with other --columns") as caught:
+        anew._pipe._checked(first.batches.state, now)
+    assert "drop the tables in ClickHouse and use a new --state" in caught.value.hint
+    connect(sink.target).client.command(f"DROP TABLE {sink.target.database}.sbtest1")
+    anew.run(records)
+    columns = sink.reader().query(f"SELECT name FROM system.columns WHERE database = '{sink.target.database}' AND table = 'sbtest1'")[1]
+    assert len(anew.rows("shop.sbtest1")) == rows
+    assert ["k"] in columns
+    assert ["pad"] not in columns
 
 
 def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,10 @@ class DebeziumPipe(ChangePipe):
             )
         if state.options["columns"] != self._settings.lasting["columns"]:
             raise DefiniteError(
-                "the state was made with other --columns or --exclude-columns", place=place, hint="give the same ones, or use a new state"
+                "the state was made with other --columns or --exclude-columns",
+                place=place,
+                hint="give the same ones, or begin anew: drop the tables in ClickHouse and use a new --state (the topics are read again "
+                "from --start on)",
             )
         was = settings_of(state, place).debezium
         for name in sorted(FIXED):
