@@ -223,6 +223,10 @@ def run_kills(rounds: int, seed: int, directory: Path, report: Path, only: Seque
     """The kill rounds; whether they passed. The report is written also when the rounds end early."""
     directory.mkdir(parents=True, exist_ok=True)
     say = Teller(directory / "kills.log", Clock())
+    # A run that is killed cannot remove its temporary files.
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)
     commit = _commit()
     say(f"kills: {rounds} rounds, seed {seed}, in {directory}")
     drawn = KillRounds(seed, directory / "kills", say, only)
