@@ -127,16 +127,16 @@ def main() -> int:
         # The caller waits for this process only; the keeper is its orphan from now on.
         os._exit(0)
     os.setsid()
-    with (directory / LOCK).open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print("another process keeps this pipe", file=sys.stderr)
-            return 3
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        return Keeper(directory).run()
+    # Never closed: the kernel releases the lock when this process has ended.
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("another process keeps this pipe", file=sys.stderr)
+        return 3
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return Keeper(directory).run()
 
 
 if __name__ == "__main__":
