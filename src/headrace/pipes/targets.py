@@ -52,6 +52,8 @@ class Targets:
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Claim the targets, then create what is missing."""
         wanted = tuple(schemas)
+        # A pipe that cannot start leaves nothing in the sink, no claim either.
+        self.sink.check_apart(wanted)
         with self._creating(schema.name for schema in wanted):
             self.sink.prepare(wanted)
         self.sink = self.sink.renewed()
