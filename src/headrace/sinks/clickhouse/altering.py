@@ -152,9 +152,7 @@ class Altering:
         except DefiniteError as error:
             if not must_fit and place not in holders and was_made(tables[place]):
                 return Standing(plan, _is_view(tables.get(view)), self._scope.choices.cluster)
-            raise DefiniteError(
-                f"{error.message}: it was altered by someone else", place=error.place, hint=f"headrace resync {plan.source}"
-            ) from error
+            raise DefiniteError(f"{error.message}: it was altered by someone else", place=error.place, hint=error.hint) from error
         return Standing(layout, _is_view(tables.get(view)), self._scope.choices.cluster)
 
 
