@@ -179,7 +179,8 @@ def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come
 def test_a_moment_to_start_at(broker: PrivateBroker, target: Target, tmp_path: Path) -> None:
     """Partitions whose records are all older have nothing to read yet."""
     prefix = f"reach{secrets.token_hex(4)}"
-    topic = broker.create_topic(f"{prefix}.shop.goods", partitions=2)
+    # The broker deletes records as old as these after five minutes, unless the topic keeps them.
+    topic = broker.create_topic(f"{prefix}.shop.goods", partitions=2, retention_ms=-1)
     broker.produce(topic, [event(1, "may", partition=0, timestamp=OLD), event(2, "june", partition=0, timestamp=NEW)])
     broker.produce(topic, [event(3, "may", partition=1, timestamp=OLD)])
     readers = Readers(broker, prefix, target, tmp_path)
