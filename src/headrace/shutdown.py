@@ -50,6 +50,7 @@ class _Shutdown:
         """How many steps are in progress that lose nothing when they are cut off, and cannot be stopped otherwise."""
         self.reader = -1
         self.is_exiting = False
+        self.exiting_thread = 0
         self.exiting, self.counting = threading.Lock(), threading.Lock()
         self.directories: set[str] = set()
 
@@ -171,7 +172,8 @@ def _hold_main_thread(*_: object) -> None:
 
 
 def _wait_if_exiting() -> None:
-    while _shutdown.is_exiting:
+    # A signal's handler also runs in a main thread that exits itself, which nothing else would end.
+    while _shutdown.is_exiting and _shutdown.exiting_thread != threading.get_ident():
         time.sleep(60)
 
 
@@ -214,6 +216,7 @@ def _next_signal(timeout_s: float | None) -> int:
 def _exit(code: int, grace_s: float) -> None:
     """End the descendants, remove temporary directories, and end this process without a word."""
     _shutdown.exiting.acquire()
+    _shutdown.exiting_thread = threading.get_ident()
     _shutdown.is_exiting = True
     try:
         _silence()

@@ -106,3 +106,20 @@ def test_temporary_directories_are_removed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_the_main_thread_exits() -> None:
+    """The command has stopped by itself after the first signal; a second one comes while its descendants are ended."""
+    program = """
+import os, signal, subprocess, sys, threading, time
+from headrace import shutdown
+shutdown.install()
+ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+stubborn = subprocess.Popen([sys.executable, "-c", ignoring], stdout=subprocess.PIPE)
+stubborn.stdout.readline()
+shutdown._shutdown.number = signal.SIGTERM
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+shutdown.run(lambda: 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+    assert done.returncode == 143
