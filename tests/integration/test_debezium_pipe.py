@@ -120,20 +120,20 @@ def test_a_table_of_another_pipe_is_refused(open_pipe: Open, sink: ClickHouseSin
         open_pipe().run(records_of("mysql-schema", "uniques"))
 
 
-def test_other_columns_are_chosen_by_beginning_anew(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
+def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
     """The remedy that the error prints: the tables are dropped, and a new state reads the topics again."""
     chosen, records = {"exclude_columns": ("shop.sbtest1.pad",)}, records_of("mysql-schema", "sbtest1")
     first = open_pipe()
     first.run(records)
     rows, now = len(first.rows("shop.sbtest1")), Standing("cluster", KafkaPosition(), KafkaPosition(), ())
-    anew = LocalTopicPipe(tmp_path / "anew", sink, **chosen)
+    fresh = LocalTopicPipe(tmp_path / "fresh", sink, **chosen)
     with pytest.raises(DefiniteError, match="the state was made with other --columns") as caught:
-        anew._pipe._checked(first.batches.state, now)
+        fresh._pipe._checked(first.batches.state, now)
     assert "drop the tables in ClickHouse and use a new --state" in caught.value.hint
     connect(sink.target).client.command(f"DROP TABLE {sink.target.database}.sbtest1")
-    anew.run(records)
+    fresh.run(records)
     columns = sink.reader().query(f"SELECT name FROM system.columns WHERE database = '{sink.target.database}' AND table = 'sbtest1'")[1]
-    assert len(anew.rows("shop.sbtest1")) == rows
+    assert len(fresh.rows("shop.sbtest1")) == rows
     assert ["k"] in columns
     assert ["pad"] not in columns
 

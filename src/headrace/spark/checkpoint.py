@@ -1,6 +1,6 @@
 """Reading Spark's checkpoint: how far a stream got, without starting it.
 
-Spark writes each file once and never changes it, and keeps no checksum of it (see `session`): whoever needs one takes `digests`.
+Spark writes each file once and never changes it, and keeps no checksum of it (see `session`): `digests` takes one.
 Invariant: Spark plans batch N (`offsets/N`) after it has committed batch N - 1 (`commits/N-1`), so at most one batch is open.
 """
 

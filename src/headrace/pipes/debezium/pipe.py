@@ -167,7 +167,7 @@ class DebeziumPipe(ChangePipe):
             raise DefiniteError(
                 "the state was made with other --columns or --exclude-columns",
                 place=place,
-                hint="give the same ones, or begin anew: drop the tables in ClickHouse and use a new --state (the topics are read again "
+                hint="give the same ones, or start over: drop the tables in ClickHouse and use a new --state (the topics are read again "
                 "from --start on)",
             )
         was = settings_of(state, place).debezium
