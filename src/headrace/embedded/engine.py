@@ -21,9 +21,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
-
-import chdb
+from typing import IO, Any, Final, cast
 
 from headrace.embedded.failures import BAD_ARGUMENTS, QueryFailure, engine_failure, refuse
 from headrace.embedded.statement import Statement
@@ -66,13 +64,17 @@ class Engine:
     """chDB on a directory. Opened once per process, closed when the process ends."""
 
     def __init__(self, path: Path, config: Path, users: Path, scratch: Path) -> None:
+        # The import starts threads, which must inherit the rules of `sandbox.confine`.
+        import chdb
+
         self.scratch = scratch
+        self._connect = cast(Any, chdb).connect
         self._place = f"{path}?{_HANDLE_SETTINGS}"
         prepare_default_database(path)
         # The files are in the working directory: a path could hold characters that mean something in this address.
         try:
             options = f"config-file={config.name}&users_config={users.name}&default_database={_FILES_DATABASE}"
-            self._anchor = chdb.connect(f"{self._place}&{options}")
+            self._anchor = self._connect(f"{self._place}&{options}")
             self._anchor.query(f"DROP DATABASE {_FILES_DATABASE}")
         except RuntimeError as error:
             raise DefiniteError(
@@ -88,7 +90,7 @@ class Engine:
         return str(self._anchor.query(f"SELECT name FROM system.{table}", "TabSeparatedRaw").bytes().decode()).split()
 
     def connect(self) -> Handle:
-        return Handle(chdb.connect(self._place), self)
+        return Handle(self._connect(self._place), self)
 
     def cancel(self, marker: str = "") -> None:
         """Tell the running statements that contain `marker` to end; they do so within moments."""

@@ -67,6 +67,11 @@ _CODES_BY_STATUS: Final[dict[int, tuple[int, ...]]] = {
 _STATUS_BY_CODE: Final = {code: status for status, codes in _CODES_BY_STATUS.items() for code in codes}
 
 _ENGINE_MESSAGE = re.compile(r"Code: (\d+)\. .*", re.DOTALL)
+_EXPRESSIONS_REFUSED: Final = "Interpreting expressions is disabled"
+_EXPRESSIONS_REMEDY: Final = (
+    f"{_EXPRESSIONS_REFUSED}: an embedded server takes rows of the format Values as plain values of the columns' types "
+    "(1 for a number, '1' for a text); evaluate expressions by INSERT INTO ... SELECT"
+)
 _VERSION_TRAILER = re.compile(r"\(version [^)]*(\([^)]*\))?\)?\s*$")
 
 
@@ -100,4 +105,4 @@ def engine_failure(error: Exception) -> QueryFailure:
     found = _ENGINE_MESSAGE.search(str(error))
     if found is None:
         return refuse(UNKNOWN_EXCEPTION, str(error).rstrip(". "))
-    return QueryFailure(int(found[1]), found[0].strip())
+    return QueryFailure(int(found[1]), found[0].strip().replace(_EXPRESSIONS_REFUSED, _EXPRESSIONS_REMEDY, 1))

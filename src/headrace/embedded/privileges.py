@@ -34,6 +34,10 @@ TABLE_FUNCTIONS: Final = (
 )
 """Functions that make rows or read the engine's own tables; no cluster is configured."""
 
+VALUES_EXPRESSIONS: Final = ("input_format_values_interpret_expressions", "input_format_values_deduce_templates_of_expressions")
+"""Switched off. Rows in the format Values may hold SQL expressions, also inside of text (`format(Values, '…')`), where `statement_guard`
+does not see them; the function `file()`, which needs no grant, would read the files of the data directory."""
+
 FIXED_SETTINGS: Final = (
     # Other parsers than the one whose tokens `statement_guard` knows, and SQL inside of text.
     *("dialect", "polyglot_dialect", "allow_experimental_polyglot_dialect", "allow_experimental_kusto_dialect"),
@@ -43,24 +47,22 @@ FIXED_SETTINGS: Final = (
     *("format_schema", "format_schema_source", "format_template_resultset", "format_template_row", "output_format_schema"),
     *("input_format_record_errors_file_path", "format_avro_schema_registry_url", "rename_files_after_processing", "url_base"),
     *("into_outfile_create_parent_directories", "dynamic_disk_allow_from_env", "dynamic_disk_allow_include", "dynamic_disk_allow_from_zk"),
+    *VALUES_EXPRESSIONS,
 )
-_VALUES_EXPRESSIONS: Final = ("input_format_values_interpret_expressions", "input_format_values_deduce_templates_of_expressions")
 
 
-def render_users(*, confined: bool) -> str:
-    """The text of the engine's file of users. `confined`: the operating system keeps this process out of other files, too."""
+def render_users() -> str:
+    """Render the engine's file of users."""
     grants = [f"GRANT {_PRIVILEGES} ON *.*", "GRANT dictGet ON *.*", "GRANT SET DEFINER ON *"]
     grants += [f"GRANT TABLE ENGINE ON {name}" for name in dict.fromkeys((*TABLE_ENGINES, *DATABASE_ENGINES))]
-    # Rows in the format Values may hold expressions, and those are not looked through.
-    off = () if confined else _VALUES_EXPRESSIONS
     return "\n".join(
         [
             "<clickhouse>",
             "<users><default><password></password><profile>default</profile><quota>default</quota><grants>",
             *(f"  <query>{grant}</query>" for grant in grants),
             "</grants></default></users>",
-            f"<profiles><default>{''.join(f'<{name}>0</{name}>' for name in off)}<constraints>",
-            *(f"  <{name}><const/></{name}>" for name in (*FIXED_SETTINGS, *off)),
+            f"<profiles><default>{''.join(f'<{name}>0</{name}>' for name in VALUES_EXPRESSIONS)}<constraints>",
+            *(f"  <{name}><const/></{name}>" for name in FIXED_SETTINGS),
             "</constraints></default></profiles>",
             "<quotas><default/></quotas>",
             "</clickhouse>",

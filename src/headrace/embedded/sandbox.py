@@ -5,7 +5,8 @@ directory only (and read programs, libraries and time zones), start no program a
 5.13, or without it in their configuration) have the first wall alone, `privileges` and `statement_guard`.
 
 A rule holds for the thread that sets it and for all that it starts. A thread that was started before is not bound: `run_unbound` uses one,
-for what this process itself has to do outside (numba keeps its compiled code beside the sources).
+for what this process itself has to do outside (numba keeps its compiled code beside the sources). So the engine must not be imported before
+`confine`: its import starts the threads that run statements.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def run_unbound(work: Callable[[], None]) -> None:
 
 
 def confine(directory: Path) -> bool:
-    """Bind this thread, and all that it starts, to files of `directory`; False if the kernel cannot."""
+    """Bind this thread, and all that it starts, to files of `directory`; False if the kernel cannot. Call it before `import chdb`."""
+    if "chdb" in sys.modules:
+        raise RuntimeError("the engine was imported before its process was confined: its threads would not be bound")
     version = _call(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     if version < 1:
         return False

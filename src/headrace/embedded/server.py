@@ -93,14 +93,14 @@ def serve(
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         config, users = scratch / "engine.xml", scratch / "users.xml"
         config.write_text(render_config())
-        # The engine reads a config.xml of the working directory unasked; there is none in ours.
+        # The engine reads a config.xml of the working directory unasked; there is none in ours. Its import makes a temporary directory.
         os.chdir(scratch)
+        os.environ["TMPDIR"] = str(scratch)
         # A wide table of many parts needs thousands.
         check_file_limit("an embedded ClickHouse", SERVER_FILES)
-        confined = confine(root)
-        if not confined:
+        if not confine(root):
             log.warning("this kernel has no Landlock: only the engine's own rules keep SQL from files outside of %s", root)
-        users.write_text(render_users(confined=confined))
+        users.write_text(render_users())
         engine = Engine(root, config, users, scratch)
         stack.callback(engine.close)
         handler = Handler(engine, account, Gate(host, allowed_hosts), scratch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import shutil
 import subprocess
 import sys
 import threading
@@ -160,7 +161,7 @@ def test_no_statement_leaves_the_server_s_own_tables(client: Client, machine: Ma
 
 
 def test_the_first_two_walls_hold_by_themselves(machine: Machine, tmp_path: Path) -> None:
-    """On a kernel without Landlock. Expressions in rows, which are not looked through, are refused there."""
+    """On a kernel without Landlock."""
     with UnconfinedServer(tmp_path / "db") as server:
         made = Client(server.port)
         with contextlib.closing(made.connection):
@@ -192,29 +193,178 @@ def test_every_table_function_and_engine_that_the_engine_offers_is_allowed_by_na
     machine.check_untouched()
 
 
-def test_rows_with_expressions_read_no_file_either(client: Client, machine: Machine, vault: str) -> None:
-    """The format Values evaluates expressions in rows, which the server does not look through: the kernel keeps the process out."""
-    for target in (
-        machine.home / "secret.txt",
-        Path("/etc/passwd"),
-        Path("/etc/shadow"),
-        Path("/proc/self/environ"),
-        Path("/proc/1/environ"),
+def test_no_file_of_the_data_directory_is_read_or_written_as_a_file(
+    server: EmbeddedServer, client: Client, machine: Machine, vault: str
+) -> None:
+    """The kernel gives the engine its whole directory, which holds the password, the rows of all tables and perhaps links to elsewhere."""
+    account, link = server.path / "headrace-credentials.json", server.path / "link.txt"
+    link.symlink_to(machine.home / "secret.txt")
+    folder = server.path / "user_files"
+    folder.mkdir()
+    (folder / "rows.csv").write_text(SECRET)
+    (folder / "link.json").symlink_to(account)
+    paths = (
+        *(account, account.name, f"../{account.name}", f"{folder}/../{account.name}", server.path / "*.json", server.path / "**"),
+        *(server.path / "{headrace-credentials,x}.json", link, "link.txt", folder / "rows.csv", folder / "link.json"),
+        *("rows.csv", "user_files/rows.csv", f"file://{account}", "/proc/self/cwd/../headrace-credentials.json"),
+    )
+    try:
+        for path in map(str, paths):
+            for statement in (
+                f"SELECT * FROM file('{path}', 'LineAsString')",
+                f"SELECT * FROM file('{path}')",
+                f"SELECT file('{path}')",
+                f"SELECT * FROM url('{path}', 'LineAsString')",
+                f"SELECT * FROM s3('{path}', 'LineAsString')",
+                f"SELECT * FROM fileCluster('x', '{path}', 'LineAsString')",
+                f"SELECT * FROM executable('{path}', 'TSV', 'a String')",
+                f"INSERT INTO {vault} FROM INFILE '{path}' FORMAT LineAsString",
+                f"INSERT INTO {vault} SELECT file('{path}')",
+                f"INSERT INTO FUNCTION file('{path}', 'LineAsString', 'a String') VALUES ('x')",
+                f"SELECT 1 INTO OUTFILE '{path}' APPEND",
+                f"SELECT 1 INTO OUTFILE '{path}.new'",
+                f"BACKUP TABLE {vault} TO File('{path}.backup')",
+                f"CREATE DICTIONARY d (a String) PRIMARY KEY a SOURCE(FILE(path '{path}' format 'CSV')) LAYOUT(FLAT()) LIFETIME(0)",
+                *_rows_with_expressions(vault, path),
+            ):
+                body = _refused(client, statement.encode())
+                assert server.password.encode() not in body, statement
+        assert client.run(f"SELECT count() FROM {vault}") == b"0\n"
+        assert [entry.name for entry in sorted(folder.iterdir())] == ["link.json", "rows.csv"]
+        assert (folder / "rows.csv").read_text() == SECRET
+        machine.check_untouched()
+    finally:
+        shutil.rmtree(folder)
+        link.unlink()
+
+
+def _rows_with_expressions(table: str, path: str) -> Iterator[str]:
+    """Statements in which rows of the format Values, where the server looks at no token, hold a call of the function `file`."""
+    row = f"(file('{path}'))"
+    quoted = row.replace("'", "\\'")
+    yield f"INSERT INTO {table} VALUES {row}"
+    yield f"INSERT INTO {table} FORMAT Values {row}"
+    yield f"INSERT INTO {table} SETTINGS input_format_values_interpret_expressions = 1 VALUES {row}"
+    yield f"INSERT INTO {table} VALUES ('plain'), {row}"
+    yield f"INSERT INTO {table} VALUES (concat('', file('{path}')))"
+    yield f"INSERT INTO {table} VALUES ((SELECT file('{path}')))"
+    yield f"INSERT INTO {table} VALUES (`fi\\x6ce`('{path}'))"
+    yield f"INSERT INTO {table} SELECT x FROM input('x String') FORMAT Values {row}"
+    yield f"SELECT * FROM format(Values, 'x String', '{quoted}')"
+    yield f"SELECT * FROM format(Values, 'x String', '{quoted.replace('file', 'fi' + chr(92) + 'x6ce')}')"
+    yield f"SELECT * FROM format('Values', 'x String', $${row}$$) SETTINGS input_format_values_interpret_expressions = 1"
+    yield f"CREATE TABLE made ENGINE = Memory AS SELECT * FROM format(Values, 'x String', '{quoted}')"
+
+
+def test_rows_of_requests_that_only_read_hold_no_expressions(server: EmbeddedServer, client: Client) -> None:
+    """An account that may only read (`readonly`, GET) would read the password, and write with it."""
+    row = f"(file('{server.path / 'headrace-credentials.json'}'))"
+    form = f'--b\r\nContent-Disposition: form-data; name="ext"; filename="x"\r\n\r\n{row}\r\n--b--\r\n'
+    query = f"SELECT * FROM format(Values, 'x String', $${row}$$)"
+    fields = {"ext_structure": "a String", "ext_format": "Values"}
+    for answer in (
+        client.ask(query, method="GET"),
+        client.ask(query, readonly="1"),
+        client.ask(query, input_format_values_interpret_expressions="1"),
+        client.ask("SELECT * FROM ext", body=form, headers={"Content-Type": "multipart/form-data; boundary=b"}, **fields),
+        client.ask("SET input_format_values_interpret_expressions = 1", session_id="expressions"),
     ):
-        _refused(client, f"INSERT INTO {vault} VALUES (file('{target}'))".encode())
-    assert client.run(f"SELECT count() FROM {vault}") == b"0\n"
-    client.run(body=f"INSERT INTO {vault} VALUES (concat('a', 'b'))", query="")
-    assert client.run(f"SELECT a FROM {vault}") == b"ab\n"
-    client.run(f"TRUNCATE TABLE {vault}")
+        assert answer.status != 200
+        assert server.password.encode() not in answer.body
+
+
+def test_plain_values_are_taken_and_the_refusal_of_an_expression_says_how_to_evaluate_it(client: Client) -> None:
+    client.run("CREATE TABLE plain (a Int32, b String, d DateTime, n Nullable(Float64), l Array(String)) ENGINE = MergeTree ORDER BY a")
+    client.run("INSERT INTO plain VALUES (1, 'file(1)', '2024-01-02 03:04:05', NULL, ['x', 'y']), (-2, 'it''s', 0, 1.5e3, [])")
+    for row in ("(1 + 1, 'a', 0, 0, [])", "(3, concat('a', 'b'), 0, 0, [])", "(3, 'a', now(), 0, [])", "('3', 'a', 0, 0, [])"):
+        answer = client.ask(f"INSERT INTO plain VALUES {row}")
+        assert answer.code == 344
+        assert b"evaluate expressions by INSERT INTO ... SELECT" in answer.body
+    client.run("INSERT INTO plain SELECT 1 + 2, concat('a', 'b'), toDateTime(0), '7', []")
+    assert client.run("SELECT a, b, n, l FROM plain ORDER BY a") == b"-2\tit\\'s\t1500\t[]\n1\tfile(1)\t\\N\t['x','y']\n3\tab\t7\t[]\n"
+    client.run("DROP TABLE plain")
+
+
+_KERNEL_ALONE = """
+import os, pathlib, socket, subprocess, sys
+from headrace.embedded.sandbox import confine
+folder, home, port = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
+(folder / "inside.txt").write_text("inside")
+(folder / "link.txt").symlink_to(home / "secret.txt")
+os.chdir(folder)
+os.environ["TMPDIR"] = str(folder)
+assert confine(folder)
+import chdb
+connection = chdb.connect(str(folder / "db"))
+print(connection.query(f"SELECT file('{folder}/inside.txt')", "TSV").bytes().decode().strip())
+def attempt(name, work):
+    try:
+        found = work()
+    except (RuntimeError, OSError):
+        return
+    # A pattern finds nothing where no folder can be listed.
+    if "*" not in str(name) or found.bytes():
+        print(name, "was done")
+paths = (home / "secret.txt", "../elsewhere/secret.txt", home / "*.txt", "/etc/passwd", "/proc/self/environ", "/proc/1/environ", "link.txt")
+for path in paths:
+    attempt(path, lambda: connection.query(f"SELECT file('{path}')"))
+    attempt(path, lambda: connection.query(f"SELECT * FROM file('{path}', 'LineAsString')"))
+attempt("write", lambda: connection.query(f"SELECT 1 INTO OUTFILE '{home}/written'"))
+attempt("url", lambda: connection.query(f"SELECT * FROM url('http://127.0.0.1:{port}/', 'LineAsString') SETTINGS http_max_tries = 1"))
+attempt("connect", lambda: socket.create_connection(("127.0.0.1", port), 5))
+attempt("executable", lambda: connection.query("SELECT * FROM executable('/bin/ls', 'TSV', 'a String')"))
+attempt("program", lambda: subprocess.run(["/bin/ls"], check=True))
+"""
+
+
+def test_the_kernel_holds_by_itself(machine: Machine, tmp_path: Path) -> None:
+    """Without grants and without rules for statements, as if SQL had found a way around them."""
+    (tmp_path / "data").mkdir()
+    command = [sys.executable, "-c", _KERNEL_ALONE, str(tmp_path / "data"), str(machine.home), str(machine.port)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["inside"]
+    machine.check_untouched()
+
+
+def test_the_kernel_binds_every_thread_that_runs_statements(server: EmbeddedServer, client: Client) -> None:
+    """`NoNewPrivs` is inherited as the rules of Landlock are, and the kernel shows it for each thread."""
+    client.run("SELECT sum(number) FROM numbers_mt(1000000)")
+    unbound = []
+    for task in Path(f"/proc/{server.pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            status = (task / "status").read_text()
+            if "NoNewPrivs:\t0" in status:
+                unbound.append(status.split("\n", 1)[0].removeprefix("Name:\t"))
+    # The thread for numba's files, the one that watches the parent, and those that numpy and Arrow start; none of the engine's.
+    assert set(unbound) <= {"python", "jemalloc_bg_thd"}
+    assert len(unbound) < 6
+
+
+_USER_FILES = """
+import pathlib, sys, chdb
+folder = pathlib.Path(sys.argv[1])
+(folder / "user_files").mkdir()
+(folder / "outside.txt").write_text("outside")
+(folder / "config.xml").write_text(f"<clickhouse><user_files_path>{folder}/user_files/</user_files_path></clickhouse>")
+connection = chdb.connect(f"{folder}/db?config-file={folder}/config.xml")
+print(connection.query("SELECT value FROM system.server_settings WHERE name = 'user_files_path'", "TSV").bytes().decode().strip())
+print(connection.query(f"SELECT * FROM file('{folder}/outside.txt', 'LineAsString')", "TSV").bytes().decode().strip())
+print(connection.query(f"SELECT file('{folder}/outside.txt')", "TSV").bytes().decode().strip())
+"""
+
+
+def test_the_engine_itself_does_not_confine_files_to_user_files(tmp_path: Path) -> None:
+    """The reason why the server refuses them (decision 48). If this fails, a new release of the engine does: then they could be allowed."""
+    done = subprocess.run([sys.executable, "-c", _USER_FILES, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"{tmp_path}/user_files/", "outside", "outside"]
 
 
 def test_settings_that_name_files_hosts_or_parsers_cannot_be_set_in_any_way(client: Client) -> None:
     known = set(client.run("SELECT name FROM system.settings").decode().split())
     for name in FIXED_SETTINGS:
         assert name in known, name
-        value = (
-            "{'a': 'b'}" if name == "additional_table_filters" else "1" if name.startswith(("allow", "enable", "into", "dynamic")) else "x"
-        )
+        flags = ("allow", "enable", "into", "dynamic", "input_format_values")
+        value = "{'a': 'b'}" if name == "additional_table_filters" else "1" if name.startswith(flags) else "x"
         assert client.ask("SELECT 1", **{name: value}).status != 200, name
         assert client.ask(f"SELECT 1 SETTINGS {name} = '{value.replace(chr(39), chr(92) + chr(39))}'").status != 200, name
 
