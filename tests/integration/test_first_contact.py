@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace import cli, retry
 from headrace.cli import main
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import TransientError
 from headrace.pipes.pipe import Pipe
 from headrace.pipes.progress import LogView
 from headrace.pipes.settings import PipeSettings
@@ -92,6 +94,39 @@ def test_a_sink_of_a_cluster(cassandra: PrivateCassandra | GivenCluster, keyspac
 def test_a_source(sink: EmbeddedServer, tmp_path: Path, words: tuple[str, ...]) -> None:
     source, *more = words
     fails_fast(tmp_path / "state", source, url_of(sink), *more)
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("source", [f"mysql://root@{AWAY}/shop", f"kafka://{AWAY}/t", f"scylla://{AWAY}/ks"])
+def test_a_source_of_tail(source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for patience in ("headrace.api.feed._CONNECT_PATIENCE_S", "headrace.kafka.topics._ASK_S", "headrace.pipes.scylla.tailing._PATIENCE_S"):
+        monkeypatch.setattr(patience, 300.0)
+    begun = time.monotonic()
+    assert main(["tail", source]) == cli.FAILED
+    assert time.monotonic() - begun < 60
+    said = capsys.readouterr().err
+    assert AWAY in said
+    assert "remedy: " in said
+
+
+@pytest.mark.parametrize(
+    ("start", "waits"),
+    [
+        *(("now", False), ("oldest", False), ("binlog.000001:4", False)),
+        *(({"file": "binlog.000001", "pos": 4}, True), ('{"file": "binlog.000001", "pos": 4}', True)),
+    ],
+)
+def test_a_source_of_changes(
+    start: str | dict[str, object], waits: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A position that was handed out says that the server was reached before: then it is waited for."""
+    monkeypatch.setattr(retry, "FIRST_CONTACT_S", 0.0)
+    monkeypatch.setattr("headrace.api.feed._CONNECT_PATIENCE_S", 0.5)
+    for read in (headrace.changes, headrace.transactions):
+        caplog.clear()
+        with pytest.raises(TransientError, match="does not answer"):
+            read(f"mysql://root@{AWAY}/shop", start=start)
+        assert ("; try 1, again in" in caplog.text) is waits
 
 
 @pytest.mark.parametrize("which", ["source", "sink"])

@@ -21,12 +21,12 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from headrace.api.grouping import Transaction, group_by_transaction, slice_block
 from headrace.api.mirror import Mirror
-from headrace.api.start import Place, resolve_place, resolve_stop
+from headrace.api.start import Place, is_position, resolve_place, resolve_stop
 from headrace.api.tables import KnownTables, News, Statement, TableRules
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableSchema, ZeroDates
-from headrace.retry import retrying
+from headrace.retry import Waits, own_waits, retrying
 from headrace.sources.base import Offset
 from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.decoder import ReadOptions
@@ -117,7 +117,9 @@ class Feed(Generic[T]):
         self._held: T | None = None
         """What was handed out last; it counts as seen as soon as it is set, and nothing can come between."""
         self._chunks: list[Chunk] = []
-        place = retrying(self._open, deadline_s=_CONNECT_PATIENCE_S)
+        # A position that was handed out says that the server was reached before; else its address may be wrong.
+        with own_waits(Waits(first_contact=not is_position(request.start))):
+            place = retrying(self._open, deadline_s=_CONNECT_PATIENCE_S)
         self._offset: Offset = place.position.to_json()
         """Where the batch under way begins."""
         self._until = place.until

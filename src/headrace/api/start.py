@@ -30,6 +30,11 @@ class Place:
     """The tables as they were at the place, those that are known."""
 
 
+def is_position(start: str | dict[str, Any]) -> bool:
+    """Whether this is a position that was handed out before, not a word or a place in the log."""
+    return not isinstance(start, str) or start.lstrip().startswith("{")
+
+
 def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
     """Anything `locate.resolve_start` knows, or a position handed out before, as a mapping or its JSON text."""
     raw = _parse(start)
@@ -57,7 +62,7 @@ def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str |
 
 
 def _parse(place: str | dict[str, Any]) -> str | dict[str, Any]:
-    if not isinstance(place, str) or not place.lstrip().startswith("{"):
+    if not isinstance(place, str) or not is_position(place):
         return place
     try:
         raw: dict[str, Any] = json.loads(place)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from headrace import retry
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
 
@@ -215,7 +216,8 @@ class TopicConsumer:
 
     def _told(self, topic: str) -> dict[str, Any]:
         """What the brokers say of a topic, or of all."""
-        until = time.monotonic() + _ASK_S
+        # A group may have read before, and waits; without one, the address may be wrong.
+        until = time.monotonic() + (_ASK_S if self._group else min(_ASK_S, retry.FIRST_CONTACT_S))
         while True:
             try:
                 return dict(self._consumer.list_topics(topic or None, timeout=_TRY_S).topics)

@@ -24,7 +24,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.scylla.beginning import NOW, OLDEST, Beginning
 from headrace.pipes.settings_file import Chosen, parse_set
-from headrace.retry import retrying
+from headrace.retry import Waits, own_waits, retrying
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.log_events import log_documents
 from headrace.sources.base import Work
@@ -75,7 +75,8 @@ class Tail:
     def documents(self, stop: threading.Event) -> Iterator[bytes]:
         """A document for each row of the log, as JSON."""
         self.choices.check()
-        session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
+        with own_waits(Waits(first_contact=True)):
+            session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
         catalog = ServerCatalog(session, self.choices)
         logs = self._logs(session)
         beginning = Beginning(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
