@@ -10,8 +10,10 @@ import pytest
 from headrace.demo.server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import ZeroDates
+from headrace.sources.mysql import stream, tablescan
 from headrace.sources.mysql.connection import connect, query
 from headrace.sources.mysql.tablescan import scan_table
+from headrace.sources.mysql.watermark import log_end
 from testkit.binlogs import Logbook, open_logbook
 
 LENGTHS = [0, 1, 249, 250, 251, 252, 253, 255, 256, 65534, 65535, 65536, 65537]
@@ -117,3 +119,23 @@ def test_a_table_altered_since_it_was_captured_is_not_misread(book: Logbook, bef
     with pytest.raises(DefiniteError, match=r"column v of .* is no longer") as caught:
         book.scanned(schema)
     assert "headrace resync" in caught.value.hint
+
+
+def test_a_row_or_an_event_above_the_limit_is_an_error_in_bounded_memory(book: Logbook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is lowered: a real server sends at most what it allows."""
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, b MEDIUMBLOB)")
+    with closing(connect(book.address)) as connection:
+        position = log_end(connection, book.address, 0)
+    book.run(f"INSERT INTO t VALUES (1, REPEAT('x', {1 << 20})), (2, REPEAT('y', {12 << 20}))")
+    schema = book.schema("t")
+    assert [len(row[1]) for row in book.scanned(schema)] == [1 << 20, 12 << 20]
+    for module in (stream, tablescan):
+        monkeypatch.setattr(module, "LARGEST_ROW_BYTES", 4 << 20)
+    assert len(book.scanned(schema, "id = 1")) == 1
+    with pytest.raises(DefiniteError, match="is longer than any server sends") as caught:
+        book.scanned(schema, "id = 2")
+    assert "check host and port" in caught.value.hint
+    following = stream.ReplicationStream(book.address, position, blocking=False)
+    with closing(following), pytest.raises(DefiniteError, match="an event of the log is longer than any server sends"):
+        list(following.pieces())
+    assert len(following._raw) <= 16 << 20

@@ -6,10 +6,12 @@ way back to nodes that were away. Protocol version 4 is what ScyllaDB speaks, an
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -21,7 +23,7 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement, SimpleStatement
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.bounded_connection import BoundedConnection, violations
+from headrace.cql.bounded_connection import RESULT_BYTES, BoundedConnection, violation, violations
 from headrace.cql.failures import server_errors
 from headrace.cql.raw import RawHandler, whole_page
 from headrace.errors import DefiniteError
@@ -29,6 +31,9 @@ from headrace.errors import DefiniteError
 log = logging.getLogger("headrace")
 
 PROTOCOL: Final = 4
+_ANSWER_TIMEOUTS: Final = 10
+"""All pages of a small answer may take as long as so many timeouts of a page."""
+_VALUE_BYTES: Final = 60
 RAW: Final = "raw"
 """The execution profile whose rows stay bytes."""
 
@@ -48,9 +53,21 @@ class CqlSession:
         self._preparing = threading.Lock()
 
     def execute(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
-        """All rows of a statement, as named tuples of Python's values; for what is small."""
+        """All rows of a statement, as named tuples of Python's values; for what is small. An answer without an end is an error."""
         with server_errors(self.address, about=_short(query)):
-            return list(self.driver.execute(SimpleStatement(query), parameters))
+            pages = self.driver.execute(SimpleStatement(query), parameters)
+            rows: list[Any] = []
+            size = 0
+            until = time.monotonic() + _ANSWER_TIMEOUTS * self.address.read_timeout_s
+            while True:
+                page = list(pages.current_rows)
+                rows += page
+                size += sum(map(_held_bytes, page))
+                if size > RESULT_BYTES or time.monotonic() > until:
+                    raise violation(f"its answer goes on after {len(rows)} rows of {size >> 20} MiB: {_short(query)}")
+                if not pages.has_more_pages:
+                    return rows
+                pages.fetch_next_page()
 
     def prepare(self, query: str) -> PreparedStatement:
         """A statement that the cluster knows already; prepared once."""
@@ -147,6 +164,15 @@ def _cluster(address: CqlAddress) -> Cluster:
 
 def _datacenters(cluster: Cluster) -> tuple[str, ...]:
     return tuple(sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}))
+
+
+def _held_bytes(value: Any) -> int:
+    """About as many bytes as Python holds for a value or a row."""
+    if isinstance(value, str | bytes):
+        return _VALUE_BYTES + len(value)
+    if isinstance(value, Mapping):
+        value = itertools.chain(value.keys(), value.values())
+    return _VALUE_BYTES + (sum(map(_held_bytes, value)) if isinstance(value, Iterable) else 0)
 
 
 def _short(query: str) -> str:

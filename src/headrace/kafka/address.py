@@ -18,6 +18,11 @@ PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
 SECRETS_VARIABLE: Final = "HEADRACE_KAFKA_SECRETS"
 """Properties that are secret, written as in an address after its question mark: where a command line puts those of an address."""
 SCHEME: Final = "kafka://"
+UNPACKED: Final = (
+    "the batch is damaged, or its zstd unpacks to more than receive.message.max.bytes (100 MB): "
+    "if it may be so large, write ?receive.message.max.bytes=BYTES in the address"
+)
+"""What to do about a batch of records that librdkafka cannot unpack."""
 _FORM: Final = "write kafka://host:port,host:port/topic?property=value"
 _SECRETS: Final = ("password", "secret", "jaas", "token", "key.pem")
 

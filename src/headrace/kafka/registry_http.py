@@ -2,15 +2,17 @@
 
 `https://user:password@host:8081/path?ssl.ca.location=…`: what follows the question mark are properties of that client. The password may
 come from the environment instead, and is never shown. A registry that is away is tried again with limits; what it refuses is an error.
+What it answers is bounded in size and time, and answers that are compressed are refused.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -25,10 +27,19 @@ from headrace.retry import retrying
 
 _AVRO: Final = "AVRO"
 _DEADLINE_S: Final = 120.0
+_TIMEOUT_S: Final = 20.0
+"""Of one connecting, sending or receiving."""
+_TIMEOUTS: Final = 3
+"""An answer may take as many timeouts, however often a byte of it comes."""
+_ANSWER_BYTES: Final = 16 << 20
+_MOST_REFERENCES: Final = 1000
+_MOST_SAID: Final = 2000
+"""Characters of an error's text."""
 _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
 _PASSING: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 _NOT_FOUND, _CONFLICT, _REFUSED = 404, 409, 422
 _FORM: Final = "write http://user:password@host:8081/path?property=value"
+_STRANGER: Final = "see whether a schema registry listens at this address"
 _NEXT_ADDRESS: Final = re.compile(r",(?=https?://)")
 
 T = TypeVar("T")
@@ -44,10 +55,17 @@ class HttpRepository:
         self._ids: dict[tuple[str, str], int] = {}
         # The client's session is not for several threads.
         self._lock = threading.Lock()
+        self._settings = settings
+        self._connect()
+
+    def _connect(self) -> None:
         try:
-            self._client = SchemaRegistryClient(settings)
+            self._client = SchemaRegistryClient(self._settings)
         except (ValueError, TypeError, OSError) as error:
             raise DefiniteError(f"the schema registry's address does not do: {error}", place=self._shown, hint=_FORM) from error
+        session = self._client._rest_client.session
+        session.headers["accept-encoding"] = "identity"
+        session.event_hooks = {"response": [_Bounds(self._shown)]}
         # Whoever forgets to close leaves no connection behind.
         self.close = weakref.finalize(self, self._client.close)
 
@@ -100,24 +118,37 @@ class HttpRepository:
         """A schema of the registry's, with those that it refers to."""
         if found.schema_type not in (None, _AVRO):
             raise DefiniteError(f"the schema is of type {found.schema_type}, not Avro", place=f"{place} in {self._shown}")
-        if not found.schema_str:
-            raise DefiniteError("the registry gave no schema", place=f"{place} in {self._shown}")
-        return parse_schema(found.schema_str, strict=False, references=self._referred(found, place, 0))
+        return parse_schema(self._text(found, place), strict=False, references=self._referred(found, place, 0, {}))
 
-    def _referred(self, found: Any, place: str, depth: int) -> tuple[str, ...]:
+    def _text(self, found: Any, place: str) -> str:
+        if not isinstance(found.schema_str, str) or not found.schema_str:
+            raise DefiniteError("the registry gave no schema", place=f"{place} in {self._shown}", hint=_STRANGER)
+        return found.schema_str
+
+    def _referred(self, found: Any, place: str, depth: int, known: dict[tuple[str, int], tuple[str, ...]]) -> tuple[str, ...]:
+        """The texts of the schemas that a schema refers to, those that others need first; `known` are those that were asked for."""
         if depth > 20:
             raise DefiniteError("schemas refer to each other in a circle", place=f"{place} in {self._shown}")
         texts: list[str] = []
         for reference in found.references or ():
-            other = self._ask(lambda one=reference: self._client.get_version(one.subject, one.version), reference.subject)  # type: ignore[misc]
-            texts += [*self._referred(other.schema, place, depth + 1), other.schema.schema_str or ""]
+            key = reference.subject, reference.version
+            if key not in known:
+                other = self._ask(lambda one=reference: self._client.get_version(one.subject, one.version), reference.subject).schema  # type: ignore[misc]
+                known[key] = *self._referred(other, place, depth + 1, known), self._text(other, place)
+                if len(known) > _MOST_REFERENCES or sum(len(one[-1]) for one in known.values()) > _ANSWER_BYTES:
+                    raise DefiniteError(
+                        f"the schema refers to more than {_MOST_REFERENCES:,} others or {_ANSWER_BYTES:,} characters of them",
+                        place=f"{place} in {self._shown}",
+                        hint=_STRANGER,
+                    )
+            texts += known[key]
         return tuple(dict.fromkeys(texts))
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         def once() -> T:
             try:
                 with self._lock:
-                    return call()
+                    return self._in_time(call)
             except SchemaRegistryError as error:
                 raise self._failure(error, what) from error
             except (httpx.TransportError, OAuthTokenError) as error:
@@ -126,13 +157,39 @@ class HttpRepository:
                         f"the schema registry's certificate is not trusted: {error}", place=self._shown, hint="give ssl.ca.location"
                     ) from error
                 raise TransientError(f"the schema registry does not answer: {error}", place=self._shown, hint="start it") from error
-            except (httpx.InvalidURL, ValueError) as error:
+            # The client expects the registry's documents, and no others.
+            except (httpx.InvalidURL, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise DefiniteError(f"what answers is no schema registry: {error}", place=self._shown, hint=_FORM) from error
 
         return retrying(once, deadline_s=self._deadline_s)
 
+    def _in_time(self, call: Callable[[], T]) -> T:
+        """Call in a thread, which is given up if the answer takes too long: a timeout of the client's is one of a single byte."""
+        ended: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                ended.put(call())
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+                ended.put(error)
+
+        limit_s = _TIMEOUTS * float(self._settings["timeout"])
+        threading.Thread(target=work, name="headrace-registry", daemon=True).start()
+        try:
+            found = ended.get(timeout=limit_s)
+        except queue.Empty:
+            # The thread ends with its session.
+            self.close()
+            self._connect()
+            raise TransientError(
+                f"the schema registry did not finish its answer within {limit_s:.0f} s", place=self._shown, hint=_STRANGER
+            ) from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
     def _failure(self, error: SchemaRegistryError, what: str) -> Exception:
-        status, said = error.http_status_code, str(error.error_message or "").strip()
+        status, said = error.http_status_code, str(error.error_message or "").strip()[:_MOST_SAID]
         place = f"{what} in {self._shown}"
         if status in _PASSING:
             return TransientError(f"the schema registry cannot answer now: {said} (HTTP {status})", place=place)
@@ -144,6 +201,38 @@ class HttpRepository:
             )
         hint = "register the schema, or give the registry that the messages were written with" if status == _NOT_FOUND else ""
         return _Refused(said or f"HTTP {status}", status, place=place, hint=hint)
+
+
+class _Bounds:
+    """Puts limits to the body of each answer, before it is read."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __call__(self, response: httpx.Response) -> None:
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            raise DefiniteError(f"the schema registry's answer is compressed ({coding!r}), unasked", place=self._shown, hint=_STRANGER)
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _BoundedBody(response.stream, self._shown)
+
+
+class _BoundedBody(httpx.SyncByteStream):
+    def __init__(self, body: httpx.SyncByteStream, shown: str) -> None:
+        self._body, self._shown = body, shown
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._body:
+            size += len(piece)
+            if size > _ANSWER_BYTES:
+                raise DefiniteError(
+                    f"the schema registry's answer has more than {_ANSWER_BYTES:,} bytes", place=self._shown, hint=_STRANGER
+                )
+            yield piece
+
+    def close(self) -> None:
+        self._body.close()
 
 
 class _Refused(DefiniteError):
@@ -163,7 +252,7 @@ def client_settings(address: str) -> tuple[dict[str, Any], str]:
     parts = [_split(one) for one in _NEXT_ADDRESS.split(place)]
     shown = ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)
     # Our own limits hold: the client's would be waited for within each of our tries.
-    settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": 20}
+    settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": _TIMEOUT_S}
     for name, value in parse_qsl(f"{query}&{os.environ.get(PROPERTIES_VARIABLE, '')}", keep_blank_values=True):
         try:
             settings[name] = float(value) if name in _NUMBERS else value

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from headrace import retry
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.kafka.address import KafkaAddress
+from headrace.kafka.address import UNPACKED, KafkaAddress
 
 log = logging.getLogger("headrace")
 client_log = logging.getLogger("headrace.kafka.consumer")
@@ -41,6 +41,7 @@ _DEFINITE: Final[Mapping[int, str]] = {
     KafkaError._AUTHENTICATION: _SIGN_IN,
     KafkaError.SASL_AUTHENTICATION_FAILED: _SIGN_IN,
     KafkaError._SSL: _SIGN_IN,
+    KafkaError._BAD_COMPRESSION: UNPACKED,
     KafkaError._INVALID_ARG: "see the properties of the address",
     KafkaError.OFFSET_OUT_OF_RANGE: "the topic no longer has (or does not have yet) messages of this offset",
     KafkaError._AUTO_OFFSET_RESET: "messages were dropped by the topic's retention before they were read: "

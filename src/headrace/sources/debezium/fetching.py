@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.kafka.address import KafkaAddress
+from headrace.kafka.address import UNPACKED, KafkaAddress
 from headrace.kafka.librdkafka import BatchConsumer
 from headrace.kafka.message_columns import Columns, Gathering
 from headrace.sources.debezium.records import Records
@@ -173,6 +173,8 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
             hint="name the authority that signed the brokers' certificates in the source's address (?ssl.ca.location=FILE), and check "
             "security.protocol; brokers that ask for a certificate need ssl.certificate.location and ssl.key.location, too",
         )
+    if error.code() == KafkaError._BAD_COMPRESSION:
+        return DefiniteError(f"a batch of records cannot be unpacked: {error.str()}", place=place, hint=UNPACKED)
     if is_denied(error):
         return DefiniteError(
             f"Kafka does not let us in: {error.str()}",
