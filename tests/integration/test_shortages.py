@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +16,14 @@ import pytest
 
 from headrace.demo.server import PrivateServer
 from testkit.accounts import Account, create_replica_account
-from testkit.pipeline import Finished, Pipeline, Run, run_command
+from testkit.pipeline import Finished, Pipeline, Run, command_lines, run_command
 from testkit.witness import assert_equal, log_end, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
 _FULL = "the file system is full"
 _MIB = 1 << 20
+_JAVA_ADDRESS_KIB = 1536 << 10
+"""Address space that the command can start in, and Java cannot."""
 
 
 @pytest.fixture
@@ -139,3 +144,84 @@ def test_too_few_open_files(shop: str, mariadb_server: PrivateServer, tmp_path: 
         done = limited(4096)
         assert done.code == 0, done.output
         check_exact(Pipeline(shop, "", tmp_path / "state"), tmp_path / "sink", mariadb_server)
+
+
+def _limited(pipeline: Pipeline, limits: str, *options: str) -> Finished:
+    """`replicate --once` in a shell that sets limits first."""
+    words = ["replicate", pipeline.source, pipeline.sink, "--state", str(pipeline.state), "--once", *options]
+    script = ["sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "headrace", *words]
+    ran = subprocess.run(script, check=False, capture_output=True, text=True, timeout=300)
+    return Finished(ran.returncode, ran.stdout + ran.stderr)
+
+
+@contextmanager
+def _memory_group(size: int) -> Iterator[Path | None]:
+    """A control group of either version that may use so many bytes; None where none can be made."""
+    for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+        group = root / f"headrace-test-{secrets.token_hex(4)}"
+        try:
+            group.mkdir()
+            (group / ("memory.limit_in_bytes" if root.name == "memory" else "memory.max")).write_text(str(size))
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    yield None
+
+
+def _kill_java_once(run: Run) -> None:
+    while run.code is None:
+        java = [pid for pid in run.processes() if command_lines([pid]).partition(" ")[0].endswith("/java")]
+        if java:
+            os.kill(java[0], signal.SIGKILL)
+            return
+        time.sleep(0.01)
+
+
+_SLOW_ONCE = """
+import os, sys, time
+if "python_streaming_source_runner" in " ".join(sys.orig_argv):
+    try:
+        os.close(os.open(os.environ["SLOW_ONCE"], os.O_CREAT | os.O_EXCL))
+        time.sleep(12)
+    except FileExistsError:
+        pass
+"""
+"""A `sitecustomize`, which Python imports at its start: Spark gives a Python process ten seconds to connect."""
+
+
+@pytest.mark.timeout(900)
+def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: Path) -> None:
+    """Too little memory, a process that is killed, one that is slow: an error or another try, and then exactly the source's rows."""
+    with Pipeline(shop, "", tmp_path).sink_served(tmp_path / "sink") as url, sink_client(url) as client:
+        pipeline = Pipeline(shop, url.replace("http://", "clickhouse://default@"), tmp_path / "state")
+        done = _limited(pipeline, f"ulimit -v {_JAVA_ADDRESS_KIB}")
+        check_told(done, "there is not enough memory", "ulimit -v unlimited")
+        assert done.code == 2
+        with _memory_group(450 << 20) as group:
+            if group is not None:
+                greedy = ("--conf", "spark.driver.extraJavaOptions=-Xms700m -XX:+AlwaysPreTouch")
+                done = _limited(pipeline, f"echo $$ > {group}/cgroup.procs", *greedy)
+                check_told(done, "ended by SIGKILL", "give the machine or its control group more")
+                assert done.code == 2
+        with pipeline.running("--once") as run:
+            _kill_java_once(run)
+            done = run.wait()
+        check_told(done, "ended by SIGKILL", "starting it again")
+        assert done.code == 0, done.output
+        assert assert_equal(client, mariadb_server, "shop", TABLES, KEYS) > 500
+
+        with mariadb_server.root_connection() as root, root.cursor() as cursor:
+            cursor.execute("DELETE FROM shop.notes LIMIT 10")
+            root.commit()
+        (tmp_path / "slow").mkdir()
+        (tmp_path / "slow" / "sitecustomize.py").write_text(_SLOW_ONCE)
+        pipeline.environment = {"PYTHONPATH": str(tmp_path / "slow"), "SLOW_ONCE": str(tmp_path / "was-slow")}
+        done = pipeline.once()
+        assert (tmp_path / "was-slow").exists()
+        check_told(done, "waiting: Spark's Python processes did not start in time; the pipe starts again")
+        assert done.code == 0, done.output
+        assert assert_equal(client, mariadb_server, "shop", TABLES, KEYS) > 500

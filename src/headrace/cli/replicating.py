@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from headrace.cli.ending import readers_may_be_gone
 from headrace.cli.flags import (
@@ -28,7 +30,17 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.pipes.schemes import is_kafka, is_stdout
-from headrace.shutdown import stop_on_signal
+from headrace.shutdown import is_requested, stop_on_signal
+
+if TYPE_CHECKING:
+    from headrace.pipes.building import PipeSpec
+    from headrace.pipes.lifeline import Lifeline
+    from headrace.pipes.progress import ProgressView
+
+log = logging.getLogger("headrace")
+
+_ATTEMPTS: Final = 5
+"""Of a pipe on a machine that is too busy to start Spark's Python processes in time."""
 
 
 def add(verbs: Verbs) -> None:
@@ -92,7 +104,7 @@ OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
-    from headrace.pipes.building import PipeSpec, TopicChoice, built, selected
+    from headrace.pipes.building import PipeSpec, TopicChoice, selected
     from headrace.pipes.lifeline import held_line
     from headrace.pipes.progress import LogView, choose_view
     from headrace.pipes.remembered import chosen_for
@@ -139,12 +151,38 @@ def replicate(arguments: argparse.Namespace) -> int:
     spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
     # Lines of changes on a terminal leave no room for a line that is rewritten.
     view = LogView() if is_stdout(arguments.sink) else choose_view()
-    with held_line(arguments.keeper_fd) as line, built(spec, view) as ready:
-        ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
-        stop_on_signal(ready.pipe.stop)
-        with readers_may_be_gone():
-            ready.pipe.run()
+    with held_line(arguments.keeper_fd) as line:
+        _run_pipe(spec, view, line)
     return OK
+
+
+def _run_pipe(spec: PipeSpec, view: ProgressView, line: Lifeline) -> None:
+    """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
+    from headrace.pipes.building import built
+    from headrace.spark import java_process
+    from headrace.spark.stream import WorkersLate
+
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with built(spec, view) as ready:
+                ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
+                stop_on_signal(ready.pipe.stop)
+                if is_requested():
+                    # The signal stopped the pipe of the last attempt.
+                    ready.pipe.stop()
+                with readers_may_be_gone():
+                    try:
+                        ready.pipe.run()
+                    finally:
+                        # The sink closes with this attempt.
+                        line.is_in_vain = lambda: False
+            return
+        except WorkersLate as error:
+            if attempt == _ATTEMPTS or is_requested():
+                raise
+            log.warning("waiting: %s; the pipe starts again", error.message)
+            # The next attempt waits until the processes of this one are gone.
+            java_process.forget()
 
 
 def check_heeded(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
