@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 _PROGRAM = """
-import contextlib, logging, os, resource, signal, sys, threading, time
+import contextlib, os, resource, signal, sys, threading, time
 from pathlib import Path
 from headrace.errors import HeadraceError
+from headrace.service.log_lines import name_pipes
 from headrace.spark import java_process, session
 from headrace.spark.stream import spark_failure
 
-logging.basicConfig(format="%(message)s")
+name_pipes()
 
 def java():
     while java_process._Known.process is None:
