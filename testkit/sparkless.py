@@ -131,6 +131,8 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pipe_module, offline, log_pipe):
         monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
     monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)
+    # The pipe's own loop waits while the local stream waits for changes.
+    monkeypatch.setattr(pipe_module, "_POLL_S", 0.05)
 
 
 class Cutter:

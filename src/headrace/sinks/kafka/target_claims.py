@@ -28,7 +28,8 @@ log = logging.getLogger("headrace")
 
 TOPIC: Final = "headrace_targets"
 _WAIT_S: Final = 30.0
-_POLL_S: Final = 0.5
+_POLL_S: Final = 0.05
+"""A poll for more records than the topic has waits this long each time."""
 _POLLED: Final = 1000
 
 
