@@ -60,7 +60,7 @@ soak: setup ## An hour of chaos: traffic and schema changes, kills of every proc
 soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
 	@$(BIN)/python -m testkit.mysql_fetch
 	@$(BIN)/python -m testkit.maven_fetch
-	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/damage tests/properties tests/integration/test_crash_kill.py tests/integration/test_crash_schema_changes.py tests/integration/test_crash_counting.py tests/integration/test_exactly_once.py tests/integration/test_events_large.py tests/integration/test_kafka_crash.py tests/integration/test_kafka_whole.py tests/integration/test_scylla_crash.py tests/integration/test_signals.py tests/integration/test_dropped_during_snapshot.py tests/integration/test_alters_behind.py tests/integration/test_many_tables.py $(ARGS)
+	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "soak or scaled" $(ARGS)
 
 .PHONY: record
 record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/scenarios.py, debezium_cases.py)

@@ -35,9 +35,13 @@ class Spreading(LoadScopeScheduling):
 
 def group_of(nodeid: str) -> str:
     """The tests of a file that run on one flavour, or on none."""
-    file, _, test = nodeid.partition("::")
-    words = test.partition("[")[2].rstrip("]").split("-")
-    return " ".join((file, *(word for word in words if word in FLAVOURS)))
+    return " ".join(word for word in (nodeid.partition("::")[0], flavour_of(nodeid)) if word)
+
+
+def flavour_of(nodeid: str) -> str:
+    """The flavour that a test runs on; empty if it runs on none."""
+    words = nodeid.partition("::")[2].partition("[")[2].rstrip("]").split("-")
+    return next((word for word in words if word in FLAVOURS), "")
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -48,6 +48,7 @@ def fall_behind(book: Logbook) -> tuple[int, int]:
     return changes, definitions
 
 
+@pytest.mark.soak("mysql", because="test_schema_changes is on both")
 def test_alters_far_behind(book: Logbook, tmp_path: Path) -> None:
     if SOAK:
         pytest.skip("the real command does the same with a million changes")
@@ -60,10 +61,9 @@ def test_alters_far_behind(book: Logbook, tmp_path: Path) -> None:
             assert_same(client, book, TABLES)
 
 
+@pytest.mark.soak(because="test_alters_far_behind has 50,000 changes")
 @pytest.mark.timeout(3600)
 def test_alters_a_million_changes_behind(book: Logbook, database: str, replica_account: Account, tmp_path: Path) -> None:
-    if not SOAK:
-        pytest.skip("only with HEADRACE_SOAK=1")
     sink = tmp_path / "sink"
     pipeline = Pipeline(replica_account.url(database), f"chdb:{sink}", tmp_path / "state")
     first = pipeline.once()

@@ -22,14 +22,15 @@ from testkit.victim import Victim
 from testkit.witness import sink_client
 from testkit.workload import Workload
 
+pytestmark = pytest.mark.scaled
+
 SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 MOMENTS = ("snapshot", "written", "planned") if not SOAK else ("any", "snapshot", "written", "planned", "streaming", "written") * 5
 
 
+@pytest.mark.soak("mysql", because="test_exactly_once kills on both, without Spark")
 @pytest.mark.timeout(7200 if SOAK else 900)
 def test_counts_are_exact_after_kills(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
-    if server.flavour == "mysql" and not SOAK:
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1; test_exactly_once kills on both, without Spark")
     seed = secrets.randbits(32) if SOAK else 33
     print(f"seed {seed}")
     chooser, sink_dir = random.Random(seed), tmp_path / "sink"

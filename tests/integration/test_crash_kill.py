@@ -19,10 +19,13 @@ from testkit.victim import Victim
 from testkit.witness import assert_equal, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
+pytestmark = pytest.mark.scaled
+
 # One entry per round: what to wait for before the kill. Ten on each server.
 MOMENTS = ("any", "snapshot", "snapshot", "snapshot", "any", "planned", "written", "streaming", "written", "any")
 
 
+@pytest.mark.soak("mysql", because="test_exactly_once kills on both, without Spark")
 @pytest.mark.timeout(900)
 def test_kill_at_any_moment(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
     seed = 20 if server.flavour == "mariadb" else 26

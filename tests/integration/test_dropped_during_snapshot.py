@@ -25,6 +25,8 @@ from testkit.shown import assert_same
 from testkit.tables_random import SteeredPipe
 from testkit.witness import sink_client
 
+pytestmark = pytest.mark.scaled
+
 SAME = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 100), (7, 7), (99, 99)")
 OTHER = ("CREATE TABLE t (k VARCHAR(9), n INT, PRIMARY KEY (k, n))", "INSERT INTO t VALUES ('7', 7)")
 KEYLESS = ("CREATE TABLE t (v INT, w VARCHAR(9))", "INSERT INTO t VALUES (1, 'x'), (1, 'x')")

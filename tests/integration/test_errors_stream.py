@@ -45,6 +45,7 @@ def check_halt(done: Finished, *parts: str) -> None:
     assert [part for part in parts if part not in message] == [], message
 
 
+@pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_definitions_that_change(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_definitions_that_change(
     assert {table: [tuple(row[:2]) for row in rows] for table, rows in found.items()} == wanted
 
 
+@pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_a_truncation_before_the_first_look_is_not_passed_over(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -110,6 +112,7 @@ def insert_zero_date(server: PrivateServer, database: str) -> None:
     run(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (2, '0000-00-00', '2024-01-01')")
 
 
+@pytest.mark.soak("mysql", because="the damage of both logs is in tests/damage")
 def test_a_log_that_is_damaged_then_purged(
     fresh_server: Callable[..., PrivateServer], sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

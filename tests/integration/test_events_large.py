@@ -6,7 +6,6 @@ MySQL too when HEADRACE_SOAK is set.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -56,9 +55,8 @@ def watched_memory() -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.soak("mysql", because="the server writes the same events")
 def test_a_transaction_of_five_million_rows(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
-    if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1")
     with open_logbook(server, database) as book:
         book.run("CREATE TABLE t (id INT NOT NULL, v INT NOT NULL) ENGINE=MyISAM")
         start = book.place()

@@ -7,7 +7,6 @@ from outside: the source by its own SELECT and by `mysql-replication`, the sink 
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,6 +36,8 @@ from testkit.embedded_access import target_of
 from testkit.replication import await_executed, executed, promote, start_replica
 from testkit.sparkless import Cutter, Killed, without_spark
 from testkit.witness import sink_client, source_rows
+
+pytestmark = pytest.mark.scaled
 
 ENGINES = {
     "folded": EngineChoice.COLLAPSING,
@@ -258,8 +259,9 @@ def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Clie
     check(client, book, database)
 
 
+@pytest.mark.usefixtures("flavour")
+@pytest.mark.soak("mysql", because="test_failover_stream fails over on both")
 def test_another_server_takes_over(
-    flavour: str,
     sink: ClickHouseSink,
     client: Client,
     fresh_server: Callable[..., PrivateServer],
@@ -267,8 +269,6 @@ def test_another_server_takes_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
-    if flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1")
     without_spark(monkeypatch)
     monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
     cutter = Cutter(monkeypatch)

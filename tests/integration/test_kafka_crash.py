@@ -6,7 +6,6 @@ The workload never pauses. In the end readers of the topics (`testkit.folding`) 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -26,6 +25,8 @@ from testkit.pipeline import Pipeline, command_lines, run_command
 from testkit.witness import source_rows
 from testkit.workload import TABLES, Workload
 
+pytestmark = pytest.mark.scaled
+
 COLUMNS = {"accounts": ("id", "owner", "balance", "changed"), "parts": ("account", "line", "amount"), "notes": ("title", "body", "stars")}
 READ: dict[str, Callable[[Any], Any]] = {"balance": Decimal, "changed": datetime.fromisoformat, "amount": float, "body": bytes.decode}
 
@@ -34,12 +35,11 @@ def plain(name: str, value: Any) -> Any:
     return READ[name](value) if name in READ and value is not None else value
 
 
+@pytest.mark.soak("mysql", because="test_kafka_pipe kills on both, without Spark")
 @pytest.mark.timeout(900)
 def test_killed_with_the_broker(
     server: PrivateServer, database: str, replica_account: Account, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path
 ) -> None:
-    if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1; test_kafka_pipe kills on both, without Spark")
     broker = fresh_broker(accounts={"writer": "hush-hush"})
     options = ("--set", "kafka.partitions=3", "--set", "kafka.delivery_timeout_s=2")
     pipeline = Pipeline(replica_account.url(database), broker.url(), tmp_path / "state", options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import random
 import secrets
 from collections import Counter
@@ -232,6 +231,7 @@ def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, da
     runs.check(*TABLES)
 
 
+@pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 @pytest.mark.parametrize("statement", ["RENAME TABLE early TO late", "ALTER TABLE early RENAME TO late, ADD COLUMN w INT DEFAULT 4"])
 def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     book = runs.book
@@ -295,6 +295,7 @@ def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monk
     runs.check("late")
 
 
+@pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServer, database: str) -> None:
     book = runs.book
     Workload(server, database, 3).prepare()
@@ -369,12 +370,12 @@ def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, databas
     assert len(read_sent(runs.broker, topic)) == 3
 
 
+@pytest.mark.usefixtures("flavour")
+@pytest.mark.soak("mysql", because="test_failover_stream fails over on both")
 def test_another_server_takes_over(
-    flavour: str, broker: PrivateBroker, fresh_server: Callable[..., PrivateServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: PrivateBroker, fresh_server: Callable[..., PrivateServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another log says the same at other positions, above all that the former had: readers end with its rows."""
-    if flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1")
     without_spark(monkeypatch)
     monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
     cutter, name = Cutter(monkeypatch), f"shop_{secrets.token_hex(4)}"

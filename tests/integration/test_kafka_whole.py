@@ -5,7 +5,6 @@ and comes back. In the end nothing differs.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +19,8 @@ from testkit.debezium import Worker, json_converters, mysql_settings
 from testkit.pipeline import Pipeline, run_command
 from testkit.witness import assert_equal, sink_client
 from testkit.workload import KEYS, TABLES, Workload
+
+pytestmark = pytest.mark.scaled
 
 PARTITIONS = 3
 LAST = {
@@ -72,10 +73,9 @@ def test_debezium_to_kafka_to_clickhouse(mysql_server: PrivateServer, fresh_brok
         _compare(readers, mysql_server, database, workload)
 
 
+@pytest.mark.soak(because="test_kafka_crash and test_kafka_pipe kill such a pipe")
 @pytest.mark.timeout(900)
 def test_headrace_to_kafka_to_clickhouse(server: PrivateServer, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path) -> None:
-    if server.flavour == "mariadb" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MariaDB only with HEADRACE_SOAK=1; test_kafka_crash kills there, too")
     database = "whole_headrace"
     broker = fresh_broker()
     with _database(server, database), Workload(server, database, 8, pause_s=0.02) as workload:

@@ -191,6 +191,7 @@ def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: 
     assert max(one["most"] for one in watcher.shown) > 4, "the pipe never fell behind"
 
 
+@pytest.mark.soak("mysql", because="the other test of lag is on both")
 def test_a_pipe_that_is_behind_says_so_after_a_schema_change(markers: Markers, url: str, tmp_path: Path) -> None:
     arguments = ["replicate", url, f"chdb:{tmp_path}/warehouse", "--state", str(tmp_path / "state"), "--once"]
     assert Run(arguments, tmp_path / "first").wait().code == 0

@@ -160,10 +160,9 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
             check_sink(client, book)
 
 
+@pytest.mark.soak(because="test_hundreds_of_tables_in_one_pipe has hundreds")
 @pytest.mark.timeout(7200)
 def test_thousands_of_tables_in_one_pipe(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
-    if not SOAK:
-        pytest.skip("only with HEADRACE_SOAK=1")
     sink = tmp_path / "sink"
     pipeline = Pipeline(replica_account.url(database), f"chdb:{sink}", tmp_path / "state")
     with open_logbook(server, database) as book:

@@ -23,6 +23,8 @@ from testkit.cql_changes import COLUMNS, AllKinds
 from testkit.pipeline import Pipeline
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 
+pytestmark = pytest.mark.scaled
+
 SETTINGS = ("--set", "scylla.confidence=2", "--set", "scylla.window=0.2", "--set", "scylla.streams_per_query=3")
 PATIENCE_S = 400.0
 

@@ -26,6 +26,8 @@ from testkit.pipeline import Pipeline, Run, run_command
 from testkit.witness import assert_equal, sink_client
 from testkit.workload import KEYS, TABLES, Workload
 
+pytestmark = pytest.mark.scaled
+
 SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 SEED = int(os.environ.get("HEADRACE_SEED") or (secrets.randbelow(1 << 31) if SOAK else 12))
 SAMPLE = ("replicate", "run", "verify", "check", "sql", "tail", "replicate", "verify on Spark", "sink away", "run")

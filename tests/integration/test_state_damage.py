@@ -44,6 +44,8 @@ from testkit.state_damage import DamageTrial
 from testkit.topic_pipe import LocalTopicPipe
 from testkit.witness import sink_client, sink_rows, source_rows
 
+pytestmark = pytest.mark.scaled
+
 SOAK = os.environ.get("HEADRACE_SOAK") == "1"
 ROUNDS = 20 if SOAK else 1
 

@@ -5,7 +5,6 @@ The pipe is whole (driver, reader, shapes, sink) but for Spark; the last test ha
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections import Counter
@@ -439,10 +438,9 @@ def test_a_table_that_came_meanwhile_has_the_columns_that_its_transforms_name(
     assert client.query(f"SELECT id, email FROM `{book.database}`.later FINAL").result_rows == [(1, None)]
 
 
+@pytest.mark.soak("mysql", because="the other tests are on both, without Spark")
 @pytest.mark.timeout(900)
 def test_killed_with_spark(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
-    if server.flavour == "mysql" and not os.environ.get("HEADRACE_SOAK"):
-        pytest.skip("on MySQL only with HEADRACE_SOAK=1; the tests above are on both, without Spark")
     (tmp_path / "pipe.toml").write_text(SPARK_SETTINGS.replace("DB", database))
     sink_dir = tmp_path / "sink"
     options = ("--chunk-rows", "60", "--settings", str(tmp_path / "pipe.toml"))
