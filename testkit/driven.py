@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from headrace.pipes.pipe import Pipe
@@ -30,7 +30,8 @@ from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.preflight import check_server
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.source import LogPlanner
-from headrace.spark.tasks import Report, Task
+from headrace.spark.stream import OnDone
+from headrace.spark.tasks import Task, WorkGroup
 from testkit.binlogs import Logbook, Place
 from testkit.planned import PlannedLog
 
@@ -121,16 +122,16 @@ class DrivenPipe:
         _write(self.directory.checkpoint / "commits" / str(number), "v1\n{}")
 
     def _copy(self) -> None:
-        with mock.patch("headrace.pipes.copying.run_works", _run_here):
+        with mock.patch("headrace.pipes.copying.run_groups", _run_here):
             self.parts.copier.run(None, 1)
 
 
-def _run_here(
-    session: Any, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None], *_: Any
-) -> None:
+def _run_here(session: Any, groups: Sequence[WorkGroup], parallelism: int, on_done: OnDone, *_: Any) -> None:
     del session, parallelism
-    for work in works:
-        on_done(work, task._run(json.loads(json.dumps(work))))
+    for group in groups:
+        task = cast(Task, group.job)
+        for work in group.works:
+            on_done(work, task._run(json.loads(json.dumps(work))))
 
 
 def _write(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ from headrace.sinks.clickhouse.writer import ClickHouseWriter
 from headrace.sources.base import Source, Work
 from headrace.spark.checkpoint import committed_offset, planned_offset
 from headrace.spark.stream import Over
-from headrace.spark.tasks import Job, Report, Task
+from headrace.spark.tasks import Job, Report, Task, WorkGroup
 from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
 
@@ -101,11 +101,27 @@ def run_works(
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """What `headrace.spark.stream.run_works` does, in threads."""
+    run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
+
+
+def run_groups(
+    session: object,
+    groups: Sequence[WorkGroup],
+    parallelism: int,
+    on_done: Callable[[Work, list[Report]], None],
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """What `headrace.spark.stream.run_groups` does, in threads."""
     del session, on_idle
     with ThreadPoolExecutor(max_workers=max(parallelism, 1)) as pool:
-        running = [(work, pool.submit(run_work, task, work)) for work in works]
-        for work, future in running:
-            on_done(work, future.result())
+        running = [(group, pool.submit(_run_group, group)) for group in groups]
+        for group, future in running:
+            for work, reports in group.split(future.result()):
+                on_done(work, reports)
+
+
+def _run_group(group: WorkGroup) -> list[Report]:
+    return [report for work in group.works for report in run_work(group.job, work)]
 
 
 class NoSession:
@@ -125,7 +141,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
     monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
-    monkeypatch.setattr(copying, "run_works", run_works)
+    monkeypatch.setattr(copying, "run_groups", run_groups)
     monkeypatch.setattr(log_copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
     for module in (pipe_module, offline, log_pipe):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from pymysql.err import MySQLError
@@ -20,10 +20,10 @@ from headrace.pipes.intents import Executor
 from headrace.pipes.requests import ask_for_resync, pending_requests
 from headrace.pipes.state import SnapshotLog, StateDirectory
 from headrace.sinks.clickhouse.altering import Altering
-from headrace.sources.base import Work
 from headrace.sources.mysql.origin import Limits
 from headrace.sources.mysql.source import LogPlanner
-from headrace.spark.tasks import Report, Task
+from headrace.spark.stream import OnDone
+from headrace.spark.tasks import Task, WorkGroup
 from testkit.binlogs import Logbook, Place
 from testkit.driven import Crash, DrivenPipe, crash_at
 from testkit.planned import PlannedLog
@@ -231,13 +231,11 @@ class SteeredPipe(DrivenPipe):
         assert not any(pending_requests(self.directory))
 
     def _copy(self) -> None:
-        def run_here(
-            session: Any, task: Task, works: Sequence[Work], parallelism: int, on_done: Callable[[Work, list[Report]], None], *_: Any
-        ) -> None:
+        def run_here(session: Any, groups: Sequence[WorkGroup], parallelism: int, on_done: OnDone, *_: Any) -> None:
             del session, parallelism
-            for work in works:
+            for task, work in [(cast(Task, group.job), work) for group in groups for work in group.works]:
                 self._between()
                 on_done(work, task._run(json.loads(json.dumps(work))))
 
-        with mock.patch("headrace.pipes.copying.run_works", run_here):
+        with mock.patch("headrace.pipes.copying.run_groups", run_here):
             self.parts.copier.run(None, 1)

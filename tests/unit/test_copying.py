@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from headrace.model.schema import TableName
 from headrace.pipes.copying import Copier, Interrupted
 from headrace.retry import Waits, own_waits
+from headrace.sources.mysql.snapshot import Chunk
 
 
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
@@ -36,3 +39,37 @@ def test_a_copy_whose_server_is_away_ends_at_once() -> None:
         pipe.note("the source does not answer")
         with pytest.raises(Interrupted):
             stop()
+
+
+class TestGroups:
+    """Chunks of one snapshot as jobs of Spark's."""
+
+    def groups(self, chunks: list[Chunk], exact: str = "") -> list[list[int]]:
+        asked: list[set[TableName]] = []
+        unused: list[Any] = [None] * 10
+        copier = Copier(*unused)
+        object.__setattr__(copier, "settings", SimpleNamespace(chunk_rows=1000))
+        object.__setattr__(copier, "task", asked.append)
+        with mock.patch.object(Copier, "_is_exact", lambda _, chunk: chunk.table == exact):
+            groups = copier._groups(chunks, 2)
+        # Each job carries the definitions of its own tables.
+        assert asked == [{TableName("d", work["table"]) for work in group.works} for group in groups]
+        assert [work["once"] for group in groups for work in group.works] == [chunk.table == exact for chunk in chunks]
+        return [[work["number"] for work in group.works] for group in groups]
+
+    def test_a_few_chunks_stay_apart(self) -> None:
+        assert self.groups([Chunk("d", "t", n, "", 1) for n in range(16)]) == [[n] for n in range(16)]
+
+    def test_small_chunks_of_many_tables_share_a_job(self) -> None:
+        groups = self.groups([Chunk("d", f"t{n}", n, "", 2) for n in range(3000)])
+        assert [number for group in groups for number in group] == list(range(3000))
+        assert {len(group) for group in groups[:-1]} == {64}
+
+    def test_a_job_has_no_more_rows_than_a_chunk(self) -> None:
+        groups = self.groups([Chunk("d", f"t{n}", n, "", 300 + 700 * (n % 2)) for n in range(320)])
+        assert groups == [[n] for n in range(320)]
+        assert self.groups([Chunk("d", f"t{n}", n, "", 400) for n in range(320)])[0] == [0, 1]
+
+    def test_a_chunk_that_may_be_read_once_is_a_job_by_itself(self) -> None:
+        groups = self.groups([Chunk("d", "exact" if n % 20 == 5 else f"t{n}", n, "", 1) for n in range(640)], "exact")
+        assert groups[:3] == [[0, 1, 2, 3, 4], [5], list(range(6, 25))]

@@ -11,7 +11,7 @@ from headrace.errors import TransientError
 from headrace.model.change import ChangeBlock
 from headrace.sources.base import Work
 from headrace.spark import tasks
-from headrace.spark.tasks import Task
+from headrace.spark.tasks import Report, Task, WorkGroup
 
 
 @dataclass
@@ -52,3 +52,25 @@ def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back(monkey
     assert [report.kind for report in task._run({"kind": "rows"})] == ["done"]
     with pytest.raises(TransientError, match="started a task again"):
         task._run(chunk)
+
+
+def test_reports_of_a_group_go_to_the_works_that_made_them() -> None:
+    def report(kind: str, subject: str) -> Report:
+        return Report(kind, subject, 0, 0, 0, "")
+
+    works: list[Work] = [{"number": number} for number in range(3)]
+    done = report("done", "")
+    reports = [done, report("changes", "a"), report("changes", "b"), done, done, report("changes", "c")]
+    split = WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), works).split(reports)
+    assert [(work["number"], [one.subject for one in found]) for work, found in split] == [(0, ["", "a", "b"]), (1, [""]), (2, ["", "c"])]
+
+
+def test_a_group_of_one_takes_reports_of_any_kind() -> None:
+    answer = Report("answer", "", 0, 0, 0, "")
+    assert list(WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 7}]).split([answer])) == [({"number": 7}, [answer])]
+
+
+def test_a_work_without_a_report_is_noticed() -> None:
+    group = WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 1}, {"number": 2}])
+    with pytest.raises(ValueError, match="zip"):
+        list(group.split([Report("done", "", 0, 0, 0, "")]))

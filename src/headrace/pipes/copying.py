@@ -43,14 +43,17 @@ from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendez
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.snapshot import Chunk, estimate_rows, plan_chunks
-from headrace.spark.stream import STOP_PATIENCE_S, run_works
-from headrace.spark.tasks import Report, Task
+from headrace.spark.stream import STOP_PATIENCE_S, OnDone, run_groups
+from headrace.spark.tasks import Report, Task, WorkGroup
 
-OnDone = Callable[[Work, list[Report]], None]
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
 
 _ATTEMPTS = 8
+_GROUPED = 64
+"""How many small chunks one job of Spark's reads at most."""
+_LEAST_JOBS = 8
+"""A snapshot has at least this many jobs for each slot, so that all slots are busy until its end."""
 
 
 _MOMENTS = threading.Lock()
@@ -74,7 +77,8 @@ class Copier:
     log: SnapshotLog
     shown: Callable[[TableSchema], TableSchema]
     """A source's table as the sink gets to see it."""
-    task: Callable[[], Task]
+    task: Callable[[Set[TableName]], Task]
+    """A task that reads these tables."""
     stopping: Callable[[], bool]
 
     def plan(self, connection: Connection[Any]) -> None:
@@ -328,8 +332,26 @@ class Copier:
         if self.settings.snapshot is SnapshotMode.CONSISTENT:
             self._run_together(session, chunks, parallelism, on_done)
         else:
-            works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
-            run_works(session, self.task(), works, parallelism, on_done, self._stopper())
+            run_groups(session, self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
+
+    def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[WorkGroup]:
+        """The chunks as jobs of Spark's: a job costs more than a small chunk, and each carries the definitions of its tables."""
+        most = min(_GROUPED, len(chunks) // (parallelism * _LEAST_JOBS))
+        groups: list[list[Chunk]] = []
+        rows = 0
+        for chunk in chunks:
+            apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.settings.chunk_rows
+            # A chunk that may be read only once is a job by itself.
+            if apart or self._is_exact(chunk) or self._is_exact(groups[-1][-1]):
+                groups.append([])
+                rows = 0
+            groups[-1].append(chunk)
+            rows += chunk.estimate
+        return [self._group(group) for group in groups]
+
+    def _group(self, chunks: Sequence[Chunk]) -> WorkGroup:
+        works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
+        return WorkGroup(self.task({chunk.name for chunk in chunks}), works)
 
     def _is_exact(self, chunk: Chunk) -> bool:
         table = self.state.tables.get(chunk.name)
@@ -363,7 +385,8 @@ class Copier:
         tables = sorted({chunk.name for chunk in pending})
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
-            run_works(session, self.task(), works, readers, on_done, self._stopper())
+            groups = [WorkGroup(self.task(set(tables)), [work]) for work in works]
+            run_groups(session, groups, readers, on_done, self._stopper())
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 

@@ -6,8 +6,8 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import DefiniteError
@@ -99,17 +99,17 @@ class Streaming:
         tables = [table for name, table in self.state.tables.items() if name not in self.state.waiting]
         return [shown_now(table.schema, self.state, self.settings) for table in tables]
 
-    def copying_task(self) -> Task:
-        """A task that reads tables as they are defined now."""
-        return self._task_for({name: table.schema for name, table in self.state.tables.items()})
+    def copying_task(self, names: Collection[TableName]) -> Task:
+        """A task that reads these tables as they are defined now. It carries nothing of others: a pipe may have thousands."""
+        return self._task_for({name: table.schema for name, table in self.state.tables.items() if name in names})
 
     def _task(self) -> Task:
         """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
         # A batch that is begun says that the one before it counts for good.
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
         defined = self.history.as_of(self.reached)
-        task = self._task_for({name: self._defined(name, defined) for name in self.state.tables})
-        return task if self.reached >= self.planned else replace(task, sink=self.targets.sink.again())
+        schemas = {name: self._defined(name, defined) for name in self.state.tables}
+        return self._task_for(schemas, repeats=self.reached < self.planned)
 
     def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
         """Follow a statement, unless it is to be left out."""
@@ -128,11 +128,12 @@ class Streaming:
         looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
 
-    def _task_for(self, schemas: dict[TableName, TableSchema]) -> Task:
+    def _task_for(self, schemas: dict[TableName, TableSchema], *, repeats: bool = False) -> Task:
+        """A task that reads these tables; `repeats`: blocks of it may be in the sink from an earlier run."""
         state = self.state
         # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
-        found = state.gone | {name: table.rows_from for name, table in state.tables.items()}
+        found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
         # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
@@ -140,7 +141,6 @@ class Streaming:
         shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
         needs = self.targets.needs(written)
-        self.targets.expect(written)
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
@@ -161,7 +161,8 @@ class Streaming:
             self.skips.pending,
         )
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
-        return Task(reader, self.targets.sink, retry, shaper_for(self.settings, shapes.values(), needs))
+        sink = self.targets.sink.expecting(written)
+        return Task(reader, sink.again() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
         done = [json.loads(report.detail) for report in reports if report.kind == "done"]

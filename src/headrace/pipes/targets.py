@@ -112,10 +112,6 @@ class Targets:
         self.sink.altering().run_step(step)
         self.sink = self.sink.renewed()
 
-    def expect(self, schemas: Iterable[TableSchema]) -> None:
-        """From now on tasks write these tables."""
-        self.sink = self.sink.expecting(schemas)
-
 
 def targets_of(targets: Targets, schemas: Iterable[TableSchema]) -> dict[str, str]:
     """The tables by the source's names, with what they are called in the sink; empty where it has other things than tables."""

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import lit
+from pyspark.sql.functions import array, explode, lit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
@@ -37,8 +37,9 @@ from headrace.spark.faults import decode
 from headrace.spark.java_process import GONE_ERRORS, spark_lost
 from headrace.spark.logs import mark_log
 from headrace.spark.source import FORMAT, address_format
-from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task
+from headrace.spark.tasks import REPORT_SCHEMA, Job, Report, Task, WorkGroup
 
+OnDone = Callable[[Work, list[Report]], None]
 Over = Callable[[Job], list[Report]]
 """Runs a task over the works of a batch."""
 STOP_PATIENCE_S = 30.0
@@ -214,41 +215,54 @@ def run_works(
     task: Job,
     works: Sequence[Work],
     parallelism: int,
-    on_done: Callable[[Work, list[Report]], None],
+    on_done: OnDone,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run pieces of work as Spark jobs, `parallelism` at a time; `on_done` hears of each as it ends, in this thread.
+    """Run each piece of work as a Spark job of its own; see `run_groups`."""
+    run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
+
+
+def run_groups(
+    session: SparkSession,
+    groups: Sequence[WorkGroup],
+    parallelism: int,
+    on_done: OnDone,
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Run groups of work as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its works, in this thread.
 
     Meanwhile `on_idle` is called now and then; what it raises ends the works.
     """
-    group = f"headrace-{secrets.token_hex(4)}"
+    group_id = f"headrace-{secrets.token_hex(4)}"
 
-    def run(work: Work) -> list[Report]:
+    def run(group: WorkGroup) -> list[Report]:
         try:
-            session.sparkContext.setJobGroup(group, "headrace works")
+            session.sparkContext.setJobGroup(group_id, "headrace works")
             enter_pool(session.sparkContext)
-            # One row made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
-            frame = session.range(0, 1, 1, 1).select(lit(json.dumps(work)).alias("work"))
+            # Rows made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
+            works = array(*(lit(json.dumps(work)) for work in group.works))
+            frame = session.range(0, 1, 1, 1).select(explode(works).alias("work"))
         except (PySparkException, *GONE_ERRORS) as error:
             raise spark_failure(error) from error
-        return run_task(frame, task)
+        return run_task(frame, group.job)
 
     run_in_context = in_context(run)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
-        waiting = {pool.submit(run_in_context, work): work for work in works}
+        waiting = {pool.submit(run_in_context, group): group for group in groups}
         try:
             left: set[Future[list[Report]]] = set(waiting)
             while left:
                 done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in done:
-                    on_done(waiting[future], future.result())
+                    for work, reports in waiting[future].split(future.result()):
+                        on_done(work, reports)
                 on_idle()
         except BaseException:
             for future in waiting:
                 future.cancel()
             try:
                 # Not all jobs: a stream may run beside us.
-                session.sparkContext.cancelJobGroup(group)
+                session.sparkContext.cancelJobGroup(group_id)
             except GONE_ERRORS as error:
                 # Then nothing runs any more, either.
                 log.debug("the works cannot be cancelled: %s", error)

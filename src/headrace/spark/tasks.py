@@ -6,7 +6,7 @@ Nothing but statistics comes back. A failed task fails its batch, and the batch 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -123,6 +123,23 @@ class Task:
             totals[2] = max(totals[2], block.newest)
         written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
         return [_done(work, found), *written]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkGroup:
+    """Pieces of work that one task does in order. Each of several must be reported by `Task`."""
+
+    job: Job
+    works: Sequence[Work]
+
+    def split(self, reports: Sequence[Report]) -> Iterator[tuple[Work, list[Report]]]:
+        """The works with the reports of each. The reports of a work begin with that of its end."""
+        if len(self.works) == 1:
+            yield self.works[0], list(reports)
+            return
+        begins = [number for number, report in enumerate(reports) if report.kind == "done"]
+        for work, begin, end in zip(self.works, begins, [*begins[1:], len(reports)], strict=True):
+            yield work, list(reports[begin:end])
 
 
 def _is_restarted() -> bool:

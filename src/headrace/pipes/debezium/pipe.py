@@ -391,7 +391,6 @@ class Batches:
         shapes = self._shapes()
         written = [shape.schema for shape in shapes.values()]
         needs = retrying(lambda: self.targets.needs(written))
-        self.targets.expect(written)
         known = {
             name: KnownTable(self.state.tables[name].schema, shape.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
             for name, shape in shapes.items()
@@ -407,7 +406,7 @@ class Batches:
         shaper = shaper_for(self.settings, shapes.values(), needs, whole=False)
         carried = {name: shape.source for name, shape in shapes.items()}
         fetched = functools.partial(fetch, self.address)
-        return RecordTask(reader, self.targets.sink, retry, carried, keeper, left_out, news, fetched, shaper)
+        return RecordTask(reader, self.targets.sink.expecting(written), retry, carried, keeper, left_out, news, fetched, shaper)
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]
