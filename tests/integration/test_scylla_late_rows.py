@@ -21,10 +21,11 @@ from headrace.model.schema import TableName
 from headrace.pipes.requests import ask_for_resync
 from headrace.pipes.scylla.copies import Copies
 from headrace.pipes.scylla.pipe import ScyllaPipe
-from headrace.pipes.scylla.sinks import LogTarget
+from headrace.pipes.scylla.sinks import LogTarget, open_log_target
 from headrace.pipes.scylla.tailing import Tail
 from headrace.pipes.scylla.verification import standing_of, verify_logged
 from headrace.pipes.settings import PipeSettings, SnapshotMode
+from headrace.pipes.settings_file import Chosen
 from headrace.pipes.state import StateDirectory
 from headrace.pipes.verifying.result import TableResult, Verdict
 from headrace.pipes.verifying.watermark import Standing, Watermark
@@ -38,10 +39,14 @@ from headrace.sources.mysql.selection import Selection
 from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
 from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.spark.checkpoint import committed_offset
+from testkit.broker import PrivateBroker
+from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.embedded_access import target_of
+from testkit.replaying import Replaying
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 from testkit.sparkless import without_spark
+from testkit.topics import read_topic
 
 S = 1_000_000
 DAY = 86_400
@@ -84,14 +89,14 @@ class Source:
         stamp = f" USING TIMESTAMP {time.time_ns() // 1000 - int(age_s * S)}" if age_s else ""
         self.captured.execute(f"INSERT INTO {self.keyspace}.t (p, c, v) VALUES ({key}, {key}, 'written {age_s} s late'){stamp}")
 
-    def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE) -> ScyllaPipe:
+    def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE, target: LogTarget | None = None) -> ScyllaPipe:
         settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, patience_s=30)
-        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
-        return ScyllaPipe(self.session.address, self.choices, target, settings, self.view)
+        cells = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        return ScyllaPipe(self.session.address, self.choices, target or cells, settings, self.view)
 
     @contextmanager
-    def running(self, snapshot: SnapshotMode = SnapshotMode.NONE) -> Iterator[None]:
-        pipe, failures = self.pipe(once=False, snapshot=snapshot), []
+    def running(self, snapshot: SnapshotMode = SnapshotMode.NONE, target: LogTarget | None = None) -> Iterator[None]:
+        pipe, failures = self.pipe(once=False, snapshot=snapshot, target=target), []
 
         def run() -> None:
             try:
@@ -247,3 +252,58 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
         stop.set()
         thread.join()
     assert sorted(found) == list(range(12))
+
+
+@pytest.mark.parametrize("kind", ["cql", "kafka"])
+def test_targets_outside_of_clickhouse_get_late_rows_too(
+    source: Source, cassandra: PrivateCassandra | GivenCluster, broker: PrivateBroker, kind: str
+) -> None:
+    """Rows within the look-back window arrive, once in a topic; those beyond it are counted; all of it also across a restart."""
+    if kind == "cql":
+        other = Replaying(source.session, cassandra.url(scheme="cql"), None, f"{source.keyspace}_to")
+        address = cassandra.url(other.target, scheme="cql")
+    else:
+        address = broker.url()
+
+    def keys() -> list[int]:
+        if kind == "cql":
+            try:
+                return sorted(row[0] for row in source.session.execute(f"SELECT p FROM {other.target}.t"))
+            except Exception:  # noqa: BLE001 (the table is not there before the pipe has begun)
+                return []
+        topic = f"headrace.{source.name}"
+        if topic not in broker.admin().list_topics(timeout=20).topics:
+            return []
+        return (
+            sorted(json.loads(kept.key or b"")["p"] for kept in read_topic(broker, topic))
+            if topic in broker.admin().list_topics(timeout=20).topics
+            else []
+        )
+
+    def check(late: tuple[int, ...], total: int, outside: int, counted: int) -> None:
+        until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
+        for number, age_s in enumerate((8, 14)):
+            source.insert(late[number], age_s)
+        source.insert(outside, 3600)
+        until(lambda: len(set(keys())) == total)
+        until(lambda: source.view.figures().late_rows == counted)
+
+    with open_log_target(address, Chosen(), source.state, "127.0.0.1") as target:
+        source.insert(1)
+        with source.running(target=target):
+            until(lambda: keys() == [1])
+            check((2, 3), 3, outside=4, counted=1)
+        # What a restart reads again is there already, and what was too late before it still counts.
+        source.view = Collected()
+        with source.running(target=target):
+            source.insert(5)
+            until(lambda: 5 in keys())
+            check((6, 7), 6, outside=8, counted=2)
+            # Longer than the look-back window: every further read has passed all of these rows.
+            time.sleep(22)
+    assert keys() == [1, 2, 3, 5, 6, 7], "no row twice, none that is counted as late"
+    if kind == "cql":
+        query = "SELECT p, c, v, WRITETIME(v) FROM {}.t"
+        there = {tuple(row) for row in source.session.execute(query.format(other.target))}
+        here = {tuple(row) for row in source.session.execute(query.format(source.keyspace)) if row[0] not in (4, 8)}
+        assert there == here
