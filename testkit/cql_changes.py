@@ -63,7 +63,7 @@ class AllKinds(Changes):
         row, ttl = f"p = {p} AND c = {c}", draw.choice(("", "", " USING TTL 100000"))
         return draw.choice(
             (
-                f"INSERT INTO {t} (p, c, v, m, e) VALUES ({p}, {c}, 'v{x}', {{{x}: 'a', 2: 'b'}}, {{'x', 'y{x}'}}){ttl}",
+                f"INSERT INTO {t} (p, c, v, m, e) VALUES ({p}, {c}, 'v{x}', {{{x + 3}: 'a', 2: 'b'}}, {{'x', 'y{x}'}}){ttl}",
                 f"UPDATE {t}{ttl} SET v = 'u{x}', n = {x} WHERE {row}",
                 f"UPDATE {t}{ttl} SET {draw.choice(self.columns)} = 'w{x}' WHERE {row}",
                 f"UPDATE {t} SET m[{x % 5}] = 'm{x}', e = e + {{'z{x % 7}'}} WHERE {row}",
