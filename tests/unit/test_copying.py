@@ -70,6 +70,6 @@ class TestGroups:
         assert groups == [[n] for n in range(320)]
         assert self.groups([Chunk("d", f"t{n}", n, "", 400) for n in range(320)])[0] == [0, 1]
 
-    def test_a_chunk_that_may_be_read_once_is_a_job_by_itself(self) -> None:
-        groups = self.groups([Chunk("d", "exact" if n % 20 == 5 else f"t{n}", n, "", 1) for n in range(640)], "exact")
-        assert groups[:3] == [[0, 1, 2, 3, 4], [5], list(range(6, 25))]
+    def test_tables_that_may_be_read_once_do_not_share_a_job_with_others(self) -> None:
+        chunks = [Chunk("d", "exact" if n % 20 in (5, 6) else f"t{n}", n, "", 1) for n in range(640)]
+        assert self.groups(chunks, "exact")[:3] == [[0, 1, 2, 3, 4], [5, 6], list(range(7, 25))]

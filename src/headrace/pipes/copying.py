@@ -18,7 +18,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.progress import ProgressView
 from headrace.pipes.requests import ask_for_resync, pending_requests
@@ -52,6 +52,8 @@ Pause = Callable[[], AbstractContextManager[object]]
 _ATTEMPTS = 8
 _GROUPED = 64
 """How many small chunks one job of Spark's reads at most."""
+_NOTE_EVERY_S = 1.0
+"""How often the positions of exact tables are noted in the state."""
 _LEAST_JOBS = 8
 """A snapshot has at least this many jobs for each slot, so that all slots are busy until its end."""
 
@@ -270,9 +272,26 @@ class Copier:
         exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
         left = Counter(str(chunk.name) for chunk in pending)
         estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
-        done = {table: estimates[table] - sum(chunk.estimate for chunk in pending if str(chunk.name) == table) for table in left}
+        done = Counter(estimates)
+        for chunk in pending:
+            done[str(chunk.name)] -= chunk.estimate
         self.view.snapshot_begins(estimates, done)
         started, total = time.monotonic(), 0
+        unnoted: list[tuple[Chunk, int, dict[str, Any]]] = []
+        noted_at = started
+
+        def finish(chunk: Chunk, count: int, position: dict[str, Any]) -> None:
+            self.log.finish(chunk.name, chunk.number, count, position)
+            left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
+            self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
+
+        def note_exact() -> None:
+            """Note the positions of exact tables, then that they are read: a crash in between has them read again."""
+            nonlocal noted_at
+            self._note_exact({chunk.name: position for chunk, _, position in unnoted}, pause)
+            while unnoted:
+                finish(*unnoted.pop(0))
+            noted_at = time.monotonic()
 
         def on_done(work: Work, reports: list[Report]) -> None:
             nonlocal total
@@ -280,13 +299,15 @@ class Copier:
             total += sum(rows.values())
             self._settle(_position_of(reports))
             for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
-                if chunk.name in exact and chunk.name in self.state.tables:
-                    self._note_exact(chunk.name, _position_of(reports), pause)
                 # Chunks that were read together have one count.
-                count = rows.pop(str(chunk.name), 0)
-                self.log.finish(chunk.name, chunk.number, count, _position_of(reports))
-                left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
-                self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
+                read = chunk, rows.pop(str(chunk.name), 0), _position_of(reports)
+                if chunk.name in exact:
+                    unnoted.append(read)
+                else:
+                    finish(*read)
+            # The state of a pipe with thousands of tables is megabytes.
+            if unnoted and time.monotonic() - noted_at > _NOTE_EVERY_S:
+                note_exact()
             if self.stopping():
                 raise Interrupted
 
@@ -299,7 +320,12 @@ class Copier:
             def attempt() -> None:
                 again = self._restart(exact)
                 also = [chunk for chunk in self._pending() if chunk.name not in exact] if together else []
-                self._run(session, also + again, parallelism, on_done)
+                try:
+                    self._run(session, also + again, parallelism, on_done)
+                except (HeadraceError, Interrupted):
+                    note_exact()
+                    raise
+                note_exact()
 
             # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
             with pause():
@@ -341,8 +367,8 @@ class Copier:
         rows = 0
         for chunk in chunks:
             apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.settings.chunk_rows
-            # A chunk that may be read only once is a job by itself.
-            if apart or self._is_exact(chunk) or self._is_exact(groups[-1][-1]):
+            # Spark must not run a task again that reads exact tables: all its chunks are read again by another.
+            if apart or self._is_exact(chunk) != self._is_exact(groups[-1][-1]):
                 groups.append([])
                 rows = 0
             groups[-1].append(chunk)
@@ -404,15 +430,20 @@ class Copier:
         with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
             return snapshot.take(lambda: not self.stopping())
 
-    def _note_exact(self, name: TableName, position: dict[str, Any], pause: Pause) -> None:
-        """A table was read exactly as of a position: changes before it are in the rows, and must not count again."""
-        if self.targets.appends and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1):
-            # Rows that were written before stay: what was deleted since must still come.
-            return
+    def _note_exact(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
+        """Tables were read exactly as of a position: changes before it are in the rows, and must not count again."""
         with pause():
-            self.state.tables[name].rows_from = position
-            self.directory.save(self.state)
-            self.log.sweep_from(name, position)
+            noted = {name: position for name, position in read.items() if name in self.state.tables and not self._sends_earlier(name)}
+            for name, position in noted.items():
+                self.state.tables[name].rows_from = position
+            if noted:
+                self.directory.save(self.state)
+            for name, position in noted.items():
+                self.log.sweep_from(name, position)
+
+    def _sends_earlier(self, name: TableName) -> bool:
+        """Whether changes from before the rows must come: an append-only target keeps rows of an earlier attempt, also deleted ones."""
+        return self.targets.appends and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
 
 
 def _chunk_of(work: Work) -> Work:
