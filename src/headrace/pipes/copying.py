@@ -192,8 +192,11 @@ class Copier:
 
     def _current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The snapshots that count: of tables that are replicated now."""
-        found = [(name, self.log.tables.get(str(name)), table.snapshot) for name, table in list(self.state.tables.items())]
-        return [(name, snapshot) for name, snapshot, number in found if snapshot is not None and snapshot.number == number]
+        return [(name, snapshot) for name in list(self.state.tables) if (snapshot := self._snapshot_of(name)) is not None]
+
+    def _snapshot_of(self, name: TableName) -> TableSnapshot | None:
+        table, snapshot = self.state.tables.get(name), self.log.tables.get(str(name))
+        return snapshot if table is not None and snapshot is not None and snapshot.number == table.snapshot else None
 
     def _readable(self) -> list[tuple[TableName, TableSnapshot]]:
         """Those of them that go on: a table that a statement made wait is not what its target is, and is read anew."""
@@ -219,7 +222,7 @@ class Copier:
 
     def _sweep(self, name: TableName) -> None:
         """Take away what the table's snapshot did not see, once it is read whole."""
-        snapshot = dict(self._readable()).get(name)
+        snapshot = self._snapshot_of(name) if name not in self.state.waiting else None
         if snapshot is None or snapshot.sweep is None or snapshot.pending:
             return
         table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
