@@ -20,7 +20,7 @@ from headrace.model.evolution import (
     TruncateTable,
     apply,
 )
-from headrace.model.schema import TableName
+from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sources.mysql.ddl.definitions import Setting, charset_of
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.difference import changes_between
@@ -29,6 +29,8 @@ from headrace.sources.mysql.ddl.grammar import parse_statement
 from headrace.sources.mysql.ddl.syntax import (
     AlterDatabaseText,
     AlterTable,
+    ChangeColumn,
+    ConvertTo,
     CreateDatabaseText,
     CreateTableText,
     DisturbRows,
@@ -192,7 +194,7 @@ class _Interpreter:
                 self.take(DropTable(clause.other))
         if disturbs:
             return
-        schema = self.catalogue.tables.get(table)
+        schema, recomputed = self.catalogue.tables.get(table), False
         versioned = next((clause for clause in found.clauses if isinstance(clause, Versioning)), None)
         renames = [clause for clause in found.clauses if isinstance(clause, RenameTo)]
         if schema is None:
@@ -209,11 +211,13 @@ class _Interpreter:
                 # MySQL takes the session's database for the one whose character set is the default.
                 database = table.database if self.setting.dialect.mariadb else self.database
                 draft.alter(found.clauses, self.database_charset(database))
-                for change in changes_between(schema, draft.finish(), draft.origins):
+                altered = draft.finish()
+                for change in changes_between(schema, altered, draft.origins):
                     self.take(change)
+                recomputed = _recomputes(found, schema, altered)
             except Misfit as misfit:
                 self.lose(table, str(misfit))
-        if found.ignore:
+        if found.ignore or recomputed:
             self.disturb(renames[-1].table if renames else table)
         if renames and renames[-1].table != table:
             self.rename(table, renames[-1].table)
@@ -235,3 +239,26 @@ class _Interpreter:
         for name in sorted(name for name in self.catalogue.tables if name.database == database):
             self.take(DropTable(name))
         self.take(DropDatabase(database))
+
+
+def _recomputes(statement: AlterTable, before: TableSchema, after: TableSchema) -> bool:
+    """Whether the statement may change values of generated columns, which the server computes again without row events.
+
+    A definition may have another expression, which is not part of the schema. The value of an expression depends on the types of the
+    columns that it reads, and on their collations, which are not part of the schema either.
+    """
+    if not any(column.generated for column in after.columns):
+        return False
+    old, new = ({column.name.lower(): column for column in table.columns} for table in (before, after))
+    return any(isinstance(clause, ConvertTo) for clause in statement.clauses) or any(
+        _may_recompute(old.get(clause.name.lower()), new.get(clause.column.name.lower()))
+        for clause in statement.clauses
+        if isinstance(clause, ChangeColumn)
+    )
+
+
+def _may_recompute(old: Column | None, new: Column | None) -> bool:
+    if old is None or new is None or old.generated or new.generated:
+        return True
+    has_collation = bool(new.charset) and new.kind in (Kind.STRING, Kind.ENUM, Kind.SET)
+    return has_collation or (old.kind, old.source_type) != (new.kind, new.source_type)
