@@ -97,6 +97,20 @@ def test_a_statement_that_is_followed_again_gives_the_same_answer_and_changes_no
     assert sorted(map(str, one.catalogue.tables)) == ["shop.aside"]
 
 
+def test_a_table_that_is_followed_again_has_the_character_set_of_its_own_time(tmp_path: Path) -> None:
+    one = history(tmp_path / "schemas.jsonl")
+    follow(one, "ALTER DATABASE shop CHARACTER SET latin1", 100)
+    first = follow(one, "CREATE TABLE n (s VARCHAR(9))", 200)
+    follow(one, "ALTER DATABASE shop CHARACTER SET utf8mb4", 300)
+    assert [column.charset for column in one.as_of(at(250)).tables[name("n")].columns] == ["latin1"]
+    again = history(tmp_path / "schemas.jsonl")
+    for known in (one, again):
+        assert follow(known, "CREATE TABLE n (s VARCHAR(9))", 200) == first
+        assert [known.as_of(at(offset)).charsets.get("shop") for offset in (150, 250, 300)] == ["latin1", "latin1", "utf8mb4"]
+    again.compact(at(250))
+    assert follow(again, "CREATE TABLE m (s VARCHAR(9))", 260) == follow(one, "CREATE TABLE m (s VARCHAR(9))", 260)
+
+
 def test_it_outlives_a_crash_in_the_middle_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "schema.jsonl"
     one = history(path)

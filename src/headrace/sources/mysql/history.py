@@ -109,7 +109,7 @@ class SchemaHistory:
         A table is as it was captured for all positions before its capture, because nothing older is known of it.
         """
         if self._newest is not None and position >= self._newest:
-            return Catalogue(dict(self._tables), dict(self._charsets))
+            return Catalogue(dict(self._tables), self._charsets_at(position, bisect_right))
         return self._at(position, bisect_right)
 
     def _before(self, position: BinlogPosition) -> Catalogue:
@@ -122,8 +122,12 @@ class SchemaHistory:
             schema = versions[max(at - 1, 0)][1]
             if schema is not None and (at or name in self._first):
                 tables[name] = schema
-        # Only new tables depend on a database's character set, and those come behind all positions.
-        return Catalogue(tables, self._charsets)
+        return Catalogue(tables, self._charsets_at(position, bisect))
+
+    def _charsets_at(self, position: BinlogPosition, bisect: Callable[..., int]) -> dict[str, str]:
+        """The character sets of databases, which decide how a CREATE TABLE behind `position` is understood when it is followed again."""
+        at = bisect(self._charset_versions, position, key=lambda version: version[0])
+        return dict(self._charset_versions[max(at - 1, 0)][1]) if self._charset_versions else {}
 
     def captured_at(self, name: TableName) -> BinlogPosition | None:
         """Where a table was captured, if it was: what the log says of it up to there is in its definition already."""
@@ -147,6 +151,7 @@ class SchemaHistory:
     def _clear(self) -> None:
         self._tables: dict[TableName, TableSchema] = {}
         self._charsets: dict[str, str] = {}
+        self._charset_versions: list[tuple[BinlogPosition, dict[str, str]]] = []
         self._versions: dict[TableName, _Versions] = {}
         self._first: set[TableName] = set()
         self._captured: dict[TableName, BinlogPosition] = {}
@@ -156,6 +161,7 @@ class SchemaHistory:
 
     def _begin(self, captured: Catalogue, position: BinlogPosition) -> None:
         self._charsets = dict(captured.charsets)
+        self._charset_versions.append((position, self._charsets))
         self._learn(captured.tables.values(), position)
         self._reached = position
 
@@ -190,7 +196,9 @@ class SchemaHistory:
             schema = None if name in opaque else after.tables.get(name)
             if schema is not None or name in before.tables:
                 self._note(name, schema, position)
-        self._charsets = dict(after.charsets)
+        if after.charsets != self._charsets:
+            self._charsets = dict(after.charsets)
+            self._charset_versions.append((position, self._charsets))
         self._reached, self._last = position, statement
 
     def _unseen(self, meaning: Meaning, position: BinlogPosition) -> Meaning:
