@@ -196,6 +196,32 @@ def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
     assert errors(sink, "key, state") == [["id=1", "superseded"], ["id=2", "done"]]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_resync_leaves_the_waiting_rows_of_another_pipe_alone(sink: ClickHouseSink, shared: bool) -> None:
+    """Two pipes may have a table of the same name: with a target each, or merged into one."""
+    schema = schema_of(sink)
+    target = sink.target if shared else replace(sink.target, database=f"{sink.target.database}_other")
+    other = replace(sink, target=target, pipe=secrets.token_hex(4), label=f"{sink.label}-other")
+    for one in (sink, other):
+        one.prepare([schema])
+        if one is sink or not shared:
+            constrain(one)
+        one.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long")))
+    sink.sweep(schema, pack_version(0, 9, 0))
+    assert not waiting(sink.own_tables(), pipe=sink.label)
+    assert [letter.key for letter in waiting(sink.own_tables(), pipe=other.label)] == ["id=1"]
+
+
+def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_waiting(sink: ClickHouseSink) -> None:
+    schema = schema_of(sink)
+    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", EngineChoice.HISTORY))))
+    chosen.prepare([schema])
+    chosen.writer().write(block_of(schema, *PLAIN, first=100))
+    chosen.clear(schema, pack_version(0, 3, 100))
+    chosen.writer().write(block_of(schema, *PLAIN, first=200))
+    assert errors(sink, "key, state") == [["id=2", "superseded"], ["id=2", "waiting"]]
+
+
 @pytest.mark.parametrize("engine", [EngineChoice.HISTORY, EngineChoice.VERSIONED, EngineChoice.REPLACING])
 def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: EngineChoice) -> None:
     """The last engine is that of a table without a key."""

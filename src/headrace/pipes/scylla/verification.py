@@ -229,7 +229,13 @@ class _TableVerification:
         finally:
             writer.close()
         after = self._settle(settled.keys)
-        return replace(after, changing=settled.changing + after.changing, behind=settled.behind + after.behind)
+        return replace(
+            after,
+            changing=settled.changing + after.changing,
+            behind=settled.behind + after.behind,
+            missing=settled.missing + after.missing,
+            extra=settled.extra + after.extra,
+        )
 
     def _first_look(self) -> tuple[Comparison, pa.Table, int]:
         """What differs at first sight: how much, the keys of the rows to look at again, and how many are too many for that."""

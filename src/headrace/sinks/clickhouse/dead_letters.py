@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.model.change import ChangeBlock, Op
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping import OwnTable, OwnTables, instant_text, instant_us
 from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.layout import Family, Layout
@@ -66,6 +66,10 @@ class Letter:
     @property
     def table(self) -> str:
         return str(self.fields["table"])
+
+    @property
+    def target(self) -> str:
+        return str(self.fields["target"])
 
     @property
     def key(self) -> str:
@@ -172,12 +176,19 @@ def mark(tables: OwnTables, letters: Iterable[tuple[Letter, str, str, str]], now
     tables.insert(ERRORS, rows)
 
 
-def supersede(tables: OwnTables, name: TableName, before: int, now_us: int) -> None:
-    """The table's rows from before a version are no more, or have been read anew: those that wait are not to be written."""
-    if not tables.exists(ERRORS):
-        return
-    old = [letter for letter in waiting(tables) if letter.table == str(name) and letter.version < before]
-    mark(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
+def supersede(tables: OwnTables, layout: Layout, pipe: str, before: int | None, now_us: int) -> None:
+    """Mark a pipe's waiting rows of one table as superseded: the table is read again. `before`: only those below this version.
+
+    Another pipe may have a table of the same name, in another target or in the same one; its rows keep waiting.
+    """
+    target = f"{layout.database}.{layout.table}"
+    old = [
+        letter
+        for letter in waiting(tables, pipe=pipe)
+        if (letter.table, letter.target) == (str(layout.source), target) and (before is None or letter.version < before)
+    ]
+    if old:
+        mark(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
 
 
 def check_choices(layouts: Iterable[Layout], choices: SinkChoices) -> None:

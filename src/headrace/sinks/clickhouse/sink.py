@@ -92,7 +92,7 @@ class ClickHouseSink:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
         sync_replica(self._scope, self.layout(schema))
         sweep_table(self._scope, self.layout(schema), before)
-        supersede(self.own_tables(), schema.name, before, time.time_ns() // 1000)
+        self._supersede(schema, before)
 
     def holds_rows(self, schema: TableSchema) -> bool:
         """Whether anything is in the target table, shown or not."""
@@ -105,7 +105,11 @@ class ClickHouseSink:
     def clear(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
         clear_table(self._scope, self.layout(schema), since)
-        supersede(self.own_tables(), schema.name, since, time.time_ns() // 1000)
+        # Rows of the earlier attempt that wait in headrace.errors have versions from `since` on: all that wait are read again.
+        self._supersede(schema, None)
+
+    def _supersede(self, schema: TableSchema, before: int | None) -> None:
+        supersede(self.own_tables(), self.layout(schema), self.label, before, time.time_ns() // 1000)
 
     def written_by(self, pipe: str, label: str = "") -> Self:
         return replace(self, pipe=pipe, label=label)
