@@ -280,7 +280,8 @@ class Relay(Mirror):
                     return
                 self._failing = True
                 self._warn(f"{WAITING}{error.message}; trying again in {pause_s:.1f} s")
-                time.sleep(pause_s)
+                with self.changed:
+                    self.changed.wait_for(lambda: self._stopping, pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
             except Exception as error:
