@@ -29,7 +29,7 @@ from testkit.witness import sink_client
 
 SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 TABLES = int(os.environ.get("HEADRACE_TABLES", "3000")) if SOAK else 150
-NEW_TABLES = TABLES // 30
+NEW_TABLES = min(TABLES // 30, 30)
 TIMEOUT_S = 3600.0
 ROWS = 10
 SHAPES = (

@@ -30,12 +30,27 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file of a state directory, all of it or nothing."""
     temporary = path.with_suffix(".new")
     with temporary.open("w") as file:
-        json.dump(content, file, indent=1)
+        file.write(_spelled(content))
         file.flush()
         os.fsync(file.fileno())
     temporary.chmod(0o600)
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def _spelled(content: dict[str, Any]) -> str:
+    """The object in lines for people: a line for each member, and for each element of a list.
+
+    With `indent` Python's json is ten times slower, which counts for the state of a pipe with thousands of tables.
+    """
+    members = (
+        f" {json.dumps(name)}: {_list_spelled(value) if isinstance(value, list) else json.dumps(value)}" for name, value in content.items()
+    )
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def _list_spelled(values: list[Any]) -> str:
+    return "[\n  " + ",\n  ".join(map(json.dumps, values)) + "\n ]" if values else "[]"
 
 
 def sync_directory(directory: Path) -> None:
