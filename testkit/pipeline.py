@@ -148,10 +148,10 @@ class Pipeline:
         run = self.start("--once", *options)
         return run.wait(timeout_s)
 
-    def verify(self, *options: str) -> Finished:
+    def verify(self, *options: str, timeout_s: float = PATIENCE_S) -> Finished:
         """Compare the two ends, waiting for the pipe where it runs."""
         arguments = ("verify", self.source, self.sink, "--state", str(self.state), *self._tables(), *options)
-        return run_command(*arguments, environment=self.environment)
+        return run_command(*arguments, timeout_s=timeout_s, environment=self.environment)
 
     def chunks_done(self) -> int:
         return sum(len(done) for _, done in self._chunks().values())

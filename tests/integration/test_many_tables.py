@@ -177,7 +177,7 @@ def test_thousands_of_tables_in_one_pipe(server: PrivateServer, database: str, r
             check_sink(client, book)
         print(f"witness: {time.monotonic() - started:.1f} s")
     started = time.monotonic()
-    verified = pipeline.verify()
+    verified = pipeline.verify(timeout_s=TIMEOUT_S)
     assert verified.code == 0, verified.output
     assert f"{database}.{table_name(TABLES + NEW_TABLES - 1)}" in verified.output
     print(f"verify: {time.monotonic() - started:.1f} s")
