@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql import scan
 from headrace.sources.mysql.events import (
     CHECKSUM_SIZE,
     DELETE_ROWS_EVENT_V1,
@@ -128,6 +127,9 @@ def identify(
 
     `before`: the identity at an earlier position of the same file, if there is one. `last`: the transaction before these groups.
     """
+    # The scanner's kernels are loaded where there are groups: addresses need this module, too.
+    from headrace.sources.mysql import scan
+
     ends = np.flatnonzero(groups[:, scan.KIND] != scan.FILE_END)
     if len(ends):
         start, end = groups[ends[-1], [scan.START, scan.END]].tolist()
@@ -159,6 +161,8 @@ def created_at(event: bytes) -> int:
 
 def describe_transaction(file: IdentifiedFile, group: npt.NDArray[np.int64], gtid: str) -> LoggedTransaction:
     """The transaction of a group of a log file."""
+    from headrace.sources.mysql import scan
+
     start, end = group[[scan.START, scan.END]].tolist()
     committed_us, second, mariadb = 0, 0, ":" not in gtid
     for event in _events(_read(file.path, start, min(end, start + _MOST_BYTES))):
