@@ -272,7 +272,11 @@ class _InPlace:
         self._insert(wanted, "", before)
 
     def _shorten(self, there: FoundColumn, cut: Shortened) -> None:
-        if self.subject.layout.family is Family.HISTORY or self._is_fixed(there.name):
+        if self.subject.layout.family is Family.HISTORY:
+            # What was stays as it was; what is comes after it.
+            self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
+            return
+        if self._is_fixed(there.name):
             return
         if self._find(ROW) is not None:
             self.obstacle = "its rows are told apart by a hash over the column"

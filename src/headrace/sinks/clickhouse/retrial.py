@@ -33,8 +33,9 @@ from headrace.sinks.following import renamed_from
 _AT_ONCE = 10_000
 _OVERTAKING = ("create_table", "truncate_table", "drop_table", "rename_table")
 _RESHAPING = ("rename_column", "drop_column", "change_key")
-# A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits.
-_REBUILDING = "EXCHANGE TABLES"
+# A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits. Text that the source cut
+# is cut by an UPDATE, which a row that waits has missed.
+_REWRITING = ("EXCHANGE TABLES", " UPDATE ")
 _IN_ORDER = (Family.COLLAPSING, Family.COALESCING)
 ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
 Place = tuple[int, int, int | None]
@@ -94,7 +95,8 @@ class _Statement:
     table: str
     """As it is called afterwards."""
     kinds: frozenset[str]
-    rebuilds: bool
+    rewrites: bool
+    """Whether it altered the rows that were there."""
 
 
 def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]:
@@ -104,7 +106,10 @@ def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]
     about = f"(source_table = {quote_text(table)} OR detail = {quote_text(renamed_from(table))})"
     where = f"pipe = {quote_text(pipe)} AND {about} AND outcome != 'ignored'"
     rows = tables.select(LEDGER, ("version", "source_table", "kind", "translation"), where)
-    found = [_Statement(int(version), name, frozenset(kind.split(", ")), _REBUILDING in done) for version, name, kind, done in rows]
+    found = [
+        _Statement(int(version), name, frozenset(kind.split(", ")), any(word in done for word in _REWRITING))
+        for version, name, kind, done in rows
+    ]
     return sorted(found, key=lambda one: (one.version, one.table == table))
 
 
@@ -116,8 +121,8 @@ def _overtaken(later: list[_Statement], letter: Letter) -> Outcome | None:
             return Outcome(letter, written=False, reason=reason, waits=False)
         if one.kinds.intersection(_OVERTAKING):
             return Outcome(letter, written=False, waits=False)
-    if any(one.rebuilds or one.kinds.intersection(_RESHAPING) for one in later):
-        reason = f"the key or the columns of its table are others since: read it again (headrace resync {letter.table})"
+    if any(one.rewrites or one.kinds.intersection(_RESHAPING) for one in later):
+        reason = f"the key, the columns or the values of its table are others since: read it again (headrace resync {letter.table})"
         return Outcome(letter, written=False, reason=reason)
     return None
 
