@@ -278,9 +278,10 @@ def test_values_that_were_not_logged_are_told_from_null(wire: Wire) -> None:
         assert found.kept is not None
         assert found.kept.tolist() == [False, True, False]
         assert [value is None for value in found.array.to_pylist()] == [False, True, True]
-    own = _finished(["-gone-", UNAVAILABLE], Field("c", "string"), placeholder="-gone-")
-    assert own.kept is not None
-    assert own.kept.tolist() == [True, False]
+    for placeholder in ("-gone-", "-unverändert-"):
+        own = _finished([placeholder, UNAVAILABLE], Field("c", "string"), placeholder=placeholder)
+        assert own.kept is not None
+        assert own.kept.tolist() == [True, False]
 
 
 def test_a_value_of_another_sort_is_bad_not_another_value() -> None:

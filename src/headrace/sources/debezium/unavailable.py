@@ -55,7 +55,7 @@ def _texts(column: Column, placeholder: str) -> list[str]:
 def _one_of(array: Array, values: list[Any]) -> Mask:
     size = pc.binary_length(array)
     # Its length tells nearly every value apart, without a look at its bytes.
-    lengths = pa.array([len(value) for value in values], size.type)
+    lengths = pa.array([len(value.encode() if isinstance(value, str) else value) for value in values], size.type)
     if not pc.any(pc.is_in(size, lengths)).as_py():
         return np.zeros(len(array), np.bool_)
     found = pc.is_in(array, pa.array(values, array.type))
