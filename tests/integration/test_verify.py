@@ -111,8 +111,8 @@ def test_every_difference_is_found_whatever_the_key(pair: Pair) -> None:
     for name, (_, _, (changed, other, gone)) in KEYS.items():
         place = f"`{pair.address.database}`.`{name}`"
         version = 1 << 60
-        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({changed}, 'spoilt', NULL, 1, {version})")
-        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({other}, NULL, 5, 1, {version})")
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) SELECT {changed}, 'spoilt', NULL, 1, {version}")
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) SELECT {other}, NULL, 5, 1, {version}")
         columns = ", ".join(f"`{column.name}`" for column in schemas[name].columns)
         pair.spoil(f"INSERT INTO {place} ({columns}, _sign, _version) SELECT {columns}, -1, {version} FROM {place} FINAL WHERE {gone}")
     pair.spoil(f"ALTER TABLE `{pair.address.database}`.keyless DELETE WHERE a = 7 SETTINGS mutations_sync = 2")
@@ -131,7 +131,7 @@ def test_repairing_sets_missing_extra_and_different_rows_right(pair: Pair) -> No
         pair.copy(schema)
     for name in ("number", "text", "mixed", "moment"):
         place, key = f"`{pair.address.database}`.`{name}`", KEYS[name][2]
-        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES ({key[0]}, 'spoilt', NULL, 1, {pair.log_end().version})")
+        pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) SELECT {key[0]}, 'spoilt', NULL, 1, {pair.log_end().version}")
         pair.spoil(f"ALTER TABLE {place} DELETE WHERE {key[2]} SETTINGS mutations_sync = 2")
     pair.run("DELETE FROM number WHERE id = 10", "DELETE FROM text WHERE word = 'é5'", "UPDATE mixed SET v = 'new' WHERE id = 3")
     pair.tell("pipe", pair.log_end())
