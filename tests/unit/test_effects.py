@@ -10,7 +10,7 @@ import pytest
 from headrace.model.effects import Effect, Filled, Kept, Shortened, Untold
 from headrace.model.evolution import AddColumn, Catalogue, ModifyColumn, apply_all
 from headrace.model.schema import Column, Kind, TableName
-from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
+from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT, Dialect
 from headrace.sources.mysql.ddl.meaning import interpret
 from headrace.sources.mysql.effects import effect_of, is_strict
 from headrace.sources.mysql.events import Query
@@ -31,7 +31,7 @@ def altered(dialect: Dialect, before: str, after: str, *, strict: bool = True) -
         assert not meaning.opaque, meaning.why
         catalogue = apply_all(meaning.changes, catalogue)
     [change] = [change for change in meaning.changes if isinstance(change, ModifyColumn)] or [None]
-    return K if change is None else effect_of(change, strict=strict)
+    return K if change is None else effect_of(change, session)
 
 
 # Definition before, after, the effect in a strict session, and in one that is not (None: the same).
@@ -41,6 +41,10 @@ MODIFIED: list[tuple[str, str, object, object]] = [
     ("INT UNSIGNED", "BIGINT", K, None),
     ("BIGINT", "INT", K, U),
     ("TINYINT(1)", "TINYINT", K, None),
+    ("INT", "MEDIUMINT", K, U),
+    ("INT UNSIGNED", "MEDIUMINT UNSIGNED", K, U),
+    ("MEDIUMINT", "INT", K, None),
+    ("MEDIUMINT UNSIGNED", "INT", K, None),
     ("INT", "INT NOT NULL", K, U),
     ("INT NOT NULL", "INT", K, None),
     ("TIMESTAMP NULL", "TIMESTAMP NOT NULL", U, None),
@@ -93,6 +97,10 @@ MODIFIED: list[tuple[str, str, object, object]] = [
     ("ENUM('a','b')", "ENUM('c','b','a')", K, None),
     ("ENUM('a','b','c')", "ENUM('a','c')", K, U),
     ("ENUM('a','b')", "ENUM('A','b')", U, None),
+    ("ENUM('a','A') COLLATE utf8mb4_bin", "ENUM('a') COLLATE utf8mb4_general_ci", U, None),
+    ("ENUM('a','A') COLLATE utf8mb4_bin", "ENUM('A','a') COLLATE utf8mb4_general_ci", K, U),
+    ("ENUM('a','ä') COLLATE utf8mb4_bin", "ENUM('a') COLLATE utf8mb4_general_ci", U, None),
+    ("SET('a','A') COLLATE utf8mb4_bin", "SET('a') COLLATE utf8mb4_general_ci", U, None),
     ("ENUM('a','bb')", "VARCHAR(2)", K, None),
     ("ENUM('a','bb')", "VARCHAR(1)", U, None),
     ("VARCHAR(2)", "ENUM('a','bb')", U, None),
@@ -128,11 +136,27 @@ ADDED: list[tuple[str, object]] = [
     ("DECIMAL(5,2) NOT NULL", Decimal(0)),
     ("FLOAT DEFAULT 0.1", 0.10000000149011612),
     ("DOUBLE DEFAULT 1e3", 1000.0),
+    ("DOUBLE(8,3) DEFAULT 1.5", 1.5),
+    ("DOUBLE(8,3) DEFAULT 1.0005", U),
     ("BIT(7) DEFAULT b'101'", 5),
     ("BIT(7) NOT NULL", 0),
     ("VARCHAR(20) DEFAULT 'it''s'", "it's"),
     ("VARCHAR(20) DEFAULT 'é'", "é"),
     ("VARCHAR(20) CHARACTER SET latin1 DEFAULT 'é'", U),
+    (r"VARCHAR(20) DEFAULT '5\%\_\x'", r"5\%\_x"),
+    (r"ENUM('a\_b') DEFAULT 'a\_b'", r"a\_b"),
+    ("VARCHAR(20) DEFAULT 7", "7"),
+    ("VARCHAR(20) DEFAULT 007", U),
+    ("VARCHAR(20) DEFAULT 1e2", U),
+    ("VARBINARY(20) DEFAULT 1e2", U),
+    ("VARCHAR(20) DEFAULT _latin1'x'", "x"),
+    ("VARCHAR(20) DEFAULT _latin1'é'", U),
+    ("VARCHAR(20) DEFAULT _latin1 x'E9'", U),
+    ("VARCHAR(20) DEFAULT x'41'", "A"),
+    ("VARCHAR(20) DEFAULT x'C3A9'", U),
+    ("VARCHAR(20) CHARACTER SET utf16 DEFAULT x'0041'", U),
+    ("INT DEFAULT 2.5", 3),
+    ("INT DEFAULT 2.5e0", U),
     ("CHAR(9) NOT NULL DEFAULT 'x  '", "x"),
     ("VARCHAR(9) NOT NULL DEFAULT 'x  '", "x  "),
     ("TEXT NOT NULL", ""),
@@ -140,6 +164,12 @@ ADDED: list[tuple[str, object]] = [
     ("VARBINARY(4) NOT NULL DEFAULT 'AB'", b"AB"),
     ("BLOB NOT NULL", b""),
     ("DATE DEFAULT '2001-02-03'", 11356),
+    ("DATE DEFAULT '01-02-03'", 11356),
+    ("DATE DEFAULT '70-1-1'", 0),
+    ("DATE DEFAULT '2001-02-03 23:59:59.9'", U),
+    ("DATETIME DEFAULT '01-02-03 04:05:06'", 981173106000000),
+    ("DATETIME DEFAULT '2001-02-03 04:05:06.7'", U),
+    ("DATETIME(1) DEFAULT '2001-02-03 04:05:06.700'", 981173106700000),
     ("DATE NOT NULL DEFAULT '0000-00-00'", U),
     ("DATE NOT NULL", U),
     ("DATETIME(3) DEFAULT '2001-02-03 04:05:06.789'", 981173106789000),
@@ -149,9 +179,14 @@ ADDED: list[tuple[str, object]] = [
     ("TIME(2) DEFAULT '-01:02:03.25'", -3723250000),
     ("TIME NOT NULL", 0),
     ("YEAR NOT NULL DEFAULT 1999", 1999),
+    ("YEAR NOT NULL DEFAULT '0'", 2000),
+    ("YEAR NOT NULL DEFAULT 00", 0),
+    ("YEAR NOT NULL DEFAULT '000'", U),
     ("YEAR NOT NULL", U),
     ("ENUM('a','b') NOT NULL", "a"),
     ("ENUM('a','b') DEFAULT 'b'", "b"),
+    ("ENUM('0','1') DEFAULT '1'", "1"),
+    ("ENUM('0','1') DEFAULT 1", U),
     ("SET('a','b','c') NOT NULL DEFAULT 'c,a'", "a,c"),
     ("SET('a','b') NOT NULL", ""),
     ("JSON", None),
@@ -171,7 +206,7 @@ def test_added_columns(definition: str, value: object) -> None:
             meaning = interpret(Query("shop", statement, session), catalogue, dialect)
             catalogue = apply_all(meaning.changes, catalogue)
         [change] = [change for change in meaning.changes if isinstance(change, AddColumn)]
-        found = effect_of(change, strict=True)
+        found = effect_of(change, session)
         assert (found.value if isinstance(found, Filled) else U) == value, (dialect, found)
 
 
@@ -179,9 +214,9 @@ def test_a_session_is_strict_by_either_mode() -> None:
     column = Column("c", Kind.INT64)
     narrowed = ModifyColumn(T, column, replace(column, kind=Kind.INT8))
     for mode in (1 << 21, 1 << 22):
-        assert is_strict(Query("shop", "ALTER TABLE t MODIFY c TINYINT", Session(sql_mode=mode)))
-    assert not is_strict(Query("shop", "ALTER TABLE t MODIFY c TINYINT", Session(sql_mode=1 << 20)))
-    assert isinstance(effect_of(narrowed, strict=False), Untold)
+        assert is_strict(Session(sql_mode=mode))
+    assert not is_strict(Session(sql_mode=1 << 20))
+    assert isinstance(effect_of(narrowed, Session()), Untold)
 
 
 def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
@@ -191,3 +226,78 @@ def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
         catalogue = apply_all(meaning.changes, catalogue)
     assert meaning.disturbed == (T,)
     assert catalogue.tables[T].indexes
+
+
+@pytest.mark.parametrize("definition", ["VARCHAR(20) DEFAULT 'é'", "VARBINARY(20) DEFAULT 'é'"])
+@pytest.mark.parametrize(("charset", "told"), [("utf8mb4", True), ("utf8mb3", True), ("latin1", False)])
+def test_defaults_that_the_connection_converts(definition: str, charset: str, *, told: bool) -> None:
+    session = Session(STRICT, "utf8mb4", charset, "utf8mb4")
+    catalogue = Catalogue()
+    for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD c {definition}"):
+        meaning = interpret(Query("shop", statement, session), catalogue, SERVERS[0])
+        catalogue = apply_all(meaning.changes, catalogue)
+    [change] = meaning.changes
+    assert isinstance(change, AddColumn)
+    assert isinstance(effect_of(change, session), Filled) == told
+
+
+def test_a_char_that_is_read_with_all_its_spaces() -> None:
+    session = Session(STRICT | PAD_CHAR_TO_FULL_LENGTH)
+    column = Column("c", Kind.STRING, source_type="char(5)", charset="utf8mb4")
+    for spelled, kept in (("varchar(5)", False), ("text", False), ("char(9)", True)):
+        change = ModifyColumn(T, column, replace(column, source_type=spelled))
+        assert isinstance(effect_of(change, session), Kept) == kept, spelled
+
+
+CHILD = "CREATE TABLE shop.t (id INT, p INT)"
+
+
+@pytest.mark.parametrize(
+    "action", ["ON DELETE CASCADE", "ON UPDATE CASCADE", "ON DELETE SET NULL", "ON UPDATE NO ACTION ON DELETE SET DEFAULT"]
+)
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES o (id)", "ALTER TABLE t ADD q INT REFERENCES o (id)"])
+def test_rows_that_a_foreign_key_may_change_are_disturbed(statement: str, action: str) -> None:
+    """The key may be gone, by the advice of an error or not, when its statement is read."""
+    servers = {SERVERS[1]: True, Dialect(mariadb=False, version=80400): "FOREIGN" in statement, SERVERS[0]: False}
+    for dialect, lost in servers.items():
+        known = apply_all(interpret(Query("shop", CHILD), Catalogue(), dialect).changes, Catalogue())
+        assert (T in interpret(Query("shop", f"{statement} {action}"), known, dialect).disturbed) == lost
+        assert not interpret(Query("shop", f"{statement} ON DELETE RESTRICT"), known, dialect).disturbed
+
+
+def test_a_table_is_made_with_a_foreign_key_that_may_change_its_rows() -> None:
+    statement = "CREATE TABLE shop.t (id INT, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)"
+    assert interpret(Query("shop", statement), Catalogue(), SERVERS[1]).filled == (T,)
+    assert not interpret(Query("shop", statement), Catalogue(), SERVERS[0]).filled
+
+
+def test_an_engine_that_keeps_no_rows_disturbs_them() -> None:
+    known = apply_all(interpret(Query("shop", CHILD), Catalogue(), SERVERS[0]).changes, Catalogue())
+    assert interpret(Query("shop", "ALTER TABLE t ENGINE = Blackhole"), known, SERVERS[0]).disturbed == (T,)
+    assert not interpret(Query("shop", "ALTER TABLE t ENGINE 'MyISAM'"), known, SERVERS[0]).disturbed
+
+
+def test_a_temporary_table_that_hides_a_known_one() -> None:
+    known = apply_all(interpret(Query("shop", CHILD), Catalogue(), SERVERS[0]).changes, Catalogue())
+    assert interpret(Query("shop", "CREATE TEMPORARY TABLE IF NOT EXISTS t (id INT)"), known, SERVERS[0]).unknown
+    assert not interpret(Query("shop", "CREATE TEMPORARY TABLE other SELECT 1"), known, SERVERS[0]).unknown
+
+
+@pytest.mark.parametrize(("zone", "moved"), [("", False), ("+02:00", False), ("UTC", False), ("Europe/Berlin", True), ("SYSTEM", True)])
+def test_timestamps_that_mysql_copies_by_local_time(zone: str, moved: bool) -> None:
+    session = Session(STRICT, time_zone=zone)
+    for dialect in SERVERS:
+        known = apply_all(interpret(Query("shop", "CREATE TABLE t (id INT, c TIMESTAMP NULL)"), Catalogue(), dialect).changes, Catalogue())
+        found = interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT", session), known, dialect)
+        assert bool(found.disturbed) == (moved and not dialect.mariadb)
+        utc = interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT", session), known, replace(dialect, in_utc=True))
+        assert bool(utc.disturbed) == (moved and not dialect.mariadb and zone != "SYSTEM")
+
+
+@pytest.mark.parametrize("clause", ["MODIFY c ENUM('a','A') COLLATE utf8mb4_general_ci", "CONVERT TO CHARACTER SET utf8mb4"])
+def test_names_that_a_collation_takes_for_one(clause: str) -> None:
+    create = "CREATE TABLE t (id INT, c ENUM('a','A') COLLATE utf8mb4_bin)"
+    known = apply_all(interpret(Query("shop", create), Catalogue(), SERVERS[1]).changes, Catalogue())
+    assert interpret(Query("shop", f"ALTER TABLE t {clause}"), known, SERVERS[1]).disturbed
+    assert not interpret(Query("shop", f"ALTER TABLE t {clause}", Session(STRICT)), known, SERVERS[1]).disturbed
+    assert not interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT"), known, SERVERS[1]).disturbed

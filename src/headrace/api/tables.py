@@ -108,7 +108,8 @@ class KnownTables:
 
     def __init__(self, rules: TableRules, schemas: Iterable[TableSchema], charsets: dict[str, str], position: BinlogPosition) -> None:
         self._rules = rules
-        self._history = SchemaHistory(rules.selection, Dialect.of(rules.server.version, folds_case=rules.server.folds_case))
+        server = rules.server
+        self._history = SchemaHistory(rules.selection, Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc))
         self._history.begin(Catalogue({schema.name: schema for schema in schemas}, charsets), position)
         self.gone: frozenset[TableName] = frozenset()
 

@@ -31,7 +31,7 @@ from headrace.pipes.requests import pending_requests
 from headrace.pipes.state import TableState
 from headrace.retry import retrying
 from headrace.sinks.following import Altering, LedgerEntry, PlaceTaken, Translation, renamed_from
-from headrace.sources.mysql.effects import effect_of, is_strict
+from headrace.sources.mysql.effects import effect_of
 from headrace.sources.mysql.history import Followed
 from headrace.sources.mysql.position import BinlogPosition, file_number
 from headrace.sources.mysql.selection import Selection
@@ -329,8 +329,8 @@ class Decision:
         if table is None or schema is None or name in self.executor.state.waiting or not self.wanted(final):
             return
         changes = [change for change in self.followed.changes if isinstance(change, _ALTERATIONS) and name in tables_of(change)]
-        strict = is_strict(self.followed.query)
-        told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, strict=strict))
+        session = self.followed.query.session
+        told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, session))
         hidden = self._hidden(table, told)
         show = self.executor.show
         left = show.named(self._left(told), table.schema, table.hidden)

@@ -68,7 +68,7 @@ class OfflinePipe(FollowingPipe):
         if not is_new and is_older_than_sink(directory, state, told):
             self._check_counting(state)
         wanted = functools.partial(is_wanted, state, self._settings.selection)
-        history = SchemaHistory(wanted, Dialect.of(log.server_version), directory.history)
+        history = SchemaHistory(wanted, Dialect.of(log.server_version, in_utc=True), directory.history)
         if is_new:
             self._learn(log, state, history)
             for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):

@@ -81,7 +81,7 @@ class Opening:
             is_old = is_older_than_sink(self.directory, state, told)
             everything = self._take_over(state, server)
             self._ask_again(state, is_old=is_old)
-        dialect = Dialect.of(server.version, folds_case=server.folds_case)
+        dialect = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
         history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
         if new:
             self._begin(state, history, server)

@@ -105,7 +105,7 @@ class DirectoryTail:
         # Definitions are followed from the oldest statement on, wherever looking begins.
         self._log = open_directory(path, OLDEST)
         self._from = open_directory(path, looking.start).start
-        self._history = SchemaHistory(looking.selection, Dialect.of(self._log.server_version))
+        self._history = SchemaHistory(looking.selection, Dialect.of(self._log.server_version, in_utc=True))
         self._encoder = LineEncoder(looking.lines, self._log.start.file.rpartition(".")[0])
         _learn(self._log, looking.selection, self._history)
 

@@ -14,13 +14,14 @@ from typing import Final
 from headrace.model.effects import Effect, Kept, Shortened, Untold
 from headrace.model.evolution import AddColumn, ModifyColumn
 from headrace.model.schema import Column, Kind
-from headrace.sources.mysql.ddl.definitions import character_width
-from headrace.sources.mysql.ddl.dialect import STRICT
-from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.ddl.definitions import are_distinct, character_width
+from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT
 from headrace.sources.mysql.fillings import filling
+from headrace.sources.mysql.session import Session
 
 _UNICODE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 _WORD: Final = re.compile(r"\s*([a-z]+)\s*(?:\((\d+)\))?", re.IGNORECASE)
+_HEX: Final = re.compile(r"0x(?:[0-9A-F]{2})*")
 _BYTES_OF: Final = {
     size + kind: most
     for size, most in (("tiny", 255), ("", 65_535), ("medium", (1 << 24) - 1), ("long", (1 << 32) - 1))
@@ -36,27 +37,41 @@ _BITS: Final = {
     Kind.UINT32: (0, (1 << 32) - 1),
     Kind.UINT64: (0, (1 << 64) - 1),
 }
+_MEDIUM: Final = {Kind.INT32: (-(1 << 23), (1 << 23) - 1), Kind.UINT32: (0, (1 << 24) - 1)}
 _EXACT_IN_DOUBLE: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.UINT32})
 _AS_THEY_ARE: Final = frozenset({Kind.DATE, Kind.YEAR, Kind.JSON, Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6})
 """Kinds whose values do not depend on how else the type is spelled."""
 _FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 _NAMED: Final = frozenset({Kind.ENUM, Kind.SET})
+_UTF8: Final = frozenset({"", "utf8mb3", "utf8mb4"})
 
 _CONVERTED: Final = Untold("the source converted its values to another type")
 _NOT_STRICT: Final = Untold("a session that is not strict may have changed values to fit")
 
 
-def is_strict(query: Query) -> bool:
+def is_strict(session: Session) -> bool:
     """Whether a statement's session refused to change values so that they fit."""
-    return bool(query.session.sql_mode & STRICT)
+    return bool(session.sql_mode & STRICT)
 
 
-def effect_of(change: AddColumn | ModifyColumn, *, strict: bool) -> Effect:
+def effect_of(change: AddColumn | ModifyColumn, session: Session) -> Effect:
     """What a change did to the values of its column."""
     if isinstance(change, AddColumn):
-        return filling(change.column)
-    return _modified(change.column, change.new_column, strict=strict)
+        return filling(change.column) if _is_exact(change.column.default or "", session) else Untold("its default was converted")
+    old, new = change.column, change.new_column
+    if session.sql_mode & PAD_CHAR_TO_FULL_LENGTH and _form(old.source_type)[0] == "char" and _form(new.source_type)[0] != "char":
+        return Untold("the source kept the spaces that fill up a CHAR")
+    return _modified(old, new, strict=is_strict(session))
+
+
+def _is_exact(default: str, session: Session) -> bool:
+    """Whether a default is the statement's text, which the server converts to the character set of the connection first.
+
+    A default of bytes holds the text as UTF-8 has it.
+    """
+    plain = all(int(default[at : at + 2], 16) < 128 for at in range(2, len(default), 2)) if _HEX.fullmatch(default) else default.isascii()
+    return plain or (session.connection_charset in _UTF8 and (session.connection_charset != "utf8mb3" or max(default) <= "\uffff"))
 
 
 def _modified(old: Column, new: Column, *, strict: bool) -> Effect:
@@ -94,10 +109,14 @@ def _if(sure: bool) -> Effect:
     return Kept() if sure else _NOT_STRICT
 
 
+def _range(column: Column) -> tuple[int, int]:
+    return _MEDIUM[column.kind] if column.source_type.startswith("mediumint") else _BITS[column.kind]
+
+
 def _from_integer(old: Column, new: Column, *, strict: bool) -> Effect:
-    least, most = _BITS[old.kind]
+    least, most = _range(old)
     if new.kind in _BITS:
-        lowest, highest = _BITS[new.kind]
+        lowest, highest = _range(new)
         return _if(strict or (lowest <= least and most <= highest))
     if new.kind is Kind.DECIMAL and "unsigned" not in new.source_type:
         return Kept() if new.precision - new.scale >= len(str(most)) else _CONVERTED
@@ -141,6 +160,9 @@ def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
     grown, shrunk = set(new.members) >= set(old.members), set(new.members) <= set(old.members)
     if not (grown or shrunk) or (old.kind is Kind.SET and not _in_order(old.members, new.members)):
         # A name may have found another one that its collation takes for equal; a set shows its names in the order of its members.
+        return _CONVERTED
+    if not (strict and grown) and not are_distinct({*old.members, *new.members}):
+        # Its new collation may take two names for one; only a strict session refuses to define both.
         return _CONVERTED
     return _characters(old, new, strict=strict) if grown or strict else _NOT_STRICT
 

@@ -27,6 +27,8 @@ class ServerIdentity:
     """MySQL's server uuid; for MariaDB, which has none, its server id."""
     folds_case: bool = False
     """Whether the server keeps table names in lower case, however a statement spells them."""
+    in_utc: bool = False
+    """Whether the time of the server's machine is UTC."""
 
     @property
     def mariadb(self) -> bool:
@@ -42,7 +44,8 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
     try_replication(connection, address)
     identity = facts.variable("server_id" if facts.mariadb else "server_uuid")
     folds_case = facts.variable("lower_case_table_names") == "1"
-    return ServerIdentity("mariadb" if facts.mariadb else "mysql", facts.version, identity, folds_case)
+    in_utc = facts.variable("system_time_zone") == "UTC"
+    return ServerIdentity("mariadb" if facts.mariadb else "mysql", facts.version, identity, folds_case, in_utc)
 
 
 def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:

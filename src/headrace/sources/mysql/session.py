@@ -44,10 +44,14 @@ class Session:
     sql_mode: int = 0
     client_charset: str = ""
     """What the statement's text was written in."""
+    connection_charset: str = ""
+    """What the server made of the statement's strings before it used them."""
     server_charset: str = ""
     """What a database gets that names none."""
     explicit_timestamps: bool = True
     """Whether a TIMESTAMP may be NULL unless it says otherwise."""
+    time_zone: str = ""
+    """What it read and wrote times in; empty if the statement converted none."""
     is_void_alter: bool = False
     """MariaDB logs a long ALTER twice: when it starts, and when it is done or rolled back. Only one that is done has an effect."""
 
@@ -69,13 +73,15 @@ def parse_session(status: bytes) -> Session:
         explicit_timestamps = bool(flags & _MARIADB_EXPLICIT_TIMESTAMPS)
     else:
         explicit_timestamps = explicit != b"\0"
-    client, _, server = struct.unpack("<HHH", values[_CHARSET]) if _CHARSET in values else (0, 0, 0)
+    client, connection, server = struct.unpack("<HHH", values[_CHARSET]) if _CHARSET in values else (0, 0, 0)
     phase = values.get(_MARIADB_GTID_FLAGS, b"\0")[0]
     return Session(
         int.from_bytes(values.get(_SQL_MODE, b""), "little"),
         _charset(client),
+        _charset(connection),
         _charset(server),
         explicit_timestamps,
+        values.get(_TIME_ZONE, b"")[1:].decode("ascii", "replace"),
         is_void_alter=bool(phase & (_START_ALTER | _ROLLBACK_ALTER)),
     )
 

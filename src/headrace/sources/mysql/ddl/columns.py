@@ -255,8 +255,8 @@ def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
         skip_enforced(cursor)
         return column
     if cursor.accept("REFERENCES"):
-        skip_references(cursor)
-        return replace(column, foreign=cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb])
+        counts = cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb]
+        return replace(column, foreign=counts, cascades=parse_references(cursor))
     if cursor.accept_any("WITH", "WITHOUT"):
         cursor.expect("SYSTEM", "VERSIONING")
         return column
@@ -292,7 +292,9 @@ def skip_enforced(cursor: Cursor) -> None:
     cursor.accept("ENFORCED") or cursor.accept("NOT", "ENFORCED")
 
 
-def skip_references(cursor: Cursor) -> None:
+def parse_references(cursor: Cursor) -> bool:
+    """What a foreign key refers to; whether it changes rows of its table when rows of the other change."""
+    cascades = False
     cursor.table()
     if cursor.sees("("):
         cursor.skip_parentheses()
@@ -300,9 +302,12 @@ def skip_references(cursor: Cursor) -> None:
         if cursor.accept("MATCH"):
             cursor.next()
         elif cursor.accept("ON", "DELETE") or cursor.accept("ON", "UPDATE"):
-            cursor.accept("SET", "NULL") or cursor.accept("SET", "DEFAULT") or cursor.accept("NO", "ACTION") or cursor.next()
+            if cursor.accept("CASCADE") or cursor.accept("SET", "NULL") or cursor.accept("SET", "DEFAULT"):
+                cascades = True
+            elif not cursor.accept("NO", "ACTION"):
+                cursor.next()
         else:
-            return
+            return cascades
 
 
 _OPERATORS: Final = frozenset("+-*/%|&^<>=!~")
@@ -325,12 +330,21 @@ def parse_default(cursor: Cursor) -> DefaultText | None:
 
 
 _NULL: Final = "\0NULL"
+_WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
+"""The names of character sets in which ASCII has other bytes."""
 
 
 def _literal(cursor: Cursor) -> DefaultText | None:
     """A literal at the cursor, if there is one."""
     if cursor.keyword().startswith("_") and cursor.peek(1).form in (Form.STRING, Form.BITS):
-        cursor.next()
+        start = cursor.next()
+        text = cursor.string() if cursor.peek().form is Form.STRING else None
+        if text is not None and text.isascii() and start.keyword not in _WIDE:
+            return DefaultText(text, Written.STRING)
+        if text is None:
+            cursor.next()
+        # The server decodes these bytes in the named character set.
+        return DefaultText(cursor.text_since(start), Written.EXPRESSION)
     token = cursor.peek()
     if token.form is Form.STRING:
         return DefaultText(cursor.string(), Written.STRING)

@@ -15,13 +15,15 @@ from headrace.sources.mysql.ddl.syntax import DefaultText, Written
 
 _NOW: Final = re.compile(r"\(?\s*(?:current_timestamp|now|localtime|localtimestamp)\s*(?:\(\s*(\d*)\s*\))?\s*\)?", re.IGNORECASE)
 _INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")) and not kind.value.startswith("inet"))
+_WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _EXACT: Final = Context(prec=100)
 _MOMENT: Final = re.compile(r"(\d{1,4})\D(\d{1,2})\D(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
+_PLAIN_NUMBER: Final = re.compile(r"0|-?[1-9]\d*")
 _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?")
 
 
 def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
-    """How the server prints a default of the column."""
+    """How the server prints a default of the column; one that is not told by its text alone is given as an expression."""
     if default.written is Written.EXPRESSION:
         return _expression(column, default.text)
     if default.written is Written.BITS:
@@ -33,7 +35,18 @@ def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
         return _year(default)
     if column.kind is Kind.BIT and default.written is Written.STRING:
         return _bits(column, default.text.encode())
+    if default.written is Written.NUMBER and not _is_printed(column, default.text):
+        return f"({default.text})"
     return _literal(column, default.text)
+
+
+def _is_printed(column: Column, number: str) -> bool:
+    """Whether a number is what the server makes of it: text gets its shortest form, a name its place, and a float rounds to even."""
+    if column.kind in (Kind.ENUM, Kind.SET):
+        return False
+    if column.kind in (Kind.STRING, Kind.BYTES):
+        return _PLAIN_NUMBER.fullmatch(number) is not None
+    return not (column.kind in _INTEGERS and "e" in number.lower())
 
 
 def _expression(column: Column, text: str) -> str:
@@ -49,7 +62,9 @@ def _bits(column: Column, raw: bytes) -> str:
         return _binary(column, raw)
     if column.kind in _INTEGERS or column.kind in (Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.YEAR):
         return _literal(column, str(int.from_bytes(raw, "big")))
-    return raw.decode("utf8", "replace")
+    if not raw.isascii() or column.charset in _WIDE:
+        return f"(0x{raw.hex().upper()})"
+    return raw.decode("ascii")
 
 
 def _binary(column: Column, raw: bytes) -> str:
@@ -66,12 +81,23 @@ def _literal(column: Column, text: str) -> str:
         return _number(column, text, column.scale)
     if kind in (Kind.FLOAT32, Kind.FLOAT64):
         digits = re.search(r"\(\d+,(\d+)\)", column.source_type)
-        return _number(column, text, int(digits[1])) if digits else text
+        if not digits:
+            return text
+        printed = _number(column, text, int(digits[1]))
+        # Which of two neighbours is nearer is decided in binary.
+        return printed if _is_equal(printed, text) else f"({text})"
     if kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
         return _moment(column, text)
     if kind is Kind.ENUM:
         return next((member for member in column.members if member.lower() == text.rstrip(" ").lower()), text)
     return text
+
+
+def _is_equal(printed: str, text: str) -> bool:
+    try:
+        return Decimal(printed) == Decimal(text.strip())
+    except InvalidOperation:
+        return False
 
 
 def _number(column: Column, text: str, scale: int) -> str:
@@ -89,8 +115,10 @@ def _number(column: Column, text: str, scale: int) -> str:
 
 def _year(default: DefaultText) -> str:
     """Years of one or two digits are of this century or the last; but the number 0 is the year 0000."""
-    if not default.text.isdecimal() or len(default.text) > 2 or (default.text == "0" and default.written is Written.NUMBER):
+    if not default.text.isdecimal() or len(default.text) > 3 or (int(default.text) == 0 and default.written is Written.NUMBER):
         return default.text.zfill(4) if default.text.isdecimal() else default.text
+    if len(default.text) == 3:
+        return f"({default.text})"
     year = int(default.text)
     return str(year + (2000 if year < 70 else 1900))
 
@@ -99,16 +127,27 @@ def _fraction(column: Column, digits: str | None) -> str:
     return "." + (digits or "").ljust(6, "0")[: column.precision] if column.precision else ""
 
 
+def _year_of(digits: str, *, is_zero: bool) -> int:
+    """Years of two digits are of this century or the last, except in the zero date."""
+    year = int(digits)
+    return year if len(digits) != 2 or is_zero else year + (2000 if year < 70 else 1900)
+
+
 def _moment(column: Column, text: str) -> str:
     if text == "0" or text == "":
         text = "0000-00-00 00:00:00"
     found = _MOMENT.fullmatch(text.strip())
     if not found:
         return text
-    year, month, day = (int(part) for part in found.groups()[:3])
+    month, day = int(found[2]), int(found[3])
+    year = _year_of(found[1], is_zero=not any(int(part or 0) for part in found.groups()))
     printed = f"{year:04}-{month:02}-{day:02}"
     if column.kind is Kind.DATE:
-        return printed
+        # One server rounds to the next day what the other cuts off.
+        return printed if not (found[7] or "").strip("0") else f"('{text}')"
+    if (found[7] or "")[column.precision :].strip("0"):
+        # One server rounds it, the other cuts it off.
+        return f"('{text}')"
     hour, minute, second = (int(part or 0) for part in found.groups()[3:6])
     return f"{printed} {hour:02}:{minute:02}:{second:02}{_fraction(column, found[7])}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -202,6 +203,11 @@ def convert_column(column: Column, charset: str) -> Column:
             default = f"0x{default.encode().hex().upper()}"
         return replace(column, kind=Kind.BYTES, charset="", default=default, source_type=" ".join(filter(None, (spelled, rest))))
     return replace(column, charset=charset, source_type=" ".join(filter(None, (word, rest))))
+
+
+def are_distinct(names: Collection[str]) -> bool:
+    """Whether no collation takes two of the names for equal, as far as that is plain."""
+    return all(name.isascii() and name.isprintable() for name in names) and len({name.rstrip(" ").lower() for name in names}) == len(names)
 
 
 def string_length(column: Column) -> int | None:

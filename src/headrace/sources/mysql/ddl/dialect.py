@@ -10,6 +10,7 @@ REAL_AS_FLOAT: Final = 1 << 0
 ANSI_QUOTES: Final = 1 << 2
 ORACLE: Final = 1 << 9
 NO_BACKSLASH_ESCAPES: Final = 1 << 20
+PAD_CHAR_TO_FULL_LENGTH: Final = 1 << 31
 STRICT: Final = 1 << 21 | 1 << 22
 
 
@@ -20,11 +21,13 @@ class Dialect:
     mariadb: bool
     version: int
     folds_case: bool = False
+    in_utc: bool = False
+    """Whether the time zone that the server calls SYSTEM is UTC. Log files do not say it; their readers assume it."""
 
     @classmethod
-    def of(cls, server_version: str, *, folds_case: bool = False) -> Dialect:
+    def of(cls, server_version: str, *, folds_case: bool = False, in_utc: bool = False) -> Dialect:
         """From the version a server states of itself, such as `10.11.6-MariaDB-log` or `9.7.0`."""
         # MariaDB pretends to be 5.5.5 before its real version when it greets a client.
         found = re.match(r"(\d+)\.(\d+)\.(\d+)", server_version.removeprefix("5.5.5-"))
         major, minor, patch = (int(part) for part in found.groups()) if found else (0, 0, 0)
-        return cls("mariadb" in server_version.lower(), major * 10_000 + minor * 100 + patch, folds_case)
+        return cls("mariadb" in server_version.lower(), major * 10_000 + minor * 100 + patch, folds_case, in_utc)

@@ -24,6 +24,7 @@ from headrace.sources.mysql.ddl.syntax import (
     ColumnText,
     CreateDatabaseText,
     CreateTableText,
+    CreateTemporary,
     DropDatabaseText,
     DropKey,
     DropTables,
@@ -93,7 +94,12 @@ def _analyze(cursor: Cursor) -> StatementText:
 def _create(cursor: Cursor) -> StatementText:
     or_replace = cursor.accept("OR", "REPLACE")
     if cursor.accept("TEMPORARY"):
-        return Ignored("CREATE TEMPORARY")
+        if not cursor.accept("TABLE"):
+            return Ignored("CREATE TEMPORARY")
+        cursor.if_not_exists()
+        made = CreateTemporary(cursor.table())
+        cursor.skip_all()
+        return made
     if cursor.accept("TABLE"):
         return _create_table(cursor, or_replace=or_replace)
     if cursor.accept_any("DATABASE", "SCHEMA"):

@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from headrace.sources.mysql.ddl.columns import accept_charset, skip_enforced, skip_references
+from headrace.sources.mysql.ddl.columns import accept_charset, parse_references, skip_enforced
 from headrace.sources.mysql.ddl.cursor import Cursor
 from headrace.sources.mysql.ddl.syntax import KeyText, OptionsText
 from headrace.sources.mysql.ddl.tokens import Form
 
 _OPTION: Final = re.compile(
-    "ENGINE|TYPE|AUTO_INCREMENT|AVG_ROW_LENGTH|CHECKSUM|TABLE_CHECKSUM|COMPRESSION|CONNECTION|DELAY_KEY_WRITE|ENCRYPTION|ENCRYPTED"
+    "TYPE|AUTO_INCREMENT|AVG_ROW_LENGTH|CHECKSUM|TABLE_CHECKSUM|COMPRESSION|CONNECTION|DELAY_KEY_WRITE|ENCRYPTION|ENCRYPTED"
     "|ENCRYPTION_KEY_ID|ENGINE_ATTRIBUTE|SECONDARY_ENGINE_ATTRIBUTE|SECONDARY_ENGINE|INSERT_METHOD|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
     "|PACK_KEYS|PAGE_CHECKSUM|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|PASSWORD|ROW_FORMAT|SEQUENCE|STATS_AUTO_RECALC|STATS_PERSISTENT"
     "|STATS_SAMPLE_PAGES|TABLESPACE|TRANSACTIONAL|UNION|AUTOEXTEND_SIZE|STORAGE|NODEGROUP|IETF_QUOTES"
@@ -107,8 +107,7 @@ def _foreign(cursor: Cursor, constraint: str) -> KeyText:
     name = "" if cursor.sees("(") else cursor.name()
     key = parse_parts(cursor, KeyText("foreign", constraint or name, (), if_not_exists=if_not_exists))
     cursor.expect("REFERENCES")
-    skip_references(cursor)
-    return key
+    return replace(key, cascades=parse_references(cursor))
 
 
 def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
@@ -136,6 +135,9 @@ def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
     if cursor.accept("COMMENT"):
         cursor.accept_sign("=")
         return replace(options, comment=cursor.string())
+    if cursor.accept("ENGINE"):
+        cursor.accept_sign("=")
+        return replace(options, engine=cursor.value_name().upper())
     if cursor.accept_any("DATA", "INDEX"):
         cursor.expect("DIRECTORY")
     elif cursor.accept("START"):

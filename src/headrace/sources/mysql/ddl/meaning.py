@@ -5,6 +5,8 @@ The meaning depends on the text, the session and the catalogue alone, not on whi
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,33 +23,42 @@ from headrace.model.evolution import (
     apply,
 )
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql.ddl.definitions import Setting, charset_of
-from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.ddl.definitions import Setting, are_distinct, charset_of
+from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.ddl.difference import changes_between
 from headrace.sources.mysql.ddl.draft import Draft, Misfit, empty_table
 from headrace.sources.mysql.ddl.grammar import parse_statement
 from headrace.sources.mysql.ddl.syntax import (
+    AddColumns,
+    AddKey,
     AlterDatabaseText,
     AlterTable,
     ChangeColumn,
     ConvertTo,
     CreateDatabaseText,
     CreateTableText,
+    CreateTemporary,
     DisturbRows,
     DropDatabaseText,
     DropTables,
     Ignored,
+    KeyText,
     RenameTables,
     RenameTo,
     RowStatement,
+    SetOptions,
     StatementText,
     Truncate,
     Versioning,
 )
 from headrace.sources.mysql.ddl.tokens import NotUnderstood
 from headrace.sources.mysql.events import Query
+from headrace.sources.mysql.session import Session
 
 _FALLBACK_CHARSET: Final = "utf8mb4"
+_FIXED_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d\d|UTC|Etc/UTC")
+_LOGS_CASCADES: Final = 90_600
+"""MySQL's version since which changes by foreign keys are in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
     except NotUnderstood as error:
         return Meaning(unknown=True, why=str(error))
     setting = Setting(dialect, session.server_charset or _FALLBACK_CHARSET, session.explicit_timestamps)
-    interpreter = _Interpreter(catalogue, setting, query.database)
+    interpreter = _Interpreter(catalogue, setting, query.database, session)
     return interpreter.run_failed(found) if query.error_code else interpreter.run(found)
 
 
@@ -87,6 +98,7 @@ class _Interpreter:
     catalogue: Catalogue
     setting: Setting
     database: str
+    session: Session
     meaning: Meaning = field(default_factory=Meaning)
 
     def run(self, found: StatementText) -> Meaning:
@@ -97,6 +109,11 @@ class _Interpreter:
                 self.meaning = Meaning(rows=verb)
             case CreateTableText():
                 self.create_table(found)
+            case CreateTemporary(table):
+                if table in self.catalogue.tables:
+                    self.meaning = Meaning(
+                        unknown=True, why="a temporary table hides it, and the log does not distinguish their statements"
+                    )
             case DropTables(tables):
                 for table in tables:
                     self.take(DropTable(table))
@@ -147,13 +164,42 @@ class _Interpreter:
     def database_charset(self, database: str) -> str:
         return self.catalogue.charsets.get(database, self.setting.charset)
 
+    def loses_rows(self, keys: Iterable[KeyText]) -> bool:
+        """Whether a new foreign key can change rows without row events. A later statement may drop the key before the preflight checks it.
+
+        MySQL logs such changes since 9.6.
+        """
+        logs = not self.setting.dialect.mariadb and self.setting.dialect.version >= _LOGS_CASCADES
+        return not logs and any(key.cascades for key in keys)
+
+    def moves_times(self, schema: TableSchema) -> bool:
+        """Whether an ALTER may have changed values of TIMESTAMP columns, whatever else it did.
+
+        MySQL copies them through the session's local time. Each autumn two hours have the same local time. The event of such a statement
+        contains the time zone.
+        """
+        dialect, zone = self.setting.dialect, self.session.time_zone
+        fixed = not zone or _FIXED_ZONE.fullmatch(zone) or (zone == "SYSTEM" and dialect.in_utc)
+        return not dialect.mariadb and not fixed and any(column.kind is Kind.TIMESTAMP for column in schema.columns)
+
+    def merges_names(self, statement: AlterTable, altered: TableSchema) -> bool:
+        """Whether a new collation may treat two names of an ENUM or SET as equal. A strict session refuses such a collation."""
+        if self.session.sql_mode & STRICT:
+            return False
+        changed = {clause.column.name.lower() for clause in statement.clauses if isinstance(clause, ChangeColumn)}
+        converted = any(isinstance(clause, ConvertTo) for clause in statement.clauses)
+        return any(
+            column.kind in (Kind.ENUM, Kind.SET) and (converted or column.name.lower() in changed) and not are_distinct(column.members)
+            for column in altered.columns
+        )
+
     # -- statements
 
     def create_table(self, found: CreateTableText) -> None:
         name = found.table
         if name in self.catalogue.tables and found.if_not_exists and not found.or_replace:
             return
-        if found.selects:
+        if found.selects or self.loses_rows(found.keys):
             self.meaning = replace(self.meaning, filled=(name,))
         if found.like is not None:
             model = self.catalogue.tables.get(found.like)
@@ -194,7 +240,7 @@ class _Interpreter:
                 self.take(DropTable(clause.other))
         if disturbs:
             return
-        schema, recomputed = self.catalogue.tables.get(table), False
+        schema, rewritten = self.catalogue.tables.get(table), False
         versioned = next((clause for clause in found.clauses if isinstance(clause, Versioning)), None)
         renames = [clause for clause in found.clauses if isinstance(clause, RenameTo)]
         if schema is None:
@@ -214,10 +260,10 @@ class _Interpreter:
                 altered = draft.finish()
                 for change in changes_between(schema, altered, draft.origins):
                     self.take(change)
-                recomputed = _recomputes(found, schema, altered)
+                rewritten = _recomputes(found, schema, altered) or self.moves_times(schema) or self.merges_names(found, altered)
             except Misfit as misfit:
                 self.lose(table, str(misfit))
-        if found.ignore or recomputed:
+        if found.ignore or rewritten or self.loses_rows(_new_keys(found)) or _empties(found):
             self.disturb(renames[-1].table if renames else table)
         if renames and renames[-1].table != table:
             self.rename(table, renames[-1].table)
@@ -239,6 +285,24 @@ class _Interpreter:
         for name in sorted(name for name in self.catalogue.tables if name.database == database):
             self.take(DropTable(name))
         self.take(DropDatabase(database))
+
+
+def _new_keys(statement: AlterTable) -> Iterator[KeyText]:
+    for clause in statement.clauses:
+        match clause:
+            case AddKey(key):
+                yield key
+            case AddColumns(_, keys):
+                yield from keys
+            case ChangeColumn(_, column):
+                yield from column.keys
+            case _:
+                pass
+
+
+def _empties(statement: AlterTable) -> bool:
+    """Whether the statement moves the rows to an engine that stores none."""
+    return any(isinstance(clause, SetOptions) and clause.options.engine == "BLACKHOLE" for clause in statement.clauses)
 
 
 def _recomputes(statement: AlterTable, before: TableSchema, after: TableSchema) -> bool:

@@ -62,13 +62,14 @@ class ColumnText:
     primary: bool = False
     unique: bool = False
     foreign: bool = False
+    cascades: bool = False
 
     @property
     def keys(self) -> tuple[KeyText, ...]:
         """The indexes that its own attributes ask for."""
         primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
         unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
-        foreign = (KeyText("foreign", "", (self.name,), (0,)),) if self.foreign else ()
+        foreign = (KeyText("foreign", "", (self.name,), (0,), cascades=self.cascades),) if self.foreign else ()
         return primary + unique + foreign
 
 
@@ -84,6 +85,8 @@ class KeyText:
     """Per column, the characters indexed; 0 for all of it."""
     if_not_exists: bool = False
     or_replace: bool = False
+    cascades: bool = False
+    """Whether it is a foreign key that changes or deletes rows of its own table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class OptionsText:
     charset: str = ""
     collation: str = ""
     comment: str | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,13 @@ class CreateTableText:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateTemporary:
+    """A table that only its session sees, and that hides another of its name from it."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
 class DropTables:
     tables: tuple[TableName, ...]
 
@@ -284,6 +295,7 @@ StatementText: TypeAlias = (
     Ignored
     | RowStatement
     | CreateTableText
+    | CreateTemporary
     | DropTables
     | RenameTables
     | Truncate
