@@ -404,6 +404,20 @@ def test_hocon_is_read_as_it_is_meant() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("a { b = [1] }\na { b = ${a.b} [2] }", {"a": {"b": [1, 2]}}),
+        ("a { b = [1] }\na { b += 2 }", {"a": {"b": [1, 2]}}),
+        ("x { a { b = 1 } }\nx { a { b = ${x.a.b}2 } }", {"x": {"a": {"b": "12"}}}),
+        ("b = 1\na { b = 3 }\na { b = ${b}4 }", {"b": 1, "a": {"b": "14"}}),
+        ("a { b += 1, b += 2 }\nc += 3\nd = ${?d}\ne = [{ f += 4 }]", {"a": {"b": [1, 2]}, "c": [3], "e": [{"f": [4]}]}),
+    ],
+)
+def test_hocon_merges_what_refers_to_itself(text: str, content: object) -> None:
+    assert parse_hocon(text, "f", {}).content == content
+
+
+@pytest.mark.parametrize(
     "text", ["a {", 'a = "x', "a = ${b}", "a = ${a}", "a", "= 1", "a = ", 'a = """x', "a = [1", "a = 1 }", "a..b = 1", r'a = "\x"']
 )
 def test_hocon_that_is_none_is_refused_with_its_line(text: str) -> None:
@@ -420,6 +434,7 @@ def test_conditions_and_regular_expressions_as_globs() -> None:
             condition_globs(wrong, "here")
     assert globs_of(r"^shop\.(a|b)_.*$") == ["shop.a_*", "shop.b_*"]
     assert globs_of("x.y|z.+") == ["x.y", "z?*"]
+    assert globs_of(r"shop\.a\*") == ["shop.a[*]"]
     for wrong in ("a{2}", "[ab]", "(a)*", r"\d", "a?"):
         with pytest.raises(ValueError, match=r".*"):
             globs_of(wrong)

@@ -71,6 +71,7 @@ class _Parser:
         if braced:
             self._take()
         content = self._fields((), "}" if braced else "")
+        _without_nothing(content, ())
         self._skip(newlines=True)
         if self._peek():
             raise self._wrong(f"{self._peek()!r} has no place after the end")
@@ -101,20 +102,20 @@ class _Parser:
             for length in range(1, len(key) + 1):
                 self.lines.setdefault((*path, *key[:length]), line)
             self.lines[(*path, *key)] = line
-            self._set(found, key, self._value((*path, *key)), append, path)
+            value = self._value((*path, *key))
+            if append:
+                # The earlier value may be in an object that the parser merges with this one later.
+                value = _Value([_Reference((*path, *key), optional=True, line=line), [value]])
+            self._set(found, key, value, path)
 
-    def _set(self, table: dict[str, Any], key: Keys, value: _Value, append: bool, around: Keys) -> None:
+    def _set(self, table: dict[str, Any], key: Keys, value: _Value, around: Keys) -> None:
         for name in key[:-1]:
             inner = table.get(name)
             if not (isinstance(inner, _Value) and len(inner.parts) == 1 and isinstance(inner.parts[0], dict)):
                 inner = table[name] = _Value([{}])
             table = inner.parts[0]
         name, before = key[-1], table.get(key[-1])
-        if append:
-            value = _Value([*(before.parts if before is not None else ()), [value]])
-        elif before is not None:
-            value = _over(before, value, (*around, *key))
-        table[name] = value
+        table[name] = value if before is None else _over(before, value, (*around, *key))
 
     def _value(self, path: Keys) -> _Value:
         """Everything up to the end of the line, a comma, or what closes the object or array around."""
@@ -276,16 +277,27 @@ def _over(before: _Value, value: _Value, path: Keys) -> _Value:
     if all(isinstance(part, dict) for one in (before, value) for part in one.parts):
         merged: dict[str, Any] = {}
         for part in (*before.parts, *value.parts):
-            _merge(merged, part)
+            _merge(merged, part, path)
         return _Value([merged])
     if isinstance(value.parts[0], dict) and any(isinstance(part, dict | _Reference) for part in before.parts):
         return _Value([*before.parts, *value.parts])
     return value
 
 
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> None:
+def _merge(below: dict[str, Any], above: dict[str, Any], path: Keys) -> None:
     for name, value in above.items():
-        below[name] = _over(below[name], value, (name,)) if name in below else value
+        below[name] = _over(below[name], value, (*path, name)) if name in below else value
+
+
+def _without_nothing(table: dict[str, Any], path: Keys) -> None:
+    """Remove `${?itself}` where the key had no earlier value."""
+    for name, value in table.items():
+        here = (*path, name)
+        own = [part for part in value.parts if isinstance(part, _Reference) and part.optional and part.path == here]
+        value.parts = [part for part in value.parts if part not in own]
+        # An object after other parts may refer to their keys: the reference stays and is an error.
+        if value.parts and isinstance(value.parts[0], dict):
+            _without_nothing(value.parts[0], here)
 
 
 class _Resolver:

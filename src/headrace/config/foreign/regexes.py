@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from typing import Final
 
@@ -60,7 +61,7 @@ def _glob(text: str) -> str:
             letters += "?*" if some else "*"
             at += 5 if letter == "[" else 3 if letter == "\\" else 2
         elif letter == "\\" and text[at + 1 : at + 2] and not text[at + 1].isalnum():
-            letters += text[at + 1]
+            letters += glob.escape(text[at + 1])
             at += 2
         # A bare dot is any character in truth; as all who write one do, it is taken for a dot.
         elif letter == "." or _PLAIN.match(letter):
