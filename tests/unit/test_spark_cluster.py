@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,18 @@ from headrace.retry import Waits, own_waits
 from headrace.sources.mysql.selection import Selection
 from headrace.spark import afar
 from headrace.spark.afar import Afar, reports_of
-from headrace.spark.cluster import OwnSettings, Ship, chosen_master, cluster_settings, executors_python, is_elsewhere, is_local, route_to
+from headrace.spark.cluster import (
+    OwnSettings,
+    Ship,
+    chosen_master,
+    cluster_settings,
+    driver_host,
+    executors_python,
+    is_elsewhere,
+    is_local,
+    java_address,
+    route_to,
+)
 from headrace.spark.executors import await_executors, executor_fault
 from headrace.spark.faults import carried
 from headrace.spark.shipping import SHIPPED_KERNELS, _needed, pack
@@ -49,6 +61,12 @@ def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch)
     given = {"spark.driver.host": "10.1.2.3"}
     assert cluster_settings("spark://127.0.0.1:7077", given)["spark.driver.host"] == "10.1.2.3"
     assert cluster_settings("yarn", {}).get("spark.driver.host") is None
+    # Java exits if it cannot resolve the machine's own name.
+    assert java_address("spark://127.0.0.1:7077") == ""
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    assert java_address("spark://127.0.0.1:7077") == driver_host("spark://127.0.0.1:7077", {}) == "127.0.0.1"
+    with pytest.raises(DefiniteError, match=r"the name of this machine, no-such-host.invalid, has no address"):
+        driver_host("yarn", {})
     # An executor that is cut off is gone (40 s) before its tasks run elsewhere (120 s), and none runs twice at once.
     told = cluster_settings("spark://127.0.0.1:7077", {})
     assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120

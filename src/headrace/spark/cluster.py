@@ -97,7 +97,27 @@ def driver_host(master: str, asked: Mapping[str, str]) -> str:
     chosen = {**submitted(), **asked}
     told = chosen_master(master, chosen)
     found = "127.0.0.1" if is_local(told) else cluster_settings(told, chosen).get("spark.driver.host", "")
-    return found or socket.gethostbyname(socket.gethostname())
+    return found or _own_address(told)
+
+
+def java_address(master: str) -> str:
+    """The address of this machine for the driver's Java; empty if Java finds one: it exits if it cannot resolve the machine's own name."""
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return route_to(master)
+    return ""
+
+
+def _own_address(master: str) -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError as error:
+        raise DefiniteError(
+            f"the name of this machine, {socket.gethostname()}, has no address: {error}",
+            place=master,
+            hint="add it to /etc/hosts, or set SPARK_LOCAL_IP to an address that the executors reach",
+        ) from error
 
 
 def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:

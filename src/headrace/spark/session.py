@@ -25,7 +25,7 @@ from headrace.shortage import SPARK_FILES, check_file_limit
 from headrace.shutdown import abandonable
 from headrace.spark import java_process
 from headrace.spark.archive import java_options
-from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, submitted
+from headrace.spark.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, java_address, submitted
 from headrace.spark.daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
 from headrace.spark.executors import await_executors, check_executors, slots_of, watch_executors
 from headrace.spark.forking import python_script
@@ -137,6 +137,8 @@ def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str]
     # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
     _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
     os.environ["PYSPARK_PYTHON"] = executors_python(master, asked, scratch)
+    if "SPARK_LOCAL_IP" not in os.environ and (address := java_address(master)):
+        os.environ["SPARK_LOCAL_IP"] = address
     # For this machine only: executors have their own.
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     shipment = pack(own.ship, scratch / "shipped")
