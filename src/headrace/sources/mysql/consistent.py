@@ -183,15 +183,17 @@ def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendez
     if _holder(connection, address, rendezvous.word("open")) != driver:
         raise TransientError("the snapshot was given up before all readers had begun", place=str(address))
     _say(connection, address, rendezvous.word("done", number))
-    if _await_word(connection, address, rendezvous, "go", rendezvous.gather_s) != driver:
+    if _await_word(connection, address, rendezvous, "go", rendezvous.gather_s, came=True) != driver:
         raise TransientError("the snapshot was given up", place=str(address))
     query(connection, address, "DO RELEASE_LOCK(%s)", (ready,))
     return position
 
 
-def _await_word(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, word: str, seconds: float) -> int:
-    """Wait for a word of the driver's; who said it."""
-    deadline, came = time.monotonic() + seconds, False
+def _await_word(
+    connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, word: str, seconds: float, *, came: bool = False
+) -> int:
+    """Wait for a word of the driver, which has come before or not yet; return who said it."""
+    deadline = time.monotonic() + seconds
     while (holder := _holder(connection, address, rendezvous.word(word))) is None:
         driver = _holder(connection, address, rendezvous.word("driver"))
         if time.monotonic() > deadline or (came and driver is None):
