@@ -81,7 +81,7 @@ class Pages:
         for context in self._browser.contexts:
             context.close()
         unexpected = [one for one in self.complaints if not any(word in one for word in self.expected)]
-        assert unexpected == []
+        assert unexpected == [], unexpected
 
 
 def keep(page: Page, name: str, *, whole: bool = False) -> Path:

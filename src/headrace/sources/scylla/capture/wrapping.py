@@ -35,7 +35,7 @@ from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.terms import Marker, Parameters, Serialised, Term
 from headrace.cql.types import CqlType, quoted
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.capturing import Capture, Clock, Given, wall_clock
 from headrace.sources.scylla.capture.cells import Key
@@ -135,6 +135,9 @@ class CapturedSession:
         for row in written.log:
             batch.add(self._log_statement(row))
         limits = [_timeout_s(term, Parameters(given)) for term in written.batch.timeouts]
+        if 0 in limits:
+            # The driver sends it nevertheless, and sometimes the answer is faster than its timer.
+            raise TransientError("the statement timed out: it has no time", place=f"statement {shortened(text)}")
         with server_errors(self.session.address, about=shortened(text)):
             self.session.driver.execute(batch, **({"timeout": min(limits)} if limits else {}))
         self._learning.done(self._capture.tables, written.base)
