@@ -93,9 +93,11 @@ class JsonParser:
         if part.value is None:
             scanned, layout = self._with_strangers(scanned, layout, what)
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
-        self.saw_flat |= what is What.FLAT
-        self.saw_deleted |= layout.deleted is not None
         made = _Reading(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
+        # Records that cannot be read do not say what they are.
+        if any(len(events.op) for events in made):
+            self.saw_flat |= what is What.FLAT
+            self.saw_deleted |= layout.deleted is not None
         return made, scanned.problems, 0, ""
 
     def _what(self, part: Part, records: Records, rows: Rows) -> What:
