@@ -67,6 +67,10 @@ def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch)
     assert java_address("spark://127.0.0.1:7077") == driver_host("spark://127.0.0.1:7077", {}) == "127.0.0.1"
     with pytest.raises(DefiniteError, match=r"the name of this machine, no-such-host.invalid, has no address"):
         driver_host("yarn", {})
+    # The remedy.
+    with monkeypatch.context() as remedied:
+        remedied.setenv("SPARK_LOCAL_IP", "127.0.0.3")
+        assert driver_host("yarn", {}) == "127.0.0.3"
     # An executor that is cut off is gone (40 s) before its tasks run elsewhere (120 s), and none runs twice at once.
     told = cluster_settings("spark://127.0.0.1:7077", {})
     assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120

@@ -71,7 +71,7 @@ class _Parser:
         if braced:
             self._take()
         content = self._fields((), "}" if braced else "")
-        _without_nothing(content, ())
+        _drop_missing_self_references(content, ())
         self._skip(newlines=True)
         if self._peek():
             raise self._wrong(f"{self._peek()!r} has no place after the end")
@@ -289,7 +289,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any], path: Keys) -> None:
         below[name] = _over(below[name], value, (*path, name)) if name in below else value
 
 
-def _without_nothing(table: dict[str, Any], path: Keys) -> None:
+def _drop_missing_self_references(table: dict[str, Any], path: Keys) -> None:
     """Remove `${?itself}` where the key had no earlier value."""
     for name, value in table.items():
         here = (*path, name)
@@ -297,7 +297,7 @@ def _without_nothing(table: dict[str, Any], path: Keys) -> None:
         value.parts = [part for part in value.parts if part not in own]
         # An object after other parts may refer to their keys: the reference stays and is an error.
         if value.parts and isinstance(value.parts[0], dict):
-            _without_nothing(value.parts[0], here)
+            _drop_missing_self_references(value.parts[0], here)
 
 
 class _Resolver:

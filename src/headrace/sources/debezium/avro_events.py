@@ -100,10 +100,9 @@ class AvroParser:
                 ignored[layout.what.value] = ignored.get(layout.what.value, 0) + len(where)
                 continue
             reading = _Reading(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
-            made = reading.events(before)
-            events += made
+            events += reading.events(before)
             refused += reading.refused
-            if layout.what is What.FLAT and any(len(each.op) for each in made):
+            if layout.what is What.FLAT:
                 self.saw_flat, self.saw_deleted = True, self.saw_deleted or "deleted" in layout.about.values()
         return Parsed(tuple(events), tuple(refused), ignored)
 

@@ -94,7 +94,7 @@ class JsonParser:
             scanned, layout = self._with_strangers(scanned, layout, what)
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
         made = _Reading(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
-        # Records that cannot be read do not say what they are.
+        # An unreadable record does not show whether it is a flat row.
         if any(len(events.op) for events in made):
             self.saw_flat |= what is What.FLAT
             self.saw_deleted |= layout.deleted is not None

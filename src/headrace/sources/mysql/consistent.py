@@ -192,7 +192,7 @@ def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendez
 def _await_word(
     connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, word: str, seconds: float, *, came: bool = False
 ) -> int:
-    """Wait for a word of the driver, which has come before or not yet; return who said it."""
+    """Wait for a signal of the driver; return the id of the connection that set it. `came`: whether the driver has been seen before."""
     deadline = time.monotonic() + seconds
     while (holder := _holder(connection, address, rendezvous.word(word))) is None:
         driver = _holder(connection, address, rendezvous.word("driver"))

@@ -66,10 +66,7 @@ def effect_of(change: AddColumn | ModifyColumn, session: Session) -> Effect:
 
 
 def _is_exact(default: str, session: Session) -> bool:
-    """Whether a default is the statement's text, which the server converts to the character set of the connection first.
-
-    A default of bytes holds the text as UTF-8 has it.
-    """
+    """Whether the server's conversion to the connection's character set left a default unchanged. A default of bytes holds UTF-8."""
     plain = all(int(default[at : at + 2], 16) < 128 for at in range(2, len(default), 2)) if _HEX.fullmatch(default) else default.isascii()
     return plain or (session.connection_charset in _UTF8 and (session.connection_charset != "utf8mb3" or max(default) <= "\uffff"))
 
@@ -162,7 +159,7 @@ def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
         # A name may have found another one that its collation takes for equal; a set shows its names in the order of its members.
         return _CONVERTED
     if not (strict and grown) and not are_distinct({*old.members, *new.members}):
-        # Its new collation may take two names for one; only a strict session refuses to define both.
+        # The new collation may treat two names as equal; only a strict session refuses such a definition.
         return _CONVERTED
     return _characters(old, new, strict=strict) if grown or strict else _NOT_STRICT
 

@@ -45,13 +45,13 @@ class Session:
     client_charset: str = ""
     """What the statement's text was written in."""
     connection_charset: str = ""
-    """What the server made of the statement's strings before it used them."""
+    """The character set to which the server converted the statement's strings."""
     server_charset: str = ""
     """What a database gets that names none."""
     explicit_timestamps: bool = True
     """Whether a TIMESTAMP may be NULL unless it says otherwise."""
     time_zone: str = ""
-    """What it read and wrote times in; empty if the statement converted none."""
+    """The session's time zone; empty if the statement converted no times."""
     is_void_alter: bool = False
     """MariaDB logs a long ALTER twice: when it starts, and when it is done or rolled back. Only one that is done has an effect."""
 

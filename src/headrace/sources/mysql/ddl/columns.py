@@ -293,7 +293,7 @@ def skip_enforced(cursor: Cursor) -> None:
 
 
 def parse_references(cursor: Cursor) -> bool:
-    """What a foreign key refers to; whether it changes rows of its table when rows of the other change."""
+    """Skip a REFERENCES clause; return whether its actions change rows of the referencing table."""
     cascades = False
     cursor.table()
     if cursor.sees("("):
@@ -331,7 +331,7 @@ def parse_default(cursor: Cursor) -> DefaultText | None:
 
 _NULL: Final = "\0NULL"
 _WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
-"""The names of character sets in which ASCII has other bytes."""
+"""Introducers of character sets in which an ASCII character is not one byte."""
 
 
 def _literal(cursor: Cursor) -> DefaultText | None:

@@ -23,7 +23,7 @@ _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?"
 
 
 def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
-    """How the server prints a default of the column; one that is not told by its text alone is given as an expression."""
+    """How the server prints a default of the column; an expression if the text does not show how the server converts it."""
     if default.written is Written.EXPRESSION:
         return _expression(column, default.text)
     if default.written is Written.BITS:
@@ -41,7 +41,10 @@ def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
 
 
 def _is_printed(column: Column, number: str) -> bool:
-    """Whether a number is what the server makes of it: text gets its shortest form, a name its place, and a float rounds to even."""
+    """Whether the server prints a number as the statement spells it.
+
+    Text columns store its shortest form, ENUM and SET the member at that index, and integer columns round a float to even.
+    """
     if column.kind in (Kind.ENUM, Kind.SET):
         return False
     if column.kind in (Kind.STRING, Kind.BYTES):
@@ -84,7 +87,7 @@ def _literal(column: Column, text: str) -> str:
         if not digits:
             return text
         printed = _number(column, text, int(digits[1]))
-        # Which of two neighbours is nearer is decided in binary.
+        # The server rounds in binary; decimal rounding may give another value.
         return printed if _is_equal(printed, text) else f"({text})"
     if kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
         return _moment(column, text)
@@ -128,7 +131,7 @@ def _fraction(column: Column, digits: str | None) -> str:
 
 
 def _year_of(digits: str, *, is_zero: bool) -> int:
-    """Years of two digits are of this century or the last, except in the zero date."""
+    """Two digits mean a year from 1970 to 2069, except in the zero date."""
     year = int(digits)
     return year if len(digits) != 2 or is_zero else year + (2000 if year < 70 else 1900)
 
@@ -143,10 +146,10 @@ def _moment(column: Column, text: str) -> str:
     year = _year_of(found[1], is_zero=not any(int(part or 0) for part in found.groups()))
     printed = f"{year:04}-{month:02}-{day:02}"
     if column.kind is Kind.DATE:
-        # One server rounds to the next day what the other cuts off.
+        # One server rounds up to the next day, the other truncates.
         return printed if not (found[7] or "").strip("0") else f"('{text}')"
     if (found[7] or "")[column.precision :].strip("0"):
-        # One server rounds it, the other cuts it off.
+        # One server rounds the fraction, the other truncates it.
         return f"('{text}')"
     hour, minute, second = (int(part or 0) for part in found.groups()[3:6])
     return f"{printed} {hour:02}:{minute:02}:{second:02}{_fraction(column, found[7])}"

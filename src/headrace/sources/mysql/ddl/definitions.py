@@ -206,7 +206,7 @@ def convert_column(column: Column, charset: str) -> Column:
 
 
 def are_distinct(names: Collection[str]) -> bool:
-    """Whether no collation takes two of the names for equal, as far as that is plain."""
+    """Whether no collation can treat two of the names as equal. False if this is not certain."""
     return all(name.isascii() and name.isprintable() for name in names) and len({name.rstrip(" ").lower() for name in names}) == len(names)
 
 

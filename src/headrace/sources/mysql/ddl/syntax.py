@@ -242,7 +242,7 @@ class CreateTableText:
 
 @dataclass(frozen=True, slots=True)
 class CreateTemporary:
-    """A table that only its session sees, and that hides another of its name from it."""
+    """Only its session sees a temporary table. It hides a table of the same name from that session."""
 
     table: TableName
 

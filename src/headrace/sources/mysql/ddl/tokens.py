@@ -66,7 +66,7 @@ _STRING: Final = {
 """A quoted text by its quote and by whether a backslash escapes in it."""
 _ESCAPE: Final = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b", "%": "\\%", "_": "\\_"}
-"""What stands for what after a backslash; all else for itself. Wildcards keep theirs, for LIKE."""
+"""The meaning of a character after a backslash; other characters mean themselves. Wildcards of LIKE keep the backslash."""
 _MYSQL_ONLY: Final = range(50_700, 100_000)
 """Version comments that MariaDB leaves out, because they are about MySQL's versions after the two parted."""
 

@@ -136,7 +136,7 @@ class CapturedSession:
             batch.add(self._log_statement(row))
         limits = [_timeout_s(term, Parameters(given)) for term in written.batch.timeouts]
         if 0 in limits:
-            # The driver sends it nevertheless, and sometimes the answer is faster than its timer.
+            # The driver would send the statement, and the answer may arrive before its timer fires.
             raise TransientError("the statement timed out: it has no time", place=f"statement {shortened(text)}")
         with server_errors(self.session.address, about=shortened(text)):
             self.session.driver.execute(batch, **({"timeout": min(limits)} if limits else {}))
