@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from headrace.dashboard.server import Server, serve
@@ -290,22 +291,28 @@ def test_updates_leave_focus_selection_and_scroll_alone(look: Open, control: Fak
     expect(page.locator("#announcements")).to_have_text("shop was streaming, is waiting for a peer")
 
 
-def test_a_lost_line_is_told_and_comes_back(pages: Pages, control: FakeControl) -> None:
+@pytest.mark.parametrize("by", ["itself", "button"])
+def test_a_lost_line_is_told_and_comes_back(pages: Pages, control: FakeControl, by: str) -> None:
     pages.expected += ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET"]
     with serve(control, "127.0.0.1:0", TOKEN) as first:
         listen = str(first.address)
         page = pages.open(f"{first.url}/#/pipes/shop")
         expect(page.locator("#line-says")).to_have_text("Live")
+        if by == "button":
+            # Without timers the page does not reconnect by itself: only the button can do it.
+            page.evaluate("() => { window.savedTimeout = window.setTimeout; window.setTimeout = () => 0; }")
     expect(page.locator("#line-says")).to_have_text("Connection lost")
     expect(page.locator("#offline")).to_contain_text("The process has ended. It is tried again. What you see is from")
     keep(page, "made-up-lost-dark")
-    assert _served_again(control, listen, page) > 0
+    assert _served_again(control, listen, page, by) > 0
 
 
-def _served_again(control: FakeControl, listen: str, page: Page) -> int:
+def _served_again(control: FakeControl, listen: str, page: Page, by: str) -> int:
     with serve(control, listen, TOKEN) as again:
         assert isinstance(again, Server)
-        page.get_by_role("button", name="Try now").click()
+        if by == "button":
+            page.evaluate("() => { window.setTimeout = window.savedTimeout; }")
+            page.get_by_role("button", name="Try now").click()
         expect(page.locator("#line-says")).to_have_text("Live")
         expect(page.locator("#offline")).to_be_hidden()
         text = page.locator("#pipe-position").inner_text()
