@@ -29,7 +29,7 @@ def histories() -> list[tuple[int, tuple[str, ...]]]:
         return [(seed, KEEP if seed % 2 else ()) for seed in range(first, end)]
     if os.environ.get("HEADRACE_SOAK"):
         return [(seed, policy) for seed in range(24) for policy in ((), KEEP)]
-    return [(0, ()), (6, ()), (10, ()), (0, KEEP)]
+    return [(0, ()), (6, ()), (10, ()), (0, KEEP), (413, KEEP)]
 
 
 @pytest.fixture(scope="module")

@@ -314,7 +314,8 @@ class Decision:
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
         except PlaceTaken as error:
-            if not self._makes_anew:
+            # The target of a table that is to be read again holds no rows that must be kept: the reading replaces it.
+            if not self._makes_anew and not moved.keys() & self.executor.state.waiting:
                 raise
             return Translation((), f"a target for an earlier table of its new name is there: {error.message}")
 
