@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -24,7 +25,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.offline import OfflinePipe
 from headrace.pipes.pipe import Pipe
 from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
+from headrace.pipes.settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql import failover, log_comparison, stream
@@ -77,10 +78,10 @@ class Copy:
             insert = f"INSERT INTO t VALUES ({secrets.randbelow(1 << 30)}, '{word}')"
             self.run((insert, "UPDATE t SET s = CONCAT(LEFT(s, 9), 'u')", "DELETE FROM t ORDER BY id LIMIT 1")[n % 3])
 
-    def pipe(self, *, once: bool = True) -> Pipe:
+    def pipe(self, *, once: bool = True, **others: Any) -> Pipe:
         address = MySQLAddress("127.0.0.1", self.server.port, self.server.user, self.server.password, self.database)
         sink = ClickHouseSink(target_of(self.clickhouse))
-        return Pipe(address, sink, "sink", PipeSettings(Selection((f"{self.database}.*",)), self.state, once=once), LogView())
+        return Pipe(address, sink, "sink", PipeSettings(Selection((f"{self.database}.*",)), self.state, once=once, **others), LogView())
 
     def replicate(self) -> None:
         """`headrace replicate --once`."""
@@ -192,6 +193,38 @@ def test_a_state_of_the_former_version(copy: Copy) -> None:
         assert REPLACED in error.message, count
         copy.remedy(error)
         copy.check()
+
+
+@pytest.mark.parametrize("start", ["now", "oldest", "files"])
+def test_a_new_state_does_not_write_below_rows_of_another_log(copy: Copy, tmp_path: Path, start: str) -> None:
+    """After a reset, the user removes the state and starts without a snapshot: rows of the former log would hide every change."""
+
+    def run() -> None:
+        if start == "files":
+            copy_files(copy.server, tmp_path / "files")
+            offline(copy, tmp_path / "files").run()
+        else:
+            copy.pipe(snapshot=SnapshotMode.NONE, start_at="" if start == "now" else start).run()
+
+    copy.run(*["FLUSH BINARY LOGS"] * 3)
+    run()
+    copy.run("UPDATE t SET s = 'former'")
+    run()
+    copy.check()
+    execute(copy.server, RESET[copy.server.flavour])
+    shutil.rmtree(copy.state)
+    shutil.rmtree(tmp_path / "files", ignore_errors=True)
+    copy.run("UPDATE t SET s = 'first'")
+    for _ in range(2):
+        with pytest.raises(DefiniteError, match=r"would hide what the source has") as caught:
+            run()
+    assert "TRUNCATE the target table" in caught.value.hint
+    with sink_client(copy.clickhouse.url) as client:
+        client.command(f"TRUNCATE TABLE {copy.database}.t")
+    run()
+    copy.run("UPDATE t SET s = 'second'")
+    run()
+    copy.check()
 
 
 def test_a_restored_backup(fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path) -> None:

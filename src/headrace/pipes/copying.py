@@ -133,6 +133,10 @@ class Copier:
             chunks = self._chunks(connection, table)
             self._check_empty(table)
             self._check_older(table)
+        else:
+            # Rows that are there belong there, if they came from this log: it reaches beyond all of them.
+            end = BinlogPosition.from_json(self.state.looked_at or table.captured_at)
+            self.targets.check_versions(self.shown(table.schema), end.version)
         sweep = table.captured_at if had_rows and chunks else None
         self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
@@ -158,14 +162,7 @@ class Copier:
         if table.snapshot:
             return
         schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
-        newest = retrying(functools.partial(self.targets.newest_version, schema))
-        if newest is not None and newest >= position.version:
-            raise DefiniteError(
-                f"the target of {schema.name} holds rows with versions up to {newest}, and the source's log is at {position.version}: they"
-                " would hide what the source has, for they were written from another log, or by something else",
-                place=f"table {schema.name}",
-                hint="TRUNCATE the target table, or choose another one",
-            )
+        newest = self.targets.check_versions(schema, position.version)
         if newest is not None:
             self.view.note(
                 f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"

@@ -75,7 +75,11 @@ class OfflinePipe(FollowingPipe):
                 # Statements in the files may still make the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)
-        retrying(lambda: self._targets.prepare([shown_now(table.schema, state, self._settings) for table in state.tables.values()]))
+        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        retrying(lambda: self._targets.prepare(shown))
+        if is_new:
+            for schema in shown:
+                self._targets.check_versions(schema, log.end.version)
         directory.save(state)
         self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)
         streaming = self._streaming(directory, state, history)

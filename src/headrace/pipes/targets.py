@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.local_books import LocalBooks
 from headrace.pipes.skipping import Found, Skips
@@ -75,8 +76,17 @@ class Targets:
     def holds_rows(self, schema: TableSchema) -> bool:
         return self.sink.holds_rows(schema)
 
-    def newest_version(self, schema: TableSchema) -> int | None:
-        return self.sink.newest_version(schema)
+    def check_versions(self, schema: TableSchema, end: int) -> int | None:
+        """The newest version in a target; raise if it is above the end of the source's log: such rows would hide all changes for ever."""
+        newest = retrying(lambda: self.sink.newest_version(schema))
+        if newest is not None and newest >= end:
+            raise DefiniteError(
+                f"the target of {schema.name} holds rows with versions up to {newest}, and the source's log is at {end}: they"
+                " would hide what the source has, for they were written from another log, or by something else",
+                place=f"table {schema.name}",
+                hint="TRUNCATE the target table, or choose another one",
+            )
+        return newest
 
     def clear(self, schema: TableSchema, since: int) -> None:
         self.sink.clear(schema, since)
