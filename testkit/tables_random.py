@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -124,8 +125,11 @@ class Explorer:
             self._ask()
         if self._random.random() < 0.4:
             batches = self._random.randint(1, 4)
-            self._say(f"stream {batches} beside")
-            self._pipe.stream_some(batches)
+            if self._pipe.is_paused:
+                self._say(f"-- stream {batches} beside: it stands still")
+            else:
+                self._say(f"stream {batches} beside")
+                self._pipe.stream_some(batches)
 
     def _say(self, what: str) -> None:
         self.told.append(what)
@@ -216,6 +220,8 @@ class SteeredPipe(DrivenPipe):
     def __init__(self, *arguments: Any, between: Callable[[], None], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._between = between
+        self.is_paused = False
+        """Whether the stream must stand still: a table is read whose engine counts rows."""
 
     def stream_some(self, batches: int) -> None:
         start = self.parts.streaming.reached
@@ -238,4 +244,12 @@ class SteeredPipe(DrivenPipe):
                 on_done(work, task._run(json.loads(json.dumps(work))))
 
         with mock.patch("headrace.pipes.copying.run_groups", run_here):
-            self.parts.copier.run(None, 1)
+            self.parts.copier.run(None, 1, self._pause)
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before

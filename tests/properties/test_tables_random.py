@@ -13,9 +13,10 @@ import pytest
 
 from headrace.demo.server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.pipes.requests import ask_for_resync
 from testkit.binlogs import open_logbook
 from testkit.shown import assert_same
-from testkit.tables_random import Explorer
+from testkit.tables_random import Explorer, SteeredPipe
 from testkit.witness import sink_client
 
 STEPS = 30
@@ -53,4 +54,24 @@ def test_tables_that_change_while_they_are_read(
             print("\n".join(explorer.told))
             raise
         # Each start of a pipe looks through all tables of the sink.
+        client.command(f"DROP DATABASE IF EXISTS `{database}`")
+
+
+@pytest.mark.parametrize("key", [" PRIMARY KEY", ""], ids=["keyed", "keyless"])
+def test_a_swap_directly_before_a_table_is_read_again(
+    server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, key: str
+) -> None:
+    """The rows are read at the end of the statement, and nothing is logged after it: they are those of the other table."""
+    swaps = iter(("RENAME TABLE a TO tmp, c TO a, tmp TO c",))
+    with open_logbook(server, database) as book, sink_client(sink.url) as client:
+        book.run(f"CREATE TABLE a (id INT{key}, v INT)", f"CREATE TABLE c (id INT{key}, v INT)")
+        book.run("INSERT INTO a VALUES (1, 1), (2, 2)", "INSERT INTO c VALUES (7, 7)")
+        url = f"clickhouse://default@127.0.0.1:{sink.port}"
+        SteeredPipe(book, url, tmp_path / "state", between=lambda: None).open().catch_up()
+        pipe = SteeredPipe(book, url, tmp_path / "state", between=lambda: [book.run(swap) for swap in swaps])
+        pipe.open()
+        ask_for_resync(pipe.directory, (f"{database}.a",))
+        pipe.catch_up()
+        assert next(swaps, None) is None
+        assert_same(client, book, ["a", "c"])
         client.command(f"DROP DATABASE IF EXISTS `{database}`")

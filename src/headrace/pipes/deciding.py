@@ -109,7 +109,9 @@ class Decision:
         """Whether all rows of the table's snapshot were read before the statement: what is altered holds no others."""
         snapshot = self.executor.snapshots.tables.get(str(name))
         return self._is_settled(name) and (
-            snapshot is None or all(BinlogPosition.from_json(place) <= self.followed.position for place in snapshot.read_at)
+            snapshot is None
+            # The position of a statement is its end: what was read there has seen it.
+            or all(BinlogPosition.from_json(place) < self.followed.position for place in snapshot.read_at)
         )
 
     def _is_owed(self, name: TableName) -> bool:
