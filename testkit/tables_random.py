@@ -126,7 +126,7 @@ class Explorer:
         if self._random.random() < 0.4:
             batches = self._random.randint(1, 4)
             if self._pipe.is_paused:
-                self._say(f"-- stream {batches} beside: it stands still")
+                self._say(f"-- stream {batches} beside: the stream is paused")
             else:
                 self._say(f"stream {batches} beside")
                 self._pipe.stream_some(batches)
@@ -221,7 +221,7 @@ class SteeredPipe(DrivenPipe):
         super().__init__(*arguments, **named)
         self._between = between
         self.is_paused = False
-        """Whether the stream must stand still: a table is read whose engine counts rows."""
+        """Whether the copier has paused the stream: it reads a table whose engine counts rows."""
 
     def stream_some(self, batches: int) -> None:
         start = self.parts.streaming.reached

@@ -61,7 +61,7 @@ def test_tables_that_change_while_they_are_read(
 def test_a_swap_directly_before_a_table_is_read_again(
     server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, key: str
 ) -> None:
-    """The rows are read at the end of the statement, and nothing is logged after it: they are those of the other table."""
+    """The snapshot reads at the position where RENAME ended, so it reads the rows of the other table."""
     swaps = iter(("RENAME TABLE a TO tmp, c TO a, tmp TO c",))
     with open_logbook(server, database) as book, sink_client(sink.url) as client:
         book.run(f"CREATE TABLE a (id INT{key}, v INT)", f"CREATE TABLE c (id INT{key}, v INT)")

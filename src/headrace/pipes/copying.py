@@ -134,7 +134,7 @@ class Copier:
             self._check_empty(table)
             self._check_older(table)
         else:
-            # Rows that are there belong there, if they came from this log: it reaches beyond all of them.
+            # Existing rows that come from this log have versions below its end.
             end = BinlogPosition.from_json(self.state.looked_at or table.captured_at)
             self.targets.check_versions(self.shown(table.schema), end.version)
         sweep = table.captured_at if had_rows and chunks else None

@@ -110,7 +110,7 @@ class Decision:
         snapshot = self.executor.snapshots.tables.get(str(name))
         return self._is_settled(name) and (
             snapshot is None
-            # The position of a statement is its end: what was read there has seen it.
+            # The position of a statement is its end: rows that were read there include its effect.
             or all(BinlogPosition.from_json(place) < self.followed.position for place in snapshot.read_at)
         )
 
@@ -316,7 +316,7 @@ class Decision:
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
         except PlaceTaken as error:
-            # The target of a table that is to be read again holds no rows that must be kept: the reading replaces it.
+            # The next snapshot of a waiting table replaces its target: the target contains no rows that must be kept.
             if not self._makes_anew and not moved.keys() & self.executor.state.waiting:
                 raise
             return Translation((), f"a target for an earlier table of its new name is there: {error.message}")

@@ -77,7 +77,7 @@ class Targets:
         return self.sink.holds_rows(schema)
 
     def check_versions(self, schema: TableSchema, end: int) -> int | None:
-        """The newest version in a target; raise if it is above the end of the source's log: such rows would hide all changes for ever."""
+        """Return the newest version in a target. Raise if it is not below `end`, the end of the source's log: such rows hide changes."""
         newest = retrying(lambda: self.sink.newest_version(schema))
         if newest is not None and newest >= end:
             raise DefiniteError(
