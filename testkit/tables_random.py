@@ -17,11 +17,13 @@ from unittest import mock
 
 from pymysql.err import MySQLError
 
+from headrace.model.change import ChangeBlock
 from headrace.pipes.intents import Executor
 from headrace.pipes.requests import ask_for_resync, pending_requests
 from headrace.pipes.state import SnapshotLog, StateDirectory
 from headrace.sinks.clickhouse.altering import Altering
 from headrace.sources.mysql.origin import Limits
+from headrace.sources.mysql.snapshot import read_chunk_at
 from headrace.sources.mysql.source import LogPlanner
 from headrace.spark.stream import OnDone
 from headrace.spark.tasks import Task, WorkGroup
@@ -58,13 +60,16 @@ _POINTS = (
 class Explorer:
     """One pipe and its source, by one seed."""
 
-    def __init__(self, book: Logbook, sink_url: str, state: Path, seed: int, policy: Sequence[str] = ()) -> None:
+    def __init__(self, book: Logbook, sink_url: str, state: Path, seed: int, policy: Sequence[str] = (), *, inside: bool = False) -> None:
+        """`inside`: something happens between the position of a chunk and its SELECT, too."""
         self.book, self.state = book, state
         self.told: list[str] = []
         """What happened, in order."""
         self._calm = False
         self._random = random.Random(seed)
-        self._make = lambda: SteeredPipe(book, sink_url, state, policy, chunk_rows=3, between=self._between)
+        self._make = lambda: SteeredPipe(
+            book, sink_url, state, policy, chunk_rows=3, between=self._between, inside=self._inside if inside else lambda: None
+        )
 
     def run(self, steps: int) -> None:
         for name in NAMES:
@@ -130,6 +135,12 @@ class Explorer:
             else:
                 self._say(f"stream {batches} beside")
                 self._pipe.stream_some(batches)
+
+    def _inside(self) -> None:
+        """After the position of a chunk is noted, and before its SELECT."""
+        if self._random.random() < 0.3:
+            self._say("inside a chunk:")
+            self._between()
 
     def _say(self, what: str) -> None:
         self.told.append(what)
@@ -215,11 +226,11 @@ class Explorer:
 
 
 class SteeredPipe(DrivenPipe):
-    """Something may happen before each chunk that is read."""
+    """Something may happen before each chunk that is read, and between its position and its SELECT (`inside`)."""
 
-    def __init__(self, *arguments: Any, between: Callable[[], None], **named: Any) -> None:
+    def __init__(self, *arguments: Any, between: Callable[[], object], inside: Callable[[], object] = lambda: None, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._between = between
+        self._between, self._inside = between, inside
         self.is_paused = False
         """Whether the copier has paused the stream: it reads a table whose engine counts rows."""
 
@@ -243,7 +254,15 @@ class SteeredPipe(DrivenPipe):
                 self._between()
                 on_done(work, task._run(json.loads(json.dumps(work))))
 
-        with mock.patch("headrace.pipes.copying.run_groups", run_here):
+        def read_at(*arguments: Any) -> Iterator[ChangeBlock]:
+            self._inside()
+            yield from read_chunk_at(*arguments)
+
+        with (
+            mock.patch("headrace.pipes.copying.run_groups", run_here),
+            mock.patch("headrace.sources.mysql.snapshot.read_chunk_at", read_at),
+            mock.patch("headrace.sources.mysql.source.read_chunk_at", read_at),
+        ):
             self.parts.copier.run(None, 1, self._pause)
 
     @contextmanager

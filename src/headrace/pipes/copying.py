@@ -42,7 +42,7 @@ from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.snapshot import Chunk, estimate_rows, plan_chunks
+from headrace.sources.mysql.snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks
 from headrace.spark.stream import STOP_PATIENCE_S, OnDone, run_groups
 from headrace.spark.tasks import Report, Task, WorkGroup
 
@@ -134,7 +134,7 @@ class Copier:
             self._check_empty(table)
             self._check_older(table)
         else:
-            # Existing rows that come from this log have versions below its end.
+            # Existing rows that come from this log have no versions above its end.
             end = BinlogPosition.from_json(self.state.looked_at or table.captured_at)
             self.targets.check_versions(self.shown(table.schema), end.version)
         sweep = table.captured_at if had_rows and chunks else None
@@ -277,18 +277,18 @@ class Copier:
             done[str(chunk.name)] -= chunk.estimate
         self.view.snapshot_begins(estimates, done)
         started, total = time.monotonic(), 0
-        unnoted: list[tuple[Chunk, int, dict[str, Any]]] = []
+        unnoted: list[tuple[Chunk, int, ReadSpan]] = []
         noted_at = started
 
-        def finish(chunk: Chunk, count: int, position: dict[str, Any]) -> None:
-            self.log.finish(chunk.name, chunk.number, count, position)
+        def finish(chunk: Chunk, count: int, span: ReadSpan) -> None:
+            self.log.finish(chunk.name, chunk.number, count, span.until.to_json())
             left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
             self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
 
         def note_exact() -> None:
             """Note the positions of exact tables, then that they are read: a crash in between has them read again."""
             nonlocal noted_at
-            self._note_exact({chunk.name: position for chunk, _, position in unnoted}, pause)
+            self._note_exact({chunk.name: span.position.to_json() for chunk, _, span in unnoted}, pause)
             while unnoted:
                 finish(*unnoted.pop(0))
             noted_at = time.monotonic()
@@ -297,10 +297,11 @@ class Copier:
             nonlocal total
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
-            self._settle(_position_of(reports))
+            span = _span_of(reports)
+            self._settle(span.position)
             for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
                 # Chunks that were read together have one count.
-                read = chunk, rows.pop(str(chunk.name), 0), _position_of(reports)
+                read = chunk, rows.pop(str(chunk.name), 0), span
                 if chunk.name in exact:
                     unnoted.append(read)
                 else:
@@ -332,8 +333,7 @@ class Copier:
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.view.snapshot_ends(total, time.monotonic() - started)
 
-    def _settle(self, position: dict[str, Any]) -> None:
-        taken = BinlogPosition.from_json(position)
+    def _settle(self, taken: BinlogPosition) -> None:
         self.targets.settle(Written(str(taken), taken.version, snapshot=True))
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
@@ -450,7 +450,6 @@ def _chunk_of(work: Work) -> Work:
     return {name: value for name, value in work.items() if name not in ("kind", "once")}
 
 
-def _position_of(reports: list[Report]) -> dict[str, Any]:
+def _span_of(reports: list[Report]) -> ReadSpan:
     [done] = [report for report in reports if report.kind == "done"]
-    position: dict[str, Any] = json.loads(done.detail)["position"]
-    return position
+    return ReadSpan.from_json(json.loads(done.detail))

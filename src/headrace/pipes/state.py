@@ -378,7 +378,7 @@ class TableSnapshot:
     """Rows that the sink had before, and this snapshot (taken from this position on) has not seen, must go."""
     done: set[int] = field(default_factory=set)
     read_at: list[dict[str, Any]] = field(default_factory=list)
-    """Where the log stood when chunks that are done were read."""
+    """Where the log ended after each chunk that is done was read."""
     restarts: int = 0
     """How often it was begun again, the first beginning of one that must be read whole among them."""
 
@@ -424,7 +424,7 @@ class SnapshotLog:
         self.plan(table, found.number, chunks, found.sweep)
 
     def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
-        """A chunk's rows are in the sink; `read_at`: the position that they were read at."""
+        """A chunk's rows are in the sink; `read_at`: the log's end after they were read."""
         self._append({"table": str(table), "done": chunk, "rows": rows, "at": read_at})
 
     def sweep_from(self, table: TableName, position: dict[str, Any]) -> None:

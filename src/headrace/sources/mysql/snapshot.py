@@ -34,7 +34,7 @@ from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.origin import CHUNK_ROWS
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.tablescan import scan_table
-from headrace.sources.mysql.watermark import note_position
+from headrace.sources.mysql.watermark import log_end, note_position
 
 log = logging.getLogger("headrace.mysql")
 
@@ -67,8 +67,28 @@ class Chunk:
         return cls(**raw)
 
 
-Chunked = Generator[ChangeBlock, None, BinlogPosition]
-"""The blocks of a chunk; at the end, the position that they carry as version."""
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """The part of the log during which rows were read."""
+
+    position: BinlogPosition
+    """Noted before the rows were read. They carry it as version."""
+    until: BinlogPosition
+    """The log's end after the rows were read. Only statements above it came after the rows.
+
+    A SELECT reads a table as it is named and defined when it gets the table's metadata lock, which may be later than the position.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        return {"position": self.position.to_json(), "until": self.until.to_json()}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> ReadSpan:
+        return cls(BinlogPosition.from_json(raw["position"]), BinlogPosition.from_json(raw["until"]))
+
+
+Chunked = Generator[ChangeBlock, None, ReadSpan]
+"""The blocks of a chunk; at the end, when they were read."""
 
 
 def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk_rows: int = CHUNK_ROWS) -> list[Chunk]:
@@ -103,8 +123,8 @@ def read_chunk(
                 try:
                     block = next(blocks)
                 except StopIteration as end:
-                    position: BinlogPosition = end.value
-                    return position
+                    span: ReadSpan = end.value
+                    return span
                 begun = True
                 yield block
         except TransientError as error:
@@ -124,7 +144,7 @@ def _read_exactly(
             raise TransientError(f"{reader.position} is visible, and {reached} was written already", place=str(address))
         position = reader.position.behind(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
-        return position
+        return ReadSpan(position, log_end(reader.connection, address, epoch))
 
 
 def _read_chunk(
@@ -133,7 +153,7 @@ def _read_chunk(
     with closing(connect(address)) as connection:
         position = note_position(connection, address, epoch).behind(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
-        return position
+        return ReadSpan(position, log_end(connection, address, epoch))
 
 
 def read_chunk_at(

@@ -28,7 +28,7 @@ from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Mirror, Relay
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.skipping import Skipping
-from headrace.sources.mysql.snapshot import Chunk, read_chunk, read_chunk_at
+from headrace.sources.mysql.snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at
 from headrace.sources.mysql.watermark import log_end
 
 log = logging.getLogger("headrace.mysql")
@@ -190,8 +190,8 @@ class MySQLReader:
                 f"table {chunk.name} is no longer read as it was planned", place=f"snapshot of {chunk.name}", hint="start again"
             )
         schema, exact = self.schemas[chunk.name], chunk.name in self.exact
-        position = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
-        return {"position": position.to_json()}
+        span = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
+        return span.to_json()
 
     def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
         """Several chunks, as one reader of a consistent snapshot sees them."""
@@ -199,7 +199,8 @@ class MySQLReader:
             position = reader.position.behind(self.reached)
             for chunk in map(Chunk.from_json, work["chunks"]):
                 yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
-        return {"position": position.to_json()}
+            span = ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
+        return span.to_json()
 
     @property
     def _server(self) -> MySQLAddress:
