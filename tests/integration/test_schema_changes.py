@@ -375,6 +375,25 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
     assert_same(client, book, ["t"])
 
 
+@pytest.mark.parametrize("later", [(), ("DROP TABLE b",), ("RENAME TABLE b TO c",), ("ALTER TABLE b ADD COLUMN x INT",)], ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, after: bool, later: tuple[str, ...]
+) -> None:
+    """The restart finishes the RENAME before it reads the table again: no rows stay under the old name."""
+    book.run("CREATE TABLE c (id INT PRIMARY KEY, v INT)", "INSERT INTO c VALUES (1, 10)")
+    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
+    book.run("RENAME TABLE c TO b", "INSERT INTO b VALUES (2, 20)", *later)
+    with pytest.raises(Crash), crash_at([(Altering, "run_step")], 0, after=after):
+        pipe.catch_up()
+    ask_for_resync(pipe.directory, (f"{book.database}.b",))
+    DrivenPipe(book, url(sink), tmp_path / "state").open().catch_up()
+    assert_same(client, book, tables_of(book))
+    targets = {name for (name,) in client.query(f"SHOW TABLES FROM `{book.database}`").result_rows}
+    for name in targets - set(tables_of(book)):
+        assert client.query(f"SELECT * FROM `{book.database}`.{name} FINAL").result_rows == []
+
+
 def test_a_step_may_take_longer_than_an_answer_is_waited_for(sink: EmbeddedServer) -> None:
     scope = ClickHouseSink.from_url(url(sink)).scope
     connect(scope.target).client.timeout = Timeout(connect=5, read=0.3)  # type: ignore[attr-defined]

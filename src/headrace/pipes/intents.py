@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from headrace.pipes.targets import Targets
 from headrace.retry import retrying
 from headrace.sinks.following import LedgerEntry, Step
 from headrace.sources.mysql.position import BinlogPosition
+
+log = logging.getLogger("headrace")
 
 
 @dataclass(slots=True)
@@ -182,14 +185,20 @@ class Executor:
 
 
 def resume(executor: Executor, requested: Callable[[TableName], bool]) -> None:
-    """Finish what an earlier run began. Tables that were asked to be read again meanwhile need no steps any more: they are made anew."""
-    if executor.state.intent is None:
+    """Finish what an earlier run began. Steps that the sink refuses are left out if all the tables are to be read again anyway."""
+    begun = executor.state.intent
+    if begun is None:
         return
-    intent = Intent.from_json(executor.state.intent)
-    if intent.tables and all(map(requested, intent.tables)):
-        executor.settle(intent)
-    else:
+    try:
         executor.finish()
+    except DefiniteError as error:
+        intent = Intent.from_json(begun)
+        if not intent.tables or not all(map(requested, intent.tables)):
+            raise
+        log.warning("%s; left out, because the tables are read again", error.message)
+        # Their targets are not fit for them until then.
+        intent.reread |= intent.tables.keys()
+        executor.settle(intent)
 
 
 def _read_names(raw: list[list[str]]) -> set[TableName]:
