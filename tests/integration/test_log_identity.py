@@ -227,6 +227,19 @@ def test_a_new_state_does_not_write_below_rows_of_another_log(copy: Copy, tmp_pa
     copy.check()
 
 
+@pytest.mark.parametrize("snapshot", list(SnapshotMode), ids=str)
+def test_a_new_state_over_rows_of_the_same_log(copy: Copy, snapshot: SnapshotMode) -> None:
+    """The user removes the state while the source is idle: the target's rows have the version of the log's end."""
+    copy.replicate()
+    for _ in range(2):
+        shutil.rmtree(copy.state)
+        copy.pipe(snapshot=snapshot).run()
+        copy.check()
+        copy.run("UPDATE t SET s = CONCAT(LEFT(s, 9), 'n')", "DELETE FROM t ORDER BY id LIMIT 1")
+        copy.pipe(snapshot=snapshot).run()
+        copy.check()
+
+
 def test_a_restored_backup(fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
     """Server UUID, file names and GTIDs are the same again; the transactions after the backup are others."""
     server = fresh_server()

@@ -77,9 +77,12 @@ class Targets:
         return self.sink.holds_rows(schema)
 
     def check_versions(self, schema: TableSchema, end: int) -> int | None:
-        """Return the newest version in a target. Raise if it is not below `end`, the end of the source's log: such rows hide changes."""
+        """Return the newest version in a target. Raise if it is above `end`, the end of the source's log: such rows hide changes.
+
+        Rows that were read at the end have the end's version. Every change after it has a higher one.
+        """
         newest = retrying(lambda: self.sink.newest_version(schema))
-        if newest is not None and newest >= end:
+        if newest is not None and newest > end:
             raise DefiniteError(
                 f"the target of {schema.name} holds rows with versions up to {newest}, and the source's log is at {end}: they"
                 " would hide what the source has, for they were written from another log, or by something else",
