@@ -76,6 +76,8 @@ class Reporter:
         self._targets, self._pipe, self._source, self._incomplete, self._seal = targets, pipe, source, incomplete, seal
         self.backlog: Backlog = lambda: None
         self._lock = threading.Lock()
+        self._stopped = False
+        """Whether the stream has ended or is about to. Its last batch may still be written."""
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
         self._told_at = -math.inf
         """When that was, by the monotonic clock: heartbeats go on when the system's clock is set back."""
@@ -106,7 +108,7 @@ class Reporter:
     @contextmanager
     def beating(self) -> Iterator[None]:
         """Meanwhile the sink is told now and then that the pipe runs."""
-        ended = threading.Event()
+        ended, self._stopped = threading.Event(), False
         thread = threading.Thread(target=in_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
         try:
@@ -115,7 +117,8 @@ class Reporter:
             ended.set()
             thread.join()
             # From now on nothing says what is pending. The copy is as old as this moment, or as the oldest change that is pending.
-            self._say_so(stopped=True)
+            self._stopped = True
+            self._say_so()
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(min(BEAT_S / 2, _LOOK_S)):
@@ -133,13 +136,13 @@ class Reporter:
         pending = self.backlog()
         return 0 if pending is None or pending.since is None else round(pending.since * 1e6)
 
-    def _say_so(self, *, stopped: bool = False) -> None:
+    def _say_so(self) -> None:
         """Tell once more what was told last, with what is incomplete and pending now."""
         with self._lock:
             if not self._told.position:
                 return
             try:
-                self._write(replace(self._told, seen_us=_now_us()), stopped=stopped)
+                self._write(replace(self._told, seen_us=_now_us()))
             except TransientError as error:
                 # Silence is what a beat that fails has to say; whoever waits for the sink says why.
                 log.debug("the sink was not told that the pipe runs: %s", error.message)
@@ -157,8 +160,8 @@ class Reporter:
             )
             retrying(lambda: self._write(progress))
 
-    def _write(self, progress: Progress, *, stopped: bool = False) -> None:
-        pending_us = self._pending_us() or (progress.seen_us if stopped else 0)
+    def _write(self, progress: Progress) -> None:
+        pending_us = self._pending_us() or (progress.seen_us if self._stopped else 0)
         state = self._seal.state if self._seal is not None else ""
         complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
         self._targets.books.tell(complete)

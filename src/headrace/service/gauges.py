@@ -42,7 +42,7 @@ from headrace.spark.checkpoint import committed_offset
 
 log = logging.getLogger("headrace")
 
-_STANDING_S: Final = 1.0
+_STANDING_S: Final = 0.5
 """How often a server is asked for the end of its log while a pipe that reads it does not run."""
 _STANDING_TOPICS_S: Final = 5.0
 _SERVER_S, _TOPICS_S, _SINK_S, _RELAY_S = 5.0, 30.0, 20.0, 10.0

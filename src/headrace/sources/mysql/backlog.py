@@ -1,9 +1,9 @@
 """Commit times of the transactions that a relay has received, by log position, in a small file that the driver reads.
 
 The relay runs in the source's process, and the driver must know how old the oldest change is that the sink does not show yet. The relay
-writes one entry per tenth of a second of commit times; the driver looks up the first entry behind the position that it has applied.
-Invariant: an entry is never younger than the transactions that it stands for, so lag is never reported too small by more than an entry's
-width. The file is scratch: a new stream begins with an empty one.
+writes one entry per tenth of a second of commit times, and joins old entries when there are too many; the driver looks up the first entry
+behind the position that it has applied. Invariant: an entry is never younger than the transactions that it stands for, and it is older by
+a tenth of a second or an eighth of its age at most. The file is scratch: a new stream begins with an empty one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SILENCE_S: Final = 5.0
 _FILE_BITS: Final = 48
 _ENTRIES: Final = 1024
 _STEP_US: Final = 100_000
+_AGES: Final = 16
+"""When entries are joined: how many are left for ages from one second to e seconds, from e to e * e, and so on."""
 _SECOND_US: Final = 1_000_000
 _SEQUENCE, _HEARD, _OPEN_SINCE, _COUNT, _HEADER = 0, 1, 2, 3, 4
 _CELLS: Final = _HEADER + 2 * _ENTRIES
@@ -46,12 +48,13 @@ class Backlog:
     """When the first bytes of a transaction came that is not complete; 0 if there is none."""
     places: npt.NDArray[np.int64]
     commits_us: npt.NDArray[np.int64]
+    """For each place, when the oldest transaction from there on was committed."""
 
     def pending_since(self, applied: int, now_us: int) -> int | None:
         """When the oldest change behind the place `applied` was committed; None if nothing is pending."""
         first = int(np.searchsorted(self.places, applied, side="right"))
         if first < len(self.places):
-            return int(self.commits_us[first:].min())
+            return int(self.commits_us[first])
         if self.open_since_us:
             return self.open_since_us
         return self.heard_us if now_us - self.heard_us > SILENCE_S * _SECOND_US else None
@@ -68,7 +71,6 @@ class BacklogWriter:
         self._places = self._commits = np.empty(0, dtype=np.int64)
         self._skew_us = self._idle_us = self._open_us = 0
         self._clock_us = _clock_us()
-        self._step_us = _STEP_US
 
     def set_server_clock(self, skew_us: int) -> None:
         """The server's clock is ahead of this machine's by so much."""
@@ -90,7 +92,7 @@ class BacklogWriter:
         with self._lock:
             now_us = self._follow_clock()
             if len(groups):
-                self._add((file_number(file) << _FILE_BITS) + groups[:, scan.END], self._commit_times(groups, now_us))
+                self._add((file_number(file) << _FILE_BITS) + groups[:, scan.END], self._commit_times(groups, now_us), now_us)
                 # A part that has come belongs to a later transaction.
                 self._open_us = 0
             self._open_us = (self._open_us or now_us) if is_open else 0
@@ -122,18 +124,17 @@ class BacklogWriter:
         found: npt.NDArray[np.int64] = np.minimum(np.maximum(times - self._skew_us, self._idle_us), now_us)
         return found
 
-    def _add(self, places: npt.NDArray[np.int64], commits: npt.NDArray[np.int64]) -> None:
-        if not len(self._places):
-            self._step_us = _STEP_US
-        self._places, self._commits = np.concatenate((self._places, places)), np.concatenate((self._commits, commits))
-        self._join()
-        while len(self._places) > _ENTRIES:
-            self._step_us *= 2
-            self._join()
+    def _add(self, places: npt.NDArray[np.int64], commits: npt.NDArray[np.int64], now_us: int) -> None:
+        self._places, commits = np.concatenate((self._places, places)), np.concatenate((self._commits, commits))
+        # A place stands for all that follows it: its time is the oldest commit time from there on. So the times rise with the places.
+        self._commits = np.minimum.accumulate(commits[::-1])[::-1]
+        self._join(self._commits // _STEP_US)
+        if len(self._places) > _ENTRIES:
+            ages_us = np.maximum(now_us - self._commits, _STEP_US)
+            self._join((np.log(ages_us) * _AGES).astype(np.int64))
 
-    def _join(self) -> None:
+    def _join(self, steps: npt.NDArray[np.int64]) -> None:
         """Make one entry of neighbours in the same step of time: the last place and the oldest commit time stand for all."""
-        steps = self._commits // self._step_us
         first = np.flatnonzero(np.concatenate(([True], steps[1:] != steps[:-1])))
         last = np.concatenate((first[1:], [len(steps)])) - 1
         self._places, self._commits = self._places[last], np.minimum.reduceat(self._commits, first)
@@ -180,4 +181,8 @@ def _now_us() -> int:
 
 def _clock_us() -> int:
     """The difference between the system's clock and the monotonic one. It changes when the system's clock is set."""
-    return (time.time_ns() - time.monotonic_ns()) // 1000
+    while True:
+        before, clock, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        # Else the thread was interrupted between the clocks.
+        if after - before < _STEP_US * 1000 // 10:
+            return (clock - before) // 1000
