@@ -42,7 +42,7 @@ from headrace.sources.mysql.connection import MySQLAddress, connect
 from headrace.sources.mysql.consistent import ConsistentSnapshot, Moment, Rendezvous
 from headrace.sources.mysql.position import BinlogPosition
 from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks
+from headrace.sources.mysql.snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.spark.stream import STOP_PATIENCE_S, OnDone, run_groups
 from headrace.spark.tasks import Report, Task, WorkGroup
 
@@ -236,7 +236,7 @@ class Copier:
                 return
             except DefiniteError as error:
                 names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self._pending()}
-                altered = self._altered(left)
+                altered = self._altered(left) | {name for name in left if error.place == snapshot_place(name)}
                 # Of a table that a statement made wait, or made anew, nothing is left to be read.
                 if not altered and left == names:
                     raise

@@ -60,6 +60,7 @@ _GONE = {
     4031,
 }
 _SAME_ID = 4052
+_TABLE_CHANGED = 1412
 
 CONNECT_TIMEOUT_S: Final = 10.0
 _LONGEST_TEXT: Final = 2000
@@ -212,6 +213,8 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
         return read_failed(text, place)
     if code == 1049:
         return DefiniteError(f"the source has no such database: {text}", place=place, hint="check the database in the source's address")
+    if code == _TABLE_CHANGED:
+        return TableChanged(f"a table was altered, truncated or created again after the transaction began: {text}", place=place)
     if code in (1146, 1051):
         return DefiniteError(f"the source has no such table: {text}", place=place, hint="it was dropped; start again to go on without it")
     if isinstance(error.__cause__, socket.gaierror) or "Name or service not known" in text or "getaddrinfo" in text:
@@ -221,6 +224,10 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     if 2000 <= code < 3000 or code in _GONE or code == 0:
         return TransientError(f"the source does not answer: {text}", place=place, hint="check that the server runs and can be reached")
     return DefiniteError(f"the source answered with error {code}: {text}", place=place)
+
+
+class TableChanged(TransientError):
+    """A transaction cannot read a table that is newer than its snapshot. The next transaction can."""
 
 
 def missing_privilege(text: str, address: MySQLAddress) -> DefiniteError:

@@ -174,6 +174,11 @@ def read_chunk_at(
         number += batch.num_rows
 
 
+def snapshot_place(name: TableName) -> str:
+    """The place of an error that concerns the snapshot of one table alone."""
+    return f"snapshot of {name}"
+
+
 def estimate_rows(connection: Connection[Any], address: MySQLAddress, name: TableName) -> int:
     """The server's own guess at the number of rows."""
     if not is_mariadb(connection):

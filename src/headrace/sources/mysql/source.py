@@ -17,7 +17,7 @@ from headrace.model.change import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.backlog import BacklogWriter
-from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.consistent import Rendezvous, open_reader
 from headrace.sources.mysql.decoder import ReadOptions
 from headrace.sources.mysql.fetching import at_hand, proven
@@ -28,7 +28,7 @@ from headrace.sources.mysql.reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.relay import Mirror, Relay
 from headrace.sources.mysql.selection import Selection
 from headrace.sources.mysql.skipping import Skipping
-from headrace.sources.mysql.snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at
+from headrace.sources.mysql.snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
 from headrace.sources.mysql.watermark import log_end
 
 log = logging.getLogger("headrace.mysql")
@@ -187,7 +187,7 @@ class MySQLReader:
         if chunk.name not in self.schemas:
             # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
             raise DefiniteError(
-                f"table {chunk.name} is no longer read as it was planned", place=f"snapshot of {chunk.name}", hint="start again"
+                f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
             )
         schema, exact = self.schemas[chunk.name], chunk.name in self.exact
         span = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
@@ -198,7 +198,11 @@ class MySQLReader:
         with open_reader(self._server, Rendezvous.from_json(work["rendezvous"]), work["reader"], self.epoch) as reader:
             position = reader.position.behind(self.reached)
             for chunk in map(Chunk.from_json, work["chunks"]):
-                yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
+                try:
+                    yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
+                except TableChanged as error:
+                    # No other transaction sees the tables as of this moment.
+                    raise DefiniteError(error.message, place=snapshot_place(chunk.name), hint="start again") from error
             span = ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
         return span.to_json()
 
