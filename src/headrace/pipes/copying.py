@@ -277,10 +277,14 @@ class Copier:
             done[str(chunk.name)] -= chunk.estimate
         self.view.snapshot_begins(estimates, done)
         started, total = time.monotonic(), 0
+        numbers = {name: self.log.tables[str(name)].number for name in names}
         unnoted: list[tuple[Chunk, int, ReadSpan]] = []
         noted_at = started
 
         def finish(chunk: Chunk, count: int, span: ReadSpan) -> None:
+            if not self.log.is_planned(chunk.name, numbers[chunk.name]):
+                # A statement has ended this snapshot of the table. Another one may have chunks of the same numbers.
+                return
             self.log.finish(chunk.name, chunk.number, count, span.until.to_json())
             left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
             self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])

@@ -20,6 +20,7 @@ from headrace.model.evolution import (
     ChangePrimaryKey,
     CreateTable,
     DropColumn,
+    DropTable,
     ModifyColumn,
     RenameColumn,
     tables_of,
@@ -222,7 +223,8 @@ class Decision:
             self._intent.ignored.add(name)
             self._enter(name, [kind], Translation(), IGNORED)
             return
-        if name in self.executor.state.tables and not self._is_settled(name):
+        if not self._is_settled(name):
+            # Chunks of an earlier table of this name may still be read: they would be read from this one, by the definition of that one.
             self._read_again(name, "it was made anew while it was being read")
             return
         with self._settled_by_resync(name):
@@ -283,7 +285,12 @@ class Decision:
         if not moved:
             return
         ready = all(
-            table is not None and self._was_read_before(moved[new]) and not self._is_owed(moved[new]) for new, table in tables.items()
+            table is not None
+            and self._was_read_before(moved[new])
+            and not self._is_owed(moved[new])
+            # As when a table is created: chunks of an earlier table of the new name may still be read.
+            and (new in moved.values() or self._is_settled(new))
+            for new, table in tables.items()
         )
         if not ready or Policy.RESYNC in policies:
             found = Translation((), "it is not in the sink yet")
@@ -316,8 +323,10 @@ class Decision:
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
         except PlaceTaken as error:
-            # The next snapshot of a waiting table replaces its target: the target contains no rows that must be kept.
-            if not self._makes_anew and not moved.keys() & self.executor.state.waiting:
+            # The target of a waiting table contains no rows that must be kept: the next snapshot replaces it. The same holds for a table
+            # that this statement renames to the name of a table that was read later: to the history, it leaves.
+            left = {change.table for change in self.followed.changes if isinstance(change, DropTable)}
+            if not self._makes_anew and not moved.keys() & (self.executor.state.waiting | left):
                 raise
             return Translation((), f"a target for an earlier table of its new name is there: {error.message}")
 
