@@ -63,6 +63,7 @@ class Sink:
     there: list[TableSchema]
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     fails_at: int = -1
+    refuses: bool = False
     appends: bool = False
 
     def note(self, *entries: tuple[Any, ...]) -> None:
@@ -78,6 +79,8 @@ class Sink:
         return NotingAltering(self, self.there)
 
     def run_step(self, step: Step) -> None:
+        if self.refuses:
+            raise DefiniteError("the step was refused")
         self.note(*(("run", statement) for statement in step.statements))
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
@@ -198,14 +201,19 @@ def test_what_a_crash_interrupts_is_finished_from_the_state_alone(tmp_path: Path
     ]
 
 
-def test_tables_that_are_to_be_read_again_need_no_steps_any_more(pipe: Pipe) -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_steps_are_left_out_only_if_the_sink_refuses_them_and_the_table_is_to_be_read_again(pipe: Pipe, refuses: bool) -> None:
     pipe.sink.fails_at = 0
     with pytest.raises(Stop):
         pipe.follow("ALTER TABLE t DROP COLUMN a")
-    pipe.sink.fails_at = -1
+    pipe.sink.fails_at, pipe.sink.refuses = -1, refuses
+    if refuses:
+        with pytest.raises(DefiniteError, match="refused"):
+            resume(replace(pipe.executor, state=pipe.saved), lambda _: False)
     resume(replace(pipe.executor, state=pipe.saved), lambda name: name == T)
-    assert pipe.sink.done == []
+    assert pipe.sink.done == ([] if refuses else [("run", "ALTER TABLE `shop`.`t` DROP COLUMN IF EXISTS `a`")])
     assert pipe.saved.intent is None
+    assert pipe.saved.waiting == ({T} if refuses else set())
 
 
 def test_an_alteration_that_keeps_every_value_only_changes_the_state(pipe: Pipe) -> None:
