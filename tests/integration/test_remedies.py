@@ -107,8 +107,11 @@ def test_a_new_state_with_empty_targets(runs: Runs, changed: str) -> None:
     runs.state = runs.state.with_name("other")
     runs.give_up_claims()
     if changed == "nothing new in the log":
-        error = runs.halt("holds rows with versions up to")
-        assert "TRUNCATE the target table" in error.hint
+        # The rows of the earlier state have the version of the log's end.
+        runs.run()
+        runs.assert_same()
+        runs.state = runs.state.with_name("third")
+        runs.give_up_claims()
     runs.in_sink("TRUNCATE TABLE DB.t", "TRUNCATE TABLE DB.u")
     runs.run()
     runs.assert_same()

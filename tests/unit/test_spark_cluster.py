@@ -62,6 +62,7 @@ def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch)
     assert cluster_settings("spark://127.0.0.1:7077", given)["spark.driver.host"] == "10.1.2.3"
     assert cluster_settings("yarn", {}).get("spark.driver.host") is None
     # Java exits if it cannot resolve the machine's own name.
+    monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
     assert java_address("spark://127.0.0.1:7077") == ""
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
     assert java_address("spark://127.0.0.1:7077") == driver_host("spark://127.0.0.1:7077", {}) == "127.0.0.1"
