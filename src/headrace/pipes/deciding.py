@@ -98,8 +98,7 @@ class Decision:
         return f"{file_number(position.file):06d}_{position.offset}"
 
     def _known(self, name: TableName) -> TableState | None:
-        state = self.executor.state
-        return state.tables.get(name) if self.executor.is_news(name, self.followed.position) else None
+        return self.executor.state.tables.get(name) if self.executor.is_news(name, self.followed.position) else None
 
     def _is_settled(self, name: TableName) -> bool:
         """Whether the target holds the table's rows: it is neither being read nor waiting for that."""
@@ -284,13 +283,9 @@ class Decision:
         policies = {self._policy(kind, new) for new in moved}
         if not moved:
             return
-        ready = all(
-            table is not None
-            and self._was_read_before(moved[new])
-            and not self._is_owed(moved[new])
-            # As when a table is created: chunks of an earlier table of the new name may still be read.
-            and (new in moved.values() or self._is_settled(new))
-            for new, table in tables.items()
+        # As when a table is created: chunks of an earlier table of the new name may still be read.
+        ready = all(map(self._is_settled, moved.keys() - moved.values())) and all(
+            table is not None and self._was_read_before(moved[new]) and not self._is_owed(moved[new]) for new, table in tables.items()
         )
         if not ready or Policy.RESYNC in policies:
             found = Translation((), "it is not in the sink yet")
@@ -323,8 +318,7 @@ class Decision:
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
         except PlaceTaken as error:
-            # The target of a waiting table contains no rows that must be kept: the next snapshot replaces it. The same holds for a table
-            # that this statement renames to the name of a table that was read later: to the history, it leaves.
+            # The next snapshot replaces the target of a waiting table. The same holds for a table whose new name was read later.
             left = {change.table for change in self.followed.changes if isinstance(change, DropTable)}
             if not self._makes_anew and not moved.keys() & (self.executor.state.waiting | left):
                 raise
