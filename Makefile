@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --quiet
-KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/mysql/*.py src/headrace/sources/debezium/*.py src/headrace/kafka/avro/*.py src/headrace/kafka/message_kernels.py src/headrace/cql/*.py src/headrace/sinks/clickhouse/cells/*.py src/headrace/sinks/kafka/json_kernels.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/sources/*/kernels/*.py src/headrace/kafka/avro/*.py src/headrace/kafka/message_kernels.py src/headrace/cql/decode/*.py src/headrace/sinks/clickhouse/cells/*.py src/headrace/sinks/kafka/debezium/json_kernels.py)
 CODE := src tests testkit $(wildcard bench)
 
 # Each stamp stands for a finished step and is older than nothing that the step read.
@@ -106,5 +106,5 @@ $(COMPILED): $(KERNELS) $(PACKAGES)
 	@touch $@
 
 $(ARCHIVE): $(PACKAGES)
-	$(BIN)/python -m headrace.spark.archive
+	$(BIN)/python -m headrace.spark.session.class_data_archive
 	@touch $@

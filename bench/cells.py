@@ -24,13 +24,13 @@ from bench.cell_pages import Pages
 from bench.measure import read_cpu_s
 from bench.verdicts import Verdict, at_least
 from headrace.cql.blocks import LogBlock
-from headrace.cql.pages import as_batch
-from headrace.cql.raw import RawPage
+from headrace.cql.decode.pages import as_batch
+from headrace.cql.raw_pages import RawPage
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 

@@ -11,7 +11,7 @@ from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sources.mysql.connection import MySQLAddress, connect, query
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 
 NULL_WORD = "~"
 

@@ -23,7 +23,7 @@ from pymysql.constants.CLIENT import MULTI_STATEMENTS
 
 from bench.target import DATABASE, PASSWORD, USER, LogFile, Target
 from bench.workload import Workload, generate_transactions
-from headrace.demo.server import PrivateServer, Setting
+from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import DefiniteError
 from testkit.cache import cache_dir
 from testkit.servers import find_program

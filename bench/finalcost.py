@@ -21,8 +21,8 @@ from rich.table import Table
 from bench.changes import SCHEMA, Growth
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.client import connect
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.options import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 

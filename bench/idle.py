@@ -28,12 +28,12 @@ from bench.race import python_environment
 from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
 from headrace.demo.private_process import find_free_port
-from headrace.demo.server import PrivateServer
-from headrace.embedded.claim import read_holder
-from headrace.embedded.credentials import read_account
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.access.credentials import read_account
+from headrace.embedded.engine.directory_lock import read_holder
 from headrace.errors import DefiniteError, TransientError
-from headrace.sinks.clickhouse.client import connect as connect_sink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server.client import connect as connect_sink
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from testkit.servers import build
 
 PIPES, TABLES = 50, 10
@@ -44,7 +44,7 @@ KINDS = (
     ("embedded ClickHouse", "headrace.embedded"),
     ("Java", "org.apache.spark"),
     ("sources", "streaming_source_runner"),
-    ("workers", "headrace.spark.daemon"),
+    ("workers", "headrace.spark.runtime.worker_daemon"),
 )
 """What processes are, by a word of their command lines; the one that is none of these is the driver."""
 

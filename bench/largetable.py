@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.corpus import GRANTS, SETTINGS, hold_alone
 from bench.target import DATABASE, PASSWORD, USER
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.servers import find_program
 
 TABLE = "orders"

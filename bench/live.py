@@ -25,13 +25,13 @@ from bench.latency import DATABASE, SCHEMA, TABLE, Latency, Plan, measure_latenc
 from bench.race import python_environment
 from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
-from headrace.demo.server import PrivateServer
-from headrace.embedded.claim import read_holder
-from headrace.embedded.credentials import read_account
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.access.credentials import read_account
+from headrace.embedded.engine.directory_lock import read_holder
 from headrace.errors import DefiniteError, TransientError
-from headrace.sinks.clickhouse.client import connect as connect_sink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.connection import PASSWORD_VARIABLE
+from headrace.sinks.clickhouse.server.client import connect as connect_sink
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE
 from testkit.servers import build
 
 WARM_UP_S = 15.0

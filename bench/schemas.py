@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bench.target import Target
 from headrace.model.schema import TableSchema
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
 
 
 def capture_tables(target: Target) -> list[TableSchema]:

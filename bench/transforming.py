@@ -23,11 +23,11 @@ from bench.schemas import capture_tables
 from bench.target import DATABASE, Target
 from bench.workload import Workload
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.settings_file import parse_settings
-from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.settings.settings_file import parse_settings
+from headrace.sinks.clickhouse.server.options import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.reader import Catalog, read_segment
-from headrace.transforms.blocks import Shaper
+from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
+from headrace.transforms.block_transform import Shaper
 from headrace.transforms.salts import Salts
 from testkit.embedded_access import target_of
 

@@ -28,21 +28,21 @@ from bench.measure import measure_command, read_cpu_s
 from bench.race import python_environment
 from bench.supervise import Usage
 from bench.target import DATABASE, PASSWORD, USER
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
-from headrace.pipes.endpoints import open_sink
-from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
-from headrace.pipes.verify import Comparison
-from headrace.pipes.verifying.compared import describe
-from headrace.pipes.verifying.looking import Looker, Sides
-from headrace.pipes.verifying.regions import Region, plan_regions
-from headrace.sinks.clickhouse.client import connect as connect_sink
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import PASSWORD_VARIABLE, MySQLAddress, connect, query
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.sinks.clickhouse.server.client import connect as connect_sink
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, MySQLAddress, connect, query
+from headrace.sources.mysql.snapshot.table_scan import scan_table
+from headrace.verify.region_reader import Looker, Sides
+from headrace.verify.regions import Region, plan_regions
+from headrace.verify.row_compare import Comparison
+from headrace.verify.table_spec import describe
+from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
 
 SINK_DIRECTORY = "clickhouse"
 READ_ROWS, READERS = 100_000, 2

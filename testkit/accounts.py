@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 
 
 @dataclass(frozen=True, slots=True)

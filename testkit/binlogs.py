@@ -21,18 +21,18 @@ import pyarrow as pa
 from pymysql import converters
 from pymysql.connections import Connection
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import ChangeBlock, Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.labels import Opened
-from headrace.sources.mysql.mapped import schema_of
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.tablemap import parse_table_map
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.transaction_labels import Opened
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.snapshot.table_scan import scan_table
 
 Value = str | bytes | float | None
 Row = tuple[Value, ...]

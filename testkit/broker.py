@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.demo.private_process import PrivateProcess, find_free_port
-from headrace.demo.server import run_to_end
+from headrace.demo.private_server import run_to_end
 from headrace.errors import TransientError
 from testkit.cache import cache_dir, hold_lock
 from testkit.certificates import Authority, Pair

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import table_name
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import connect
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.quoting import quote_name
 from testkit.cql_blocks import as_clickhouse, read_view
 from testkit.cql_values import ordered
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.planner import Planner, Statement
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile
+from headrace.model.change_block import ChangeBlock
+from headrace.sources.mysql.binlog.batch_planner import Planner, Statement
+from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import Limits
 
 FIRST = 4
 """Where the first event of a log file lies."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from headrace.sources.mysql.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, Page, pack_tables
+from headrace.sources.mysql.charsets.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, Page, pack_tables
 from testkit.servers import FLAVOURS, build
 
 Characters = dict[bytes, int]

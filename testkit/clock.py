@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.demo.server import PrivateServer, Setting
+from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import DefiniteError
 from testkit.servers import find_program
 

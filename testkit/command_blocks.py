@@ -164,7 +164,7 @@ def say(text: str) -> None:
 @contextmanager
 def mysql_at_db_example(folder: Path) -> Iterator[None]:
     """The README's server: `db.example:3306`, with a database `shop` and an account `repl`."""
-    from headrace.demo.server import mariadb
+    from headrace.demo.private_server import mariadb
     from headrace.demo.shop import create_shop
 
     server = mariadb(folder)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.version import unpack_version
 from testkit.binlogs import Place, open_logbook
 from testkit.witness import source_rows

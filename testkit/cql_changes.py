@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.cql.session import CqlSession
-from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.capture.captured_session import capture
 
 COLUMNS = "p int, c int, s text static, v text, n int, m map<int, text>, e set<text>, l list<int>, PRIMARY KEY (p, c)"
 """Of table `t`, for changes of all kinds."""

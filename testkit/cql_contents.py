@@ -6,15 +6,15 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from headrace.cql.describing import list_tables
-from headrace.cql.ordering import elements
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import table_name
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.decode.value_order import elements
+from headrace.cql.language.ddl_printer import table_name
+from headrace.cql.schema_reader import list_tables
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
-from headrace.sources.scylla.capture.cells import Cell
-from headrace.sources.scylla.capture.state import SeenRow
+from headrace.sources.scylla.capture.storage_model import Cell
+from headrace.sources.scylla.capture.table_state import SeenRow
 
 Times = tuple[int | None, ...]
 

@@ -14,17 +14,17 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from headrace.cql.ddl import sorted_table
-from headrace.cql.encoding import serialise
-from headrace.cql.lexing import Cursor
-from headrace.cql.printing import create_table, create_type, table_name, types_used
+from headrace.cql.language.ddl import sorted_table
+from headrace.cql.language.ddl_printer import create_table, create_type, table_name, types_used
+from headrace.cql.language.lexer import Cursor
+from headrace.cql.language.terms import Markers, Parameters, read_term
+from headrace.cql.language.value_encoder import serialise
 from headrace.cql.tables import CqlColumn, CqlTable, Role
-from headrace.cql.terms import Markers, Parameters, read_term
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capturing import Capture
-from headrace.sources.scylla.capture.logrows import LogRow
+from headrace.sources.scylla.capture.capture import Capture
+from headrace.sources.scylla.capture.log_rows import LogRow
 
 START: Final = 1_700_000_000_000_000
 """The first timestamp of a history; the others are a few microseconds later."""

@@ -9,15 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from headrace.cql import timeuuid
-from headrace.cql.ddl import Definitions
-from headrace.cql.lexing import Cursor, statements
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_log_table, create_type
+from headrace.cql.language.lexer import Cursor, statements
 from headrace.cql.log import SUFFIX, TIME, log_table
-from headrace.cql.printing import create_log_table, create_type
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import CqlType
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capturing import Capture
-from headrace.sources.scylla.capture.logrows import LogRow
+from headrace.sources.scylla.capture.capture import Capture
+from headrace.sources.scylla.capture.log_rows import LogRow
 from testkit.cql_values import PROTOCOL, driver_type
 
 _FIRST = 1_606_000_000_000_000

@@ -16,7 +16,7 @@ from cassandra import cqltypes
 from cassandra.util import Date, Duration, Time
 from hypothesis import strategies as st
 
-from headrace.cql.arrow import arrow_type
+from headrace.cql.decode.arrow_arrays import arrow_type
 from headrace.cql.types import NATIVE, CqlType
 
 PROTOCOL: Final = 4

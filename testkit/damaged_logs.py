@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
-from headrace.sources.mysql import decoder, expand, scan
-from headrace.sources.mysql.arena import Arena, Slot
-from headrace.sources.mysql.reader import read_segment
+from headrace.model.change_block import ChangeBlock
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.kernels.arrow_arena import Arena, Slot
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.segments import event_expander
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from testkit.binlogs import images_of, scan_log
 from testkit.chain import FIRST, Chain
 from testkit.damage import HEADER, Damaged, Unit, assemble, damage_and_repair, damage_blindly, event_starts, split_events
@@ -215,9 +217,9 @@ class _Fences:
 
     def __enter__(self) -> None:
         if self._wanted:
-            decoder.Arena = _FencedArena  # type: ignore[attr-defined]
-            expand.mmap = _FencedFiles  # type: ignore[attr-defined,assignment]
+            row_decoder.Arena = _FencedArena  # type: ignore[attr-defined]
+            event_expander.mmap = _FencedFiles  # type: ignore[attr-defined,assignment]
 
     def __exit__(self, *_: object) -> None:
-        decoder.Arena = Arena  # type: ignore[attr-defined]
-        expand.mmap = mmap  # type: ignore[attr-defined]
+        row_decoder.Arena = Arena  # type: ignore[attr-defined]
+        event_expander.mmap = mmap  # type: ignore[attr-defined]

@@ -18,13 +18,13 @@ import numpy as np
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableSchema, ZeroDates
-from headrace.sources.mysql import relay as relay_module
-from headrace.sources.mysql import tablescan
-from headrace.sources.mysql.arena import Arena, Slot
-from headrace.sources.mysql.connection import MySQLAddress, server_errors
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.relay import Relay
-from headrace.sources.mysql.stream import ReplicationStream
+from headrace.sources.mysql.binlog import relay as relay_module
+from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream
+from headrace.sources.mysql.kernels.arrow_arena import Arena, Slot
+from headrace.sources.mysql.server.connection import MySQLAddress, server_errors
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot import table_scan
 from testkit.chain import FIRST
 from testkit.damage import event_starts
 from testkit.fences import Fenced
@@ -168,13 +168,13 @@ class DamagedResult:
     def _read(self, packets: bytes, draw: random.Random) -> list[Any]:
         delivery = _Delivery(packets, draw)
         connection = SimpleNamespace(_rfile=SimpleNamespace(read1=delivery.read1, raw=delivery))
-        made, tablescan.Arena = tablescan.Arena, cast(Any, _FencedArena)
+        made, table_scan.Arena = table_scan.Arena, cast(Any, _FencedArena)
         try:
             with server_errors(_ADDRESS):
-                result = tablescan._Result(cast(Any, connection), _ADDRESS, self._schema, ZeroDates.HALT, draw.choice((1, 2, 64)))
+                result = table_scan._Result(cast(Any, connection), _ADDRESS, self._schema, ZeroDates.HALT, draw.choice((1, 2, 64)))
                 return list(result._rows())
         finally:
-            tablescan.Arena = cast(Any, made)
+            table_scan.Arena = cast(Any, made)
 
 
 def _packet_sizes(packets: bytes) -> Any:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import connect, query
+from headrace.model.schema_change import Catalogue
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.events import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
-from headrace.sources.mysql.history import Followed, SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.schema.schema_history import Followed, SchemaHistory
+from headrace.sources.mysql.server.connection import connect, query
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Logbook, Place
 
 INERT = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT")

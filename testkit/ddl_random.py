@@ -13,8 +13,8 @@ from typing import Any
 
 import pymysql
 
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.model.schema_change import Catalogue
 from testkit.binlogs import Logbook
 from testkit.ddl import Follower
 

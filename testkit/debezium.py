@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.demo.private_process import PrivateProcess, find_free_port
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from testkit.debezium_jars import worker_class_path
 from testkit.postgres import PrivatePostgres

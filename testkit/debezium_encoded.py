@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.version import OFFSET_BITS
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
-from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
-from headrace.sinks.kafka.messages import Messages
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog
+from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Catalog
 from testkit.chain import Chain
 from testkit.debezium_recordings import KafkaRecord, load_log
 

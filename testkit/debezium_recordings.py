@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.model.schema import TableSchema
-from headrace.sources.debezium.records import Records
+from headrace.sources.debezium.events.records import Records
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "debezium"
 _SCHEMA, _PAYLOAD = '{"schema":', ',"payload":'

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.debezium.growing import grow
+from headrace.sources.debezium.events.event_versions import Tail
+from headrace.sources.debezium.events.records import Decoded, Records, Refused
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Decoded, Records, Refused
-from headrace.sources.debezium.versions import Tail
+from headrace.sources.debezium.types.schema_widening import grow
 
 _MOST_ROUNDS = 12
 _TAKES_AWAY = (Op.DELETE, Op.BEFORE)

@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.progress import LogView
-from headrace.pipes.requests import pending_requests
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import StateDirectory
-from headrace.sinks.clickhouse.choices import SinkChoices
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import pending_requests
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.base import Work
-from headrace.sources.mysql.connection import connect
-from headrace.sources.mysql.origin import CHUNK_ROWS, Limits
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.preflight import check_server
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.source import LogPlanner
-from headrace.spark.stream import OnDone
-from headrace.spark.tasks import Task, WorkGroup
+from headrace.sources.mysql.preflight.required import check_server
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import CHUNK_ROWS, Limits
+from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.spark.runtime.micro_batch import OnDone
+from headrace.spark.runtime.tasks import Task, WorkGroup
 from testkit.binlogs import Logbook, Place
 from testkit.planned import PlannedLog
 
@@ -122,7 +122,7 @@ class DrivenPipe:
         _write(self.directory.checkpoint / "commits" / str(number), "v1\n{}")
 
     def _copy(self) -> None:
-        with mock.patch("headrace.pipes.copying.run_groups", _run_here):
+        with mock.patch("headrace.pipes.mysql.snapshot_runner.run_groups", _run_here):
             self.parts.copier.run(None, 1)
 
 

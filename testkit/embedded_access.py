@@ -11,8 +11,8 @@ import os
 from typing import Final
 
 from headrace.embedded.process import PASSWORD_VARIABLE, EmbeddedServer
-from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD_VARIABLE
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD_VARIABLE
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 PASSWORD: Final = "embedded-in-tests"
 

@@ -263,8 +263,8 @@ def _made_up(now: float) -> list[_Pipe]:
 
 
 def main() -> None:
-    from headrace.dashboard.files import load_assets
     from headrace.dashboard.server import serve
+    from headrace.dashboard.static_files import load_assets
 
     # Assets are looked up anew each time: whoever edits the page only reloads it.
     with serve(FakeControl(), sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8088", TOKEN, assets=load_assets) as server:

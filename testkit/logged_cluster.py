@@ -9,15 +9,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.cql.ddl import Definitions
-from headrace.cql.describing import list_tables
-from headrace.cql.lexing import statements
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.lexer import statements
 from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import list_tables
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
-from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from testkit.scylla_tables import add_generation, create_tables, make_generation
 
 

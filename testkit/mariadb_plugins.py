@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.demo.server import find_mariadb
+from headrace.demo.private_server import find_mariadb
 from headrace.errors import DefiniteError, HeadraceError
 from testkit.cache import cache_dir, hold_lock
 

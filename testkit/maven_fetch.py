@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.spark.connector import fetch_connector
-from headrace.spark.jars import Pin, cached, download, fetch, parse_pin
+from headrace.spark.kafka.maven_jars import Pin, cached, download, fetch, parse_pin
 from testkit.cache import cache_dir, hold_lock
 
 LIST = Path(__file__).with_name("maven.txt")

@@ -14,7 +14,7 @@ from typing import Self
 import pymysql
 from pymysql.cursors import Cursor
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 
 TABLES = ("alpha", "beta", "gamma")
 _REFUSED = (1054, 1060, 1061, 1062, 1068, 1072, 1091, 1146, 1171, 1264, 1265, 1406, 1138, 1366, 1292)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from headrace.demo.server import Setting
+from headrace.demo.private_server import Setting
 
 MAGIC = b"\xfebin"
 HEADER = struct.Struct("<IBIIIH")

@@ -14,21 +14,21 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.digest import Digest
 from headrace.model.schema import TableName, TableSchema, ZeroDates
-from headrace.pipes.verify import Comparison, compare
 from headrace.sinks.base import Progress
-from headrace.sinks.clickhouse.client import connect as connect_sink
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.positions import prepare_positions, write_progress
+from headrace.sinks.clickhouse.bookkeeping.positions import prepare_positions, write_progress
+from headrace.sinks.clickhouse.server.client import connect as connect_sink
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import MySQLAddress, connect, is_mariadb, query
-from headrace.sources.mysql.digests import read_digest
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.tablescan import scan_table
-from headrace.sources.mysql.watermark import log_end
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.snapshot.row_digests import read_digest
+from headrace.sources.mysql.snapshot.table_scan import scan_table
+from headrace.verify.row_compare import Comparison, compare
 from testkit.embedded_access import target_of
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headrace.pipes.state import JOURNALS, NOTES
-from headrace.sources.stamp import KEY
+from headrace.entry_stamp import KEY
+from headrace.pipes.state.pipe_state import JOURNALS, NOTES
 
 _FORMAT = 2
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.model.change import ChangeBlock, Op
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.planner import Limits, Planner, Statement
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Segment, read_segment
-from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sources.mysql.binlog.batch_planner import Limits, Planner, Statement
+from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Image, Logbook, Place, Row, images_of
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableSchema
 
 _LONGEST_TIME = (838 * 3600 + 59 * 60 + 59) * 1_000_000 + 999_999

@@ -12,12 +12,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import connect
-from headrace.sources.mysql.tablescan import _selected
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.snapshot.table_scan import _selected
 from testkit.binlogs import Image, Logbook, images_of, open_logbook, quoted
 from testkit.chain import Chain
 from testkit.recordings import Recording, told

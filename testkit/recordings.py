@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Catalog
 from testkit.binlogs import Image
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.cli import main
 from headrace.errors import HeadraceError
-from headrace.pipes.requests import with_state
+from headrace.pipes.state.resync_requests import with_state
 
 _COMMAND = re.compile(r"headrace (?:resync|release|skip|verify|retry|sql|check|config check|tail|ddl|serve)\b[^,;()]*")
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.arrow import to_arrow
 from headrace.cql.blocks import LogBlock
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import create_table, create_type, table_name
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.language.ddl_printer import create_table, create_type, table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable, Role
 from headrace.cql.types import CqlType, quoted
 from headrace.sinks.cql.execution import bound
 from headrace.sinks.cql.sink import ReplaySink
-from headrace.sinks.cql.targets import moved
-from headrace.sources.scylla.capture.capturing import Capture, log_block
-from headrace.sources.scylla.probing import ask_telling
+from headrace.sinks.cql.target_tables import moved
+from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
 from testkit.cql_histories import START, History, literal, random_history
 
 _SLACK_S: Final = 120

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 
 PATIENCE_S = 60.0
 REPLICA_SETTINGS = {"mariadb": {"log_slave_updates": True}, "mysql": {"log_replica_updates": True}}

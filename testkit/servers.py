@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.demo.server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
+from headrace.demo.private_server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
 from testkit.cache import cache_dir, hold_lock
 from testkit.mariadb_plugins import plugin_dir
 from testkit.mysql_fetch import fetch_mysql, mysql_command, mysql_version

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from headrace.model.change import ChangeBlock
-from headrace.pipes import copying, offline, streaming
-from headrace.pipes import pipe as pipe_module
-from headrace.pipes.running import RunnablePipe
-from headrace.pipes.scylla import copying as log_copying
+from headrace.model.change_block import ChangeBlock
+from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.mysql import binlog_files_pipe, snapshot_runner, stream_runner
+from headrace.pipes.mysql import pipe as pipe_module
 from headrace.pipes.scylla import pipe as log_pipe
-from headrace.sinks.clickhouse.writer import ClickHouseWriter
+from headrace.pipes.scylla import snapshot_runner as log_copying
+from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.sources.base import Source, Work
-from headrace.spark.checkpoint import committed_offset, planned_offset
-from headrace.spark.stream import Over
-from headrace.spark.tasks import Job, Report, Task, WorkGroup
+from headrace.spark.runtime.checkpoint import committed_offset, planned_offset
+from headrace.spark.runtime.micro_batch import Over
+from headrace.spark.runtime.tasks import Job, Report, Task, WorkGroup
 from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
 
@@ -100,7 +100,7 @@ def run_works(
     on_done: Callable[[Work, list[Report]], None],
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """What `headrace.spark.stream.run_works` does, in threads."""
+    """What `headrace.spark.runtime.micro_batch.run_works` does, in threads."""
     run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
 
 
@@ -111,7 +111,7 @@ def run_groups(
     on_done: Callable[[Work, list[Report]], None],
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """What `headrace.spark.stream.run_groups` does, in threads."""
+    """What `headrace.spark.runtime.micro_batch.run_groups` does, in threads."""
     del session, on_idle
     with ThreadPoolExecutor(max_workers=max(parallelism, 1)) as pool:
         running = [(group, pool.submit(_run_group, group)) for group in groups]
@@ -139,12 +139,12 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_session(pipe: RunnablePipe, *_: object) -> Iterator[Any]:
         yield NoSession(pipe._settings.master)
 
-    monkeypatch.setattr(streaming, "ChangeStream", LocalStream)
+    monkeypatch.setattr(stream_runner, "ChangeStream", LocalStream)
     monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
-    monkeypatch.setattr(copying, "run_groups", run_groups)
+    monkeypatch.setattr(snapshot_runner, "run_groups", run_groups)
     monkeypatch.setattr(log_copying, "run_works", run_works)
     monkeypatch.setattr(RunnablePipe, "_spark", no_session)
-    for module in (pipe_module, offline, log_pipe):
+    for module in (pipe_module, binlog_files_pipe, log_pipe):
         monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
     monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)
     # The pipe's own loop waits while the local stream waits for changes.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from testkit.binlogs import Logbook, Row
 
 TABLES = (

@@ -17,16 +17,16 @@ from unittest import mock
 
 from pymysql.err import MySQLError
 
-from headrace.model.change import ChangeBlock
-from headrace.pipes.intents import Executor
-from headrace.pipes.requests import ask_for_resync, pending_requests
-from headrace.pipes.state import SnapshotLog, StateDirectory
-from headrace.sinks.clickhouse.altering import Altering
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.snapshot import read_chunk_at
-from headrace.sources.mysql.source import LogPlanner
-from headrace.spark.stream import OnDone
-from headrace.spark.tasks import Task, WorkGroup
+from headrace.model.change_block import ChangeBlock
+from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
+from headrace.sources.mysql.source import Limits
+from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.spark.runtime.micro_batch import OnDone
+from headrace.spark.runtime.tasks import Task, WorkGroup
 from testkit.binlogs import Logbook, Place
 from testkit.driven import Crash, DrivenPipe, crash_at
 from testkit.planned import PlannedLog
@@ -259,9 +259,9 @@ class SteeredPipe(DrivenPipe):
             yield from read_chunk_at(*arguments)
 
         with (
-            mock.patch("headrace.pipes.copying.run_groups", run_here),
-            mock.patch("headrace.sources.mysql.snapshot.read_chunk_at", read_at),
-            mock.patch("headrace.sources.mysql.source.read_chunk_at", read_at),
+            mock.patch("headrace.pipes.mysql.snapshot_runner.run_groups", run_here),
+            mock.patch("headrace.sources.mysql.snapshot.lock_free.read_chunk_at", read_at),
+            mock.patch("headrace.sources.mysql.split_reader.read_chunk_at", read_at),
         ):
             self.parts.copier.run(None, 1, self._pause)
 

@@ -16,20 +16,20 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName
-from headrace.pipes.debezium.cluster import Standing
+from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.kafka_cluster import Standing
 from headrace.pipes.debezium.pipe import Batches, DebeziumPipe
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.settings import TopicSettings
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import StateDirectory
+from headrace.pipes.debezium.topic_settings import TopicSettings
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.views import shown_from
-from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.mysql.selection import Selection
-from headrace.spark.records import RecordTask
-from headrace.spark.tasks import Report
+from headrace.sinks.clickhouse.tables.views import shown_from
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.spark.kafka.record_stream import RecordTask
+from headrace.spark.runtime.tasks import Report
 from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 from testkit.debezium_recordings import KafkaRecord, as_batches
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.model.schema import Column, Kind
-from headrace.sinks.clickhouse.choices import (
+from headrace.sinks.clickhouse.server.options import (
     BitAs,
     DatetimeAs,
     DecimalAs,

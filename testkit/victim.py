@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
-from headrace.embedded.claim import read_holder
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.engine.directory_lock import read_holder
 from headrace.model.version import pack_version
 from testkit.pipeline import Pipeline, Run
 from testkit.witness import log_end, sink_client

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pymysql.connections import Connection
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 
 TABLES = ("accounts", "parts", "notes")
 KEYS = {"accounts": "id", "parts": "(account, line)", "notes": "title"}

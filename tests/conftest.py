@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
-from headrace.demo.server import PrivateServer, Setting
+from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker

@@ -15,7 +15,7 @@ from bench.target import Target
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.client import connect as connect_sink
+from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.contenders.base import Stopwatch, Window
 from headrace.errors import DefiniteError
-from headrace.pipes.progress import ProgressView
+from headrace.pipes.lifecycle.progress_view import ProgressView
 
 WATCH_PAUSE_S = 0.005
 

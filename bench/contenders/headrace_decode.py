@@ -15,7 +15,7 @@ from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import compile_kernels
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 
 
 class HeadraceDecode:

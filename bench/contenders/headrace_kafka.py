@@ -19,13 +19,13 @@ from bench.target import Target
 from bench.topics import PREFIX, SERVERS_VARIABLE, records_in
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
+from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.pipe import DebeziumPipe
-from headrace.pipes.debezium.settings import TopicSettings, topic_pattern
-from headrace.pipes.endpoints import open_any_sink, open_sink
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.settings_file import Chosen
-from headrace.sources.mysql.selection import Selection
+from headrace.pipes.debezium.topic_settings import TopicSettings, topic_pattern
+from headrace.pipes.lifecycle.sink_factory import open_any_sink, open_sink
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.settings_file import Chosen
 
 BATCH_RECORDS = 200_000
 

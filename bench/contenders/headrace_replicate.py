@@ -22,11 +22,11 @@ from bench.contenders.flow import WATCH_PAUSE_S, Flow, Stream
 from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import open_sink
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.settings import PipeSettings
-from headrace.sources.mysql.connection import MySQLAddress, connect, query
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 
 SINK_DIRECTORY = "clickhouse"
 

@@ -84,7 +84,7 @@ def _hidden_in_statement(text: str) -> tuple[str, dict[str, str]]:
     """A CREATE DATABASE … ENGINE = MaterializeMySQL(…) without its password."""
     if "MYSQL" not in text.upper():
         return text, {}
-    from headrace.pipes.materialized.statement import hide_password
+    from headrace.materialize_mysql.statement_parser import hide_password
 
     without, password = hide_password(text)
     return without, {} if password is None else {SOURCE: password}

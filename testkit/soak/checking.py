@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.pipeline import run_command
 from testkit.soak.routes import Route
 from testkit.witness import sink_client

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account, create_locking_account
 from testkit.broker import PrivateBroker
 from testkit.cassandra import PrivateCassandra

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from headrace.cql.describing import describe
+from headrace.cql.schema_reader import describe
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from testkit.cell_views import selected, shown

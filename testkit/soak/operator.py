@@ -27,7 +27,7 @@ _KINDS = (
     (EMBEDDED, "headrace.embedded"),
     (JAVA, "org.apache.spark"),
     (SOURCE, "streaming_source_runner"),
-    (WORKER, "headrace.spark.daemon"),
+    (WORKER, "headrace.spark.runtime.worker_daemon"),
     (WORKER, "pyspark.daemon"),
 )
 _FIRST_OF = {WORKER: DAEMON, SOURCE: FORKER}
@@ -174,7 +174,7 @@ def _kind(pid: int) -> str:
 
 def _is_first(pid: int, kind: str, found: Mapping[int, str]) -> bool:
     """Whether a process forks others like it. (A source that was not forked has no such parent either, but is called by another name.)"""
-    if kind == SOURCE and "headrace.spark.forking" not in _command_line(pid):
+    if kind == SOURCE and "headrace.spark.runtime.fork_server" not in _command_line(pid):
         return False
     return kind in _FIRST_OF and found.get(_parent(pid)) != kind
 

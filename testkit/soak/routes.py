@@ -12,7 +12,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.embedded.claim import read_holder
+from headrace.embedded.engine.directory_lock import read_holder
 from testkit.soak.traffic import Traffic
 from testkit.soak.world import World
 from testkit.witness import sink_client

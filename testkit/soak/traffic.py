@@ -18,7 +18,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.migrations import Migrations
 from testkit.soak.things import Things
 from testkit.workload import Workload, run_transaction

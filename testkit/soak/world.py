@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.demo.private_process import PrivateProcess, find_free_port
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import PASSWORD_VARIABLE
 from testkit.accounts import Account, create_replica_account
 from testkit.broker import PrivateBroker

@@ -15,10 +15,10 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from playwright.sync_api import Browser, Page, expect
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.demo.shop import Workload, create_shop
-from headrace.embedded.claim import read_holder
-from headrace.service.control_file import CONTROL_FILE, Contact, find
+from headrace.embedded.engine.directory_lock import read_holder
+from headrace.service.client.control_file import CONTROL_FILE, Contact, find
 from testkit.accounts import create_replica_account
 from testkit.browser import Pages, keep, settle
 from testkit.pipeline import Run

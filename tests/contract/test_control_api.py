@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 import pytest
 
-from headrace.dashboard import handling, pulse
+from headrace.dashboard import event_stream, handler
 from headrace.dashboard import server as serving
-from headrace.dashboard.files import Asset, load_assets
 from headrace.dashboard.server import Server, serve
+from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
 from testkit.fake_control import HOSTILE, POISON, TOKEN, FakeControl
 
@@ -282,7 +282,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
     assert b" 411 " in served.raw(post + b"\r\n{}")
     assert b" 411 " in served.raw(post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     assert b" 411 " in served.raw(post + b"Content-Length: -1\r\n\r\n{}")
-    too_much = handling.MOST_BODY + 1
+    too_much = handler.MOST_BODY + 1
     assert b" 413 " in served.raw(post + f"Content-Length: {too_much}\r\n\r\n".encode() + b"x" * too_much)
     assert served.raw(post + b"Content-Length: 10\r\n\r\n{}") == b""
     assert served.control.asked == []
@@ -301,9 +301,9 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
 
 
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handling.Handler, "timeout", 0.3)
+    monkeypatch.setattr(handler.Handler, "timeout", 0.3)
     monkeypatch.setattr(serving, "MOST_CONNECTIONS", 4)
-    monkeypatch.setattr(pulse, "MOST_LISTENERS", 2)
+    monkeypatch.setattr(event_stream, "MOST_LISTENERS", 2)
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
     try:
         for client in slow:
@@ -353,7 +353,7 @@ def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(s
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handling.Handler, "timeout", 0.6)
+    monkeypatch.setattr(handler.Handler, "timeout", 0.6)
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
         begun = time.monotonic()
         with suppress(OSError):

@@ -23,9 +23,9 @@ from headrace import cli
 from headrace.cli import status_view
 from headrace.dashboard.server import serve
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.control_file import CONTROL_FILE, Contact, find, new_token, published
-from headrace.service.locating import locate, state_of
-from headrace.service.remote import Remote, read_status
+from headrace.service.client.control_file import CONTROL_FILE, Contact, find, new_token, published
+from headrace.service.client.discovery import locate, state_of
+from headrace.service.client.http_control import Remote, read_status
 from headrace.service.status import PipeStage
 from testkit.fake_control import HOSTILE, POISON, FakeControl
 

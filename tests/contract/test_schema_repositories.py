@@ -19,7 +19,7 @@ from headrace.kafka.avro.schema import AvroSchema, parse_schema, schema_of
 from headrace.kafka.registry import Compatibility, MemoryRepository, SchemaRepository, conflicts, open_repository, secret_in
 from headrace.kafka.registry_files import DirectoryRepository, subject_of
 from headrace.kafka.registry_http import HttpRepository, client_settings
-from headrace.pipes.settings_file import parse_set
+from headrace.settings.settings_file import parse_set
 from testkit.schema_registry import PrivateRegistry
 
 

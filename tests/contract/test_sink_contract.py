@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.base import Sink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 

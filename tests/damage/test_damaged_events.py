@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
+from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Decoded, Records
 from testkit.debezium_recordings import as_batches, load_records
 from testkit.debezium_replay import Replay
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.local_books import LocalBooks
-from headrace.pipes.requests import ask_for_resync, pending_requests
-from headrace.pipes.skipping import Skips, halted_at, note_halt, request_skip
-from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.state.event_skips import Skips, halted_at, note_halt, request_skip
+from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.sinks.base import Progress
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.spark.checkpoint import committed_offset, initial_offset
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.spark.runtime.checkpoint import committed_offset, initial_offset
 from testkit.checkpoint_files import make_checkpoint, write_batch_file
 
 SOAK = os.environ.get("HEADRACE_SOAK") == "1"

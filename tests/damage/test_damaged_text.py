@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.meaning import interpret
-from headrace.sources.mysql.events import Query, parse_format_description, parse_query, parse_rotate
-from headrace.sources.mysql.groups import parse_tagged_gtid
-from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet
-from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.tablemap import parse_table_map
+from headrace.sources.mysql.ddl.statement_effects import interpret
+from headrace.sources.mysql.events.event_types import Query, parse_format_description, parse_query, parse_rotate
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.segments.group_gtids import parse_tagged_gtid
+from headrace.sources.mysql.server.gtid import MariaDBGtidPosition, MySQLGtidSet
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.damage import split_events
 from testkit.damaged_packets import wound
 from testkit.recordings import load_recording, recording_names

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema_change import Catalogue
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.meaning import interpret
-from headrace.sources.mysql.events import Query, parse_rotate
-from headrace.sources.mysql.soundness import check_sound
+from headrace.sources.mysql.ddl.statement_effects import interpret
+from headrace.sources.mysql.events.event_types import Query, parse_rotate
+from headrace.sources.mysql.rows.column_checks import check_sound
 from testkit.chain import FIRST, Chain
 from testkit.damage import assemble, split_events
 from testkit.recordings import Recording, load_recording

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName
 from headrace.model.version import pack_version
-from headrace.sources.debezium.choices import DebeziumChoices, Shape, Versions
+from headrace.sources.debezium.events.event_versions import Rule
+from headrace.sources.debezium.events.options import DebeziumChoices, Shape, Versions
+from headrace.sources.debezium.events.records import Records
+from headrace.sources.debezium.events.topic_tables import Naming, TopicMap
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Records
-from headrace.sources.debezium.topics import Naming, TopicMap
-from headrace.sources.debezium.versions import Rule
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Catalog
 from testkit.chain import Chain
 from testkit.debezium_recordings import as_batches, load_log, load_records, load_truth, recording_names
 from testkit.debezium_replay import Replay

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.model.change import Op
-from headrace.sinks.kafka.messages import Messages
+from headrace.model.change_block import Op
+from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from testkit.binlogs import Image, images_of
 from testkit.debezium_encoded import as_records, blocks_since_snapshot, encoded

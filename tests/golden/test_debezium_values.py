@@ -13,22 +13,22 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.spellings import spelling
-from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import column_of, field_type, table_schema
-from headrace.sources.debezium.connect_schema import field_of, field_of_avro, row_fields
-from headrace.sources.debezium.events import wire_type
-from headrace.sources.debezium.expected import expected_fields
-from headrace.sources.debezium.fields import Field, RowFields, Wire
-from headrace.sources.debezium.growing import grow, holds
+from headrace.model.text_values import spelling
+from headrace.sources.debezium.events.fields import Field, RowFields, Wire
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.parsed_events import wire_type
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.schema_topic import follow, read_change, read_record
-from headrace.sources.debezium.values import default_text, finish
-from headrace.sources.mysql.ddl.columns import parse_type
-from headrace.sources.mysql.ddl.cursor import Cursor
-from headrace.sources.mysql.ddl.definitions import Setting, define_column
+from headrace.sources.debezium.schema_history_topic import follow, read_change, read_record
+from headrace.sources.debezium.types.column_mapping import column_of, field_type, table_schema
+from headrace.sources.debezium.types.connect_schema import field_of, field_of_avro, row_fields
+from headrace.sources.debezium.types.inferred_fields import expected_fields
+from headrace.sources.debezium.types.schema_widening import grow, holds
+from headrace.sources.debezium.types.values import default_text, finish
+from headrace.sources.mysql.ddl.ast import ColumnText
+from headrace.sources.mysql.ddl.column_definition import Setting, define_column
+from headrace.sources.mysql.ddl.column_grammar import parse_type
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.syntax import ColumnText
+from headrace.sources.mysql.ddl.token_cursor import Cursor
 from testkit.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 
 MYSQL_TABLES = ("numbers", "texts", "times", "spans", "pairs")

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from headrace.cql import timeuuid
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.log import TIME, log_table
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.capturing import Capture
+from headrace.sources.scylla.capture.capture import Capture
 from testkit.cql_printing import Session, Transcript, shown_row, transcripts
 
 HERE = Path(__file__).parent

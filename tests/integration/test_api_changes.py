@@ -19,10 +19,10 @@ import pytest
 
 import headrace
 from headrace.api.feed import Feed
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
-from headrace.sources.mysql.origin import Limits
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sources.mysql.source import Limits
 from testkit.binlogs import Image, Logbook, Row, images_of, open_logbook
 
 Changes = Callable[..., Feed[ChangeBlock]]
@@ -102,7 +102,7 @@ def test_replayed_changes_are_the_tables(book: Logbook, changes: Changes) -> Non
 
 
 def test_resuming_after_any_item_gives_the_rest(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.mysql.decoder.MAX_BLOCK_ROWS", 11)
+    monkeypatch.setattr("headrace.sources.mysql.rows.row_decoder.MAX_BLOCK_ROWS", 11)
     monkeypatch.setattr("headrace.api.feed._LIMITS", Limits(flush_bytes=4000, flush_seconds=0, parallelism=1))
     start = changes().position
     work(book)
@@ -219,7 +219,7 @@ def test_what_empties_a_table_is_told_from_any_start(book: Logbook, changes: Cha
 
 
 def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.mysql.decoder.MAX_BLOCK_ROWS", 11)
+    monkeypatch.setattr("headrace.sources.mysql.rows.row_decoder.MAX_BLOCK_ROWS", 11)
     start = changes().position
     work(book)
     whole = images_of(list(changes(start=start, stop="end", before=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 from testkit.documents import DOCS, run_examples
 

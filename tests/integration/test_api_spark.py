@@ -22,16 +22,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace.spark
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.pipes.verifying.compared import describe
-from headrace.pipes.verifying.looking import Sides
-from headrace.pipes.verifying.looks import Answer, Look, LookKind, SparkLookers, ThreadLookers
-from headrace.pipes.verifying.regions import Region
-from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.spark.session import start_session
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.spark.session.session import start_session
+from headrace.verify.region_reader import Sides
+from headrace.verify.region_tasks import Answer, Look, LookKind, SparkLookers, ThreadLookers
+from headrace.verify.regions import Region
+from headrace.verify.table_spec import describe
 from testkit.accounts import Account, create_replica_account
 from testkit.binlogs import Logbook, Row, Value, fraction_text, open_logbook, time_text
 from testkit.documents import DOCS, run_examples
@@ -62,7 +62,7 @@ def account(mysql_server: PrivateServer) -> Account:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("local[2]", tmp_path_factory.mktemp("spark"), spark_log=False, preload=("headrace.spark.tables",))
+    session = start_session("local[2]", tmp_path_factory.mktemp("spark"), spark_log=False, preload=("headrace.spark.frames.data_source",))
     session.conf.set("spark.sql.session.timeZone", "UTC")
     headrace.spark.register(session)
     yield session

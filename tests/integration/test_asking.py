@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.service.asking import MOST_ROWS, ask
-from headrace.service.warehouses import Warehouses
+from headrace.service.embedded_servers import Warehouses
+from headrace.service.readonly_query import MOST_ROWS, ask
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.avro.encoder import Encoder
-from headrace.kafka.avro.framing import framed_with, schema_ids
 from headrace.kafka.avro.schema import schema_of
+from headrace.kafka.avro.wire_header import framed_with, schema_ids
 from headrace.kafka.registry import open_repository
 from testkit.schema_registry import PrivateRegistry
 

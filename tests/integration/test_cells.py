@@ -19,14 +19,14 @@ from cassandra.util import Date, Duration, Time
 
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.view import view_sql
-from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block
 from testkit.cql_values import serialised, witnessed

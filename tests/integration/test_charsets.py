@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
-from headrace.sources.mysql.charset_tables import FOUR_BYTES, MALFORMED, load_tables
-from headrace.sources.mysql.charsets import charset_of_collation
-from headrace.sources.mysql.reader import read_segment
+from headrace.model.change_block import Op
+from headrace.sources.mysql.charsets.charset_tables import FOUR_BYTES, MALFORMED, load_tables
+from headrace.sources.mysql.charsets.charsets import charset_of_collation
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from testkit.binlogs import Logbook, images_of, open_logbook, rows_of
 
 WIDE = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be", "utf8mb3": "utf8", "utf8mb4": "utf8"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 
 FreshServer = Callable[..., PrivateServer]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.offline import directory_planner, open_directory
-from headrace.sources.mysql.origin import BinlogDirectory, Limits
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Segment, read_segment
-from headrace.sources.mysql.relay import Relay
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.offline_source import directory_planner, open_directory
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
 from testkit.accounts import create_replica_account
 from testkit.binlogs import Logbook, Place, images_of, open_logbook
 from testkit.pipeline import Pipeline

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.pipes import cleaning
-from headrace.pipes.cleaning import Cleaner
-from headrace.pipes.targets import Targets
+from headrace.pipes.lifecycle import tombstone_purger
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.tombstone_purger import Cleaner
 from headrace.retry import Waits
-from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 
@@ -81,8 +81,8 @@ class Scene:
 
 @pytest.fixture
 def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    monkeypatch.setattr(cleaning, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(cleaning, "waits", Waits)
+    monkeypatch.setattr(tombstone_purger, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(tombstone_purger, "waits", Waits)
     more = getattr(request, "param", ())
     chosen = SinkChoices(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
@@ -144,10 +144,10 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     away = Waits()
     away.note("the sink was away")
     away.over()
-    monkeypatch.setattr(cleaning, "waits", lambda: away)
+    monkeypatch.setattr(tombstone_purger, "waits", lambda: away)
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
-    monkeypatch.setattr(cleaning, "waits", Waits)
+    monkeypatch.setattr(tombstone_purger, "waits", Waits)
     # A row that waits would come back if the deletion that follows it were gone.
     scene.ask("ALTER TABLE THIS ADD CONSTRAINT c CHECK id != 9")
     scene.write((Op.INSERT, 9), first=200)

@@ -17,14 +17,14 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import Waits, own_waits, retrying, waits
-from headrace.sinks.clickhouse import writer as writing
-from headrace.sinks.clickhouse.client import connect, disconnect
-from headrace.sinks.clickhouse.replicas import check_same, check_shared
+from headrace.sinks.clickhouse.maintenance.replicas import check_same, check_shared
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target, same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target, same_sink
+from headrace.sinks.clickhouse.write import writer as writing
 from testkit.embedded_access import PASSWORD, target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING)), ("id",))

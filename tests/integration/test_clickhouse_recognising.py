@@ -9,11 +9,11 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.carriers import misfit
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.types.codec_registry import misfit
 from testkit.embedded_access import target_of
 
 _PARAMETERS = {

@@ -19,18 +19,18 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change import ChangeBlock, Op
+from headrace.materialize_mysql.pipe_plan import plan_pipe
+from headrace.materialize_mysql.statement_parser import CreateMirror, parse_statement
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.materialized.plan import plan_pipe
-from headrace.pipes.materialized.statement import CreateMirror, parse_statement
-from headrace.pipes.settings_file import parse_set
-from headrace.pipes.targets import Targets, targets_of
+from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
 from headrace.retry import retrying
-from headrace.sinks.clickhouse import layouts
-from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.settings.settings_file import parse_set
 from headrace.sinks.clickhouse.reader import orders_by_bytes
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables import target_cache
 from testkit.embedded_access import target_of
 
 COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
@@ -119,13 +119,13 @@ def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypa
     schemas = [schema_of(name) for name in ("a", "b", "c")]
     sink.prepare(schemas)
     asked: list[list[str]] = []
-    look_up = layouts.look_up
+    look_up = target_cache.look_up
 
-    def noted(scope: layouts.LayoutScope, wanted: list[TableSchema]) -> list[layouts.Layout]:
+    def noted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
         asked.append(sorted(schema.name.table for schema in wanted))
         return look_up(scope, wanted)
 
-    monkeypatch.setattr(layouts, "look_up", noted)
+    monkeypatch.setattr(target_cache, "look_up", noted)
     for carried, expected in (
         (sink.renewed().expecting(schemas[:2]), [["a", "b"], ["c"]]),
         (sink.renewed().renewed(), [["a"], ["b"], ["c"]]),
@@ -410,12 +410,12 @@ def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypa
     targets = Targets(sink)
     targets.prepare(schemas)
     asked: list[int] = []
-    look_up = layouts.look_up
+    look_up = target_cache.look_up
 
-    def counted(scope: layouts.LayoutScope, wanted: list[TableSchema]) -> list[layouts.Layout]:
+    def counted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
         asked.append(len(wanted))
         return look_up(scope, wanted)
 
-    monkeypatch.setattr(layouts, "look_up", counted)
+    monkeypatch.setattr(target_cache, "look_up", counted)
     assert targets_of(targets, schemas) == {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}
     assert asked == [20]

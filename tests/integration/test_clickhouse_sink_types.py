@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.verify import compare
-from headrace.sinks.clickhouse.blocks import BlockEncoder
-from headrace.sinks.clickhouse.client import INSERT_SETTINGS, connect, disconnect
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, connect, disconnect
+from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
+from headrace.verify.row_compare import compare
 from testkit.embedded_access import target_of
 
 FIRST_DAY, LAST_DAY, DAY_US = -719_528, 2_932_896, 86_400_000_000

@@ -17,18 +17,18 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.verify import compare
-from headrace.sinks.clickhouse.choices import (
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import (
     JsonAs,
     SinkChoices,
 )
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.constants import constant_in
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.types.literals import constant_in
+from headrace.verify.row_compare import compare
 from testkit.embedded_access import target_of
 from testkit.type_cases import (
     CHOICES,

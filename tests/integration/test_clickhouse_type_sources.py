@@ -9,17 +9,17 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
-from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
-from headrace.pipes.verify import compare
-from headrace.pipes.verifying.result import Verdict
-from headrace.sinks.clickhouse.choices import BitAs, EnumAs, GeometryAs, SetAs, SinkChoices, TimeAs, TinyintAs, UnsignedAs, YearAs
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.model.table_selection import Selection
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import BitAs, EnumAs, GeometryAs, SetAs, SinkChoices, TimeAs, TinyintAs, UnsignedAs, YearAs
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.connection import connect, parse_mysql_url
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url
+from headrace.verify.result import Verdict
+from headrace.verify.row_compare import compare
+from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
 from testkit.binlogs import Logbook, open_logbook
 from testkit.embedded_access import target_of
 from testkit.pairs import Pair

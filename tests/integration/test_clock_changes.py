@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.accounts import Account, create_replica_account
 from testkit.pipeline import Pipeline, Run

@@ -13,10 +13,10 @@ from clickhouse_connect.driver.client import Client
 
 from headrace import cli
 from headrace.config import load
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.building import built
-from headrace.pipes.progress import LogView
+from headrace.pipes.factory import built
+from headrace.pipes.lifecycle.progress_view import LogView
 from testkit.sparkless import without_spark
 from testkit.witness import log_end, sink_client, source_rows
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql import stream as stream_module
-from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url, query
-from headrace.sources.mysql.stream import NewFile, ReplicationStream, choose_server_id
-from headrace.sources.mysql.tablescan import scan_table
-from headrace.sources.mysql.watermark import log_end
+from headrace.sources.mysql.binlog import replication_client as stream_module
+from headrace.sources.mysql.binlog.replication_client import NewFile, ReplicationStream, choose_server_id
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url, query
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.accounts import Account
 
 GRANTS = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"

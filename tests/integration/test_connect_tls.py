@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql.connection import connect, parse_mysql_url, query
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.stream import ReplicationStream
-from headrace.sources.mysql.tablescan import scan_table
-from headrace.sources.mysql.watermark import log_end
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url, query
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.certificates import Authority, Pair
 from testkit.servers import build
 
@@ -192,7 +192,7 @@ def test_a_wide_request_reads_the_same_log(secured: Secured, monkeypatch: pytest
     secured.run("CREATE TABLE shop.then (id INT PRIMARY KEY)", "INSERT INTO shop.then VALUES (1)")
     secured.run("FLUSH BINARY LOGS", "DROP TABLE shop.then")
     plain = read_log(ReplicationStream(address, middle, blocking=False))
-    monkeypatch.setattr("headrace.sources.mysql.stream._PLAIN_POSITIONS", 0)
+    monkeypatch.setattr("headrace.sources.mysql.binlog.replication_client._PLAIN_POSITIONS", 0)
     assert read_log(ReplicationStream(address, middle, blocking=False)) == plain
     connection.close()
 

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from headrace.cql.ddl import Definitions
-from headrace.cql.describing import (
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_log_table
+from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import (
     describe,
     describe_all,
     describe_options,
@@ -19,13 +21,11 @@ from headrace.cql.describing import (
     read_extension,
     schema_version,
 )
-from headrace.cql.options import CdcOptions
-from headrace.cql.printing import create_log_table
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.streams import ServerCatalog
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
 from testkit.scylla_tables import (
     add_generation,
     add_tablet_generation,

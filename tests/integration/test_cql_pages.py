@@ -14,9 +14,9 @@ from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.util import Duration
 
-from headrace.cql import pages
-from headrace.cql.pages import as_batch, read_many, read_pages, read_rows
-from headrace.cql.raw import RawPage
+from headrace.cql.decode import pages
+from headrace.cql.decode.pages import as_batch, read_many, read_pages, read_rows
+from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError, TransientError
 from testkit.cassandra import GivenCluster, PrivateCassandra

@@ -10,7 +10,7 @@ import pytest
 from cassandra.concurrent import execute_concurrent_with_args
 
 from headrace.cql.address import CqlAddress, parse_cql_url
-from headrace.cql.pages import read_rows
+from headrace.cql.decode.pages import read_rows
 from headrace.cql.session import CqlSession, connect
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from testkit.cassandra import GivenCluster, PrivateCassandra

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 from testkit.counted_rows import ENGINES, check_history, check_sums
 from testkit.pipeline import Pipeline

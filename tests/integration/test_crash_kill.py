@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 from testkit.pipeline import Pipeline
 from testkit.victim import Victim

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 from testkit.binlogs import open_logbook
 from testkit.migrations import TABLES, Migrations

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import TableName
 from testkit.binlogs import Logbook, open_logbook
 from testkit.ddl import Follower

@@ -15,13 +15,13 @@ import pytest
 from headrace.cli import main
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sinks.clickhouse.choices import EngineChoice, OnRefusedRow, SinkChoices
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.dead_letters import waiting
-from headrace.sinks.clickhouse.retrial import ORDER_COUNTS, retry_letters
+from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_letters
+from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import EngineChoice, OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 

@@ -17,14 +17,14 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.debezium import pipe as pipe_module
-from headrace.pipes.debezium.cluster import Standing
+from headrace.pipes.debezium.kafka_cluster import Standing
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.skipping import Skips, note_halt, request_skip, skipped_events
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.pipes.state.event_skips import Skips, note_halt, request_skip, skipped_events
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed, Unavailable
+from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed, Unavailable
 from testkit.debezium_recordings import KafkaRecord, load_records, load_truth
 from testkit.embedded_access import target_of
 from testkit.topic_pipe import LocalTopicPipe

@@ -20,17 +20,17 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.debezium.cluster import Standing, standing
-from headrace.pipes.debezium.describing import Descriptions, read_topic
+from headrace.pipes.debezium.kafka_cluster import Standing, standing
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.settings_file import parse_settings
-from headrace.pipes.verifying.pipes import KnownPipe, find_watermark, known_pipe
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
+from headrace.settings.settings_file import parse_settings
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.choices import DebeziumChoices, SecondSnapshot, Unavailable, Versions
-from headrace.sources.debezium.records import Found
-from headrace.sources.debezium.topics import Naming
-from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.sources.debezium.events.options import DebeziumChoices, SecondSnapshot, Unavailable, Versions
+from headrace.sources.debezium.events.records import Found
+from headrace.sources.debezium.events.topic_tables import Naming
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.verify.watched_pipe import KnownPipe, find_watermark, known_pipe
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
 from testkit.embedded_access import target_of

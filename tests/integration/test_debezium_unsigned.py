@@ -13,11 +13,11 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.debezium.describing import Descriptions
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.pipes.debezium.type_lookup import Descriptions
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.records import Found
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.records import Found
 from testkit.debezium_recordings import KafkaRecord, load_records, load_schemas, load_truth
 from testkit.embedded_access import target_of
 from testkit.topic_pipe import LocalTopicPipe

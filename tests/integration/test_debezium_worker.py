@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.debezium.snapshots import newest_snapshots
-from headrace.sources.debezium.choices import SecondSnapshot
-from headrace.sources.debezium.fetching import OffsetRange, fetch
+from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.sources.debezium.events.event_versions import Order, Rule
+from headrace.sources.debezium.events.options import SecondSnapshot
+from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.versions import Order, Rule
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, json_converters, mysql_settings
 from testkit.topics import read_topic

@@ -7,12 +7,12 @@ from contextlib import closing
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Index, Kind
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.capture import capture_schemas
-from headrace.sources.mysql.connection import connect, query
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import connect, query
 from testkit.binlogs import Logbook, images_of, open_logbook, scan_log
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.recorder import SERVER_SETTINGS, record
 from testkit.recordings import GOLDEN, load_recording, recording_names, save_recording, without_places
 from testkit.scenarios import SCENARIOS

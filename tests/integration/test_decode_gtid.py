@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.gtid import GtidSet, parse_gtid_set
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.server.gtid import GtidSet, parse_gtid_set
 from testkit.binlogs import Logbook, Place, open_logbook, scan_log
 from testkit.planned import PlannedLog
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from headrace.model.version import unpack_version
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.position import BinlogPosition, file_number
-from headrace.sources.mysql.reader import read_segment
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import read_segment
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import Kind
-from headrace.sources.mysql.mapped import schema_of
-from headrace.sources.mysql.tablemap import parse_table_map
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.rows.table_map_schema import schema_of
 from testkit.binlogs import Logbook, images_of, open_logbook
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.snapshot import Chunk, read_chunk
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.snapshot.lock_free import Chunk, read_chunk
 from testkit.binlogs import Logbook, images_of, open_logbook, rows_of
 
 COLUMNS = """

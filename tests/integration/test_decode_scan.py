@@ -7,13 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import ZeroDates
-from headrace.sources.mysql import stream, tablescan
-from headrace.sources.mysql.connection import connect, query
-from headrace.sources.mysql.tablescan import scan_table
-from headrace.sources.mysql.watermark import log_end
+from headrace.sources.mysql.binlog import replication_client
+from headrace.sources.mysql.server.connection import connect, query
+from headrace.sources.mysql.snapshot import table_scan
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.binlogs import Logbook, open_logbook
 
 LENGTHS = [0, 1, 249, 250, 251, 252, 253, 255, 256, 65534, 65535, 65536, 65537]
@@ -129,13 +130,13 @@ def test_a_row_or_an_event_above_the_limit_is_an_error_in_bounded_memory(book: L
     book.run(f"INSERT INTO t VALUES (1, REPEAT('x', {1 << 20})), (2, REPEAT('y', {12 << 20}))")
     schema = book.schema("t")
     assert [len(row[1]) for row in book.scanned(schema)] == [1 << 20, 12 << 20]
-    for module in (stream, tablescan):
+    for module in (replication_client, table_scan):
         monkeypatch.setattr(module, "LARGEST_ROW_BYTES", 4 << 20)
     assert len(book.scanned(schema, "id = 1")) == 1
     with pytest.raises(DefiniteError, match="is longer than any server sends") as caught:
         book.scanned(schema, "id = 2")
     assert "check host and port" in caught.value.hint
-    following = stream.ReplicationStream(book.address, position, blocking=False)
+    following = replication_client.ReplicationStream(book.address, position, blocking=False)
     with closing(following), pytest.raises(DefiniteError, match="an event of the log is longer than any server sends"):
         list(following.pieces())
     assert len(following._raw) <= 16 << 20

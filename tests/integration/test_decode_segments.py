@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock
-from headrace.sources.mysql import reader, scan
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
+from headrace.model.change_block import ChangeBlock
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments import segment_reader
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from testkit.binlogs import Image, Logbook, images_of, open_logbook, parts_of, scan_log
 
 DATABASE = "decode_segments"
@@ -137,8 +138,8 @@ def test_a_scan_in_arbitrary_steps_finds_the_same_groups(recording: Recording) -
 
 
 def test_small_windows_and_blocks_change_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_WINDOW_EVENTS", 3)
-    monkeypatch.setattr("headrace.sources.mysql.decoder.MAX_BLOCK_ROWS", 4)
+    monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 3)
+    monkeypatch.setattr("headrace.sources.mysql.rows.row_decoder.MAX_BLOCK_ROWS", 4)
     blocks = list(read_segment(recording.segment, recording.catalog))
     assert max(block.rows for block in blocks) <= 4
     assert images_of(blocks) == recording.whole
@@ -146,7 +147,7 @@ def test_small_windows_and_blocks_change_nothing(recording: Recording, monkeypat
 
 def test_full_arenas_change_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer bytes than one text needs: blocks end early, single rows make them grow."""
-    monkeypatch.setattr("headrace.sources.mysql.decoder._MAX_DATA_BYTES", 16)
+    monkeypatch.setattr("headrace.sources.mysql.rows.row_decoder._MAX_DATA_BYTES", 16)
     every = replace(recording.catalog, options=ReadOptions(every_before=True))
     blocks = list(read_segment(recording.segment, every))
     assert len(blocks) > 20

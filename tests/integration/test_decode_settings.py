@@ -7,13 +7,13 @@ from hashlib import sha256
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import Kind, TableName, TableSchema, ZeroDates
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.reader import Catalog, read_segment
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
 from testkit.binlogs import Logbook, Place, images_of, open_logbook, scan_log
 from testkit.servers import build
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, Value, fraction_text, images_of, open_logbook, time_text
 from testkit.server_types import ROWS, TYPES, literals
 

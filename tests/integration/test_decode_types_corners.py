@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import Op
-from headrace.pipes import verification
-from headrace.pipes.verify import compare
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.model.change_block import Op
+from headrace.model.table_selection import Selection
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.connection import connect
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.snapshot.table_scan import scan_table
+from headrace.verify import verifier
+from headrace.verify.row_compare import compare
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.embedded_access import target_of
 from testkit.servers import build
@@ -273,8 +273,8 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logb
     book.run("ANALYZE TABLE t")
     assert differences(book, sink, book.read(start, "t")) == 0
     target = ClickHouseSink(replace(sink.target, database=book.database))
-    options = verification.VerifyOptions(chunk_rows=10, settle=False)
-    [result] = verification.verify_tables(book.address, target, Selection((f"{book.database}.t",)), options)
+    options = verifier.VerifyOptions(chunk_rows=10, settle=False)
+    [result] = verifier.verify_tables(book.address, target, Selection((f"{book.database}.t",)), options)
     assert (result.comparison.rows, result.comparison.total) == (100, 0)
 
 

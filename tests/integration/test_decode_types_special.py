@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import Kind, ZeroDates
-from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers import build
 

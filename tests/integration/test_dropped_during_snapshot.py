@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook
 from testkit.pipeline import Pipeline

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.cli import main
-from headrace.embedded.claim import DirectoryInUse, read_holder
+from headrace.embedded.engine.directory_lock import DirectoryInUse, read_holder
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError
 from testkit.embedded_access import basic

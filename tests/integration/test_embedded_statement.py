@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.embedded.failures import QueryFailure
-from headrace.embedded.statement import Kind, leading_word, parse_insert, parse_statement
+from headrace.embedded.engine.errors import QueryFailure
+from headrace.embedded.engine.statement_scanner import Kind, leading_word, parse_insert, parse_statement
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.model.change import ChangeBlock
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.cleanup import Cleanup
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.layout import Family
+from headrace.model.change_block import ChangeBlock
+from headrace.sinks.clickhouse.maintenance.stale_rows import can_clean
+from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.sweeping import can_clean
+from headrace.sinks.clickhouse.tables.target_table import Family
 from testkit.binlogs import Row, open_logbook, rows_of
 from testkit.clustered import CLUSTER, ClusteredServer
 from testkit.embedded_access import target_of

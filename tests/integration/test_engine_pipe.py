@@ -8,7 +8,7 @@ from pathlib import Path
 import clickhouse_connect
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import create_locking_account
 from testkit.binlogs import open_logbook
 from testkit.clustered import CLUSTER, ClusteredServer

@@ -15,19 +15,19 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.copying import Copier
-from headrace.pipes.state import TableState
-from headrace.pipes.targets import Targets
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.cleanup import Cleanup
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.layout import Meaning
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.mysql.snapshot_runner import Copier
+from headrace.pipes.state.pipe_state import TableState
+from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql
+from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.sweeping import allow_cleanup_sql
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.sinks.clickhouse.tables.target_table import Meaning
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.clustered import ClusteredServer
 from testkit.embedded_access import target_of
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same

@@ -12,7 +12,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace import cli, retry
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.accounts import Account
 from testkit.witness import sink_client

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.accounts import Account
 from testkit.pipeline import Finished, Pipeline, run_command

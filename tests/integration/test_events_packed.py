@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.sources.mysql import expand, relay
-from headrace.sources.mysql import planner as planner_module
-from headrace.sources.mysql.expand import Expander
-from headrace.sources.mysql.planner import Limits
-from headrace.sources.mysql.reader import read_segment
+from headrace.sources.mysql.binlog import batch_planner as planner_module
+from headrace.sources.mysql.binlog import relay
+from headrace.sources.mysql.binlog.batch_planner import Limits
+from headrace.sources.mysql.segments import event_expander
+from headrace.sources.mysql.segments.event_expander import Expander
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook, quoted, scan_log
 from testkit.planned import PlannedLog, replayed
 
@@ -73,7 +74,7 @@ def test_cuts_and_pieces_change_nothing(book: Logbook, monkeypatch: pytest.Monke
     whole = PlannedLog(book, start).images("t", "other")
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 700)
     monkeypatch.setattr(relay, "SPLIT_BYTES", 1)
-    monkeypatch.setattr(expand, "_PIECE_BYTES", 3000)
+    monkeypatch.setattr(event_expander, "_PIECE_BYTES", 3000)
     planned = PlannedLog(book, start, Limits(flush_bytes=900, parallelism=8))
     segments = planned.segments()
     assert len(segments) > 4

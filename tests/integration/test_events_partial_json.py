@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
-from headrace.sources.mysql.expand import Expander
-from headrace.sources.mysql.jsonb_tree import apply_change, parse_document, parse_path, write_document
+from headrace.model.change_block import Op
+from headrace.sources.mysql.rows.jsonb_tree import apply_change, parse_document, parse_path, write_document
+from headrace.sources.mysql.segments.event_expander import Expander
 from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook
 from testkit.planned import PlannedLog, replayed
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import ChangeBlock
-from headrace.sources.mysql import planner as planner_module
-from headrace.sources.mysql import relay as relay_module
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.planner import Limits
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import ChangeBlock
+from headrace.sources.mysql.binlog import batch_planner as planner_module
+from headrace.sources.mysql.binlog import relay as relay_module
+from headrace.sources.mysql.binlog.batch_planner import Limits
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Image, Logbook, Place, open_logbook
 from testkit.planned import PlannedLog, replayed
 

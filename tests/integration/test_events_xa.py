@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.version import unpack_version
-from headrace.sources.mysql import planner as planner_module
-from headrace.sources.mysql import relay as relay_module
-from headrace.sources.mysql.connection import MySQLAddress, connect
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.planner import Limits, Planner
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.prepared import check_no_prepared
-from headrace.sources.mysql.reader import Segment, read_segment
-from headrace.sources.mysql.relay import Relay
+from headrace.sources.mysql.binlog import batch_planner as planner_module
+from headrace.sources.mysql.binlog import relay as relay_module
+from headrace.sources.mysql.binlog.batch_planner import Limits, Planner
+from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.accounts import Account
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 from testkit.planned import PlannedLog, replayed

@@ -16,21 +16,22 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.model.table_selection import Selection
 from headrace.model.version import unpack_version
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.state import StateDirectory
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql import decoder, reader
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.segments import segment_reader
+from headrace.sources.mysql.source import Limits
 from testkit.binlogs import Logbook, Place, open_logbook
 from testkit.embedded_access import target_of
 from testkit.replication import await_executed, executed, promote, start_replica
@@ -102,8 +103,8 @@ class Runs:
 def runs(book: Logbook, sink: ClickHouseSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     without_spark(monkeypatch)
     # Small blocks, so that a small workload has many.
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
-    monkeypatch.setattr(reader, "_WINDOW_EVENTS", 16)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 16)
     return Runs(book, sink, tmp_path / "state")
 
 
@@ -270,7 +271,7 @@ def test_another_server_takes_over(
 ) -> None:
     """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
     without_spark(monkeypatch)
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     cutter = Cutter(monkeypatch)
     primary = fresh_server()
     replica = start_replica(primary, fresh_server)

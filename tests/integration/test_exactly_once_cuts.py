@@ -15,16 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import ChangeBlock
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
 from headrace.sources.base import Work
-from headrace.sources.mysql import decoder, expand, planner, reader
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import BinlogDirectory, Limits
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.source import MySQLReader
+from headrace.sources.mysql.binlog import batch_planner
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments import event_expander, segment_reader
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.split_reader import MySQLReader
 from testkit.binlogs import Logbook, Place, images_of, open_logbook
 
 Cut = tuple[str, int, int, int, str]
@@ -103,11 +105,11 @@ def fill(book: Logbook) -> None:
 
 def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small windows, blocks and segments stand for a large log.
-    monkeypatch.setattr(reader, "_WINDOW_EVENTS", 64)
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 700)
-    monkeypatch.setattr(decoder, "_MAX_DATA_BYTES", 32 << 10)
-    monkeypatch.setattr(planner, "_ORDERED_SEGMENT_BYTES", 600 << 10)
-    monkeypatch.setattr(planner, "_MIN_SEGMENT_BYTES", 100 << 10)
+    monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 64)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 700)
+    monkeypatch.setattr(row_decoder, "_MAX_DATA_BYTES", 32 << 10)
+    monkeypatch.setattr(batch_planner, "_ORDERED_SEGMENT_BYTES", 600 << 10)
+    monkeypatch.setattr(batch_planner, "_MIN_SEGMENT_BYTES", 100 << 10)
     with open_logbook(server, database) as book:
         start = book.place()
         fill(book)
@@ -161,11 +163,11 @@ def test_a_table_that_is_described_in_two_ways_stays_in_order(fresh_server: Any,
 def test_the_numbers_that_cut_a_log_stay_what_they_are(server: PrivateServer, database: str) -> None:
     """A pipe that was killed under one version of Headrace and goes on under the next must cut its open batch alike."""
     numbers = (
-        planner._ORDERED_SEGMENT_BYTES,
-        reader._WINDOW_EVENTS,
-        decoder.MAX_BLOCK_ROWS,
-        decoder._MAX_DATA_BYTES,
-        expand._PIECE_BYTES,
+        batch_planner._ORDERED_SEGMENT_BYTES,
+        segment_reader._WINDOW_EVENTS,
+        row_decoder.MAX_BLOCK_ROWS,
+        row_decoder._MAX_DATA_BYTES,
+        event_expander._PIECE_BYTES,
     )
     assert numbers == (64 << 20, 262_144, 65_536, 8 << 20, 8 << 20)
     numbered = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT {} FROM n"

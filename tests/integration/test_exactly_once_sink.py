@@ -13,14 +13,14 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import retrying
-from headrace.sinks.clickhouse import doubts, windows
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sinks.clickhouse.clearing import clear_table
-from headrace.sinks.clickhouse.client import connect, disconnect
+from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.write import dedup_check, dedup_window
 from testkit.embedded_access import target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("n", Kind.INT32)), ("id",))
@@ -151,7 +151,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
 def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     history = made(EngineChoice.HISTORY)
     # The question sees itself, as it would see an INSERT.
-    monkeypatch.setattr(doubts, "_UNDER_WAY", "SELECT 1 FROM system.processes")
+    monkeypatch.setattr(dedup_check, "_UNDER_WAY", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
         history.again().writer().write(inserts(10))
     with pytest.raises(TransientError, match="still under way"):
@@ -180,14 +180,14 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
 
     for partition_by in ("", "id % 2"):
         sink = made(EngineChoice.HISTORY, partition_by=partition_by)
-        assert window(sink) == windows.LEAST_BLOCKS == 10_000
+        assert window(sink) == dedup_window.LEAST_BLOCKS == 10_000
         # A table that somebody made to remember less is told to remember more.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 0")
         sink.prepare([SCHEMA])
         assert window(sink) == 10_000
         # And one that turns out to remember less than a batch has.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
-        monkeypatch.setattr(windows, "LEAST_BLOCKS", 8)
+        monkeypatch.setattr(dedup_window, "LEAST_BLOCKS", 8)
         for _ in range(2):
             writer = sink.writer()
             for number in range(20):

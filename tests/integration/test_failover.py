@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import failover
-from headrace.sources.mysql.connection import MySQLAddress, connect
+from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.failover import check_same_log, continue_on
-from headrace.sources.mysql.locate import resolve_start
-from headrace.sources.mysql.origin import Limits, MySQLSource
-from headrace.sources.mysql.planner import UNKNOWN_GTID
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import Limits, MySQLSource
+from headrace.sources.mysql.start_position import resolve_start
 from testkit.binlogs import images_of, open_logbook
 from testkit.replication import await_applied, await_executed, execute, executed, follow, promote, start_replica
 

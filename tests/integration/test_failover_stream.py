@@ -11,7 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.version import unpack_version
 from testkit.accounts import Account, create_replica_account
 from testkit.pipeline import Pipeline, Run

@@ -17,7 +17,7 @@ import pymysql
 import pytest
 
 from headrace.demo.private_process import find_free_port
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import ping
 from testkit.accounts import create_replica_account
 from testkit.pipeline import Pipeline, Run, command_lines

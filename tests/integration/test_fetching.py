@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
+from headrace.model.table_selection import Selection
 from headrace.sources.base import Work
-from headrace.sources.mysql import fetching
-from headrace.sources.mysql import planner as planner_module
-from headrace.sources.mysql import relay as relay_module
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import Limits, MySQLSource, Reach
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.source import MySQLReader
+from headrace.sources.mysql.binlog import batch_planner as planner_module
+from headrace.sources.mysql.binlog import relay as relay_module
+from headrace.sources.mysql.binlog import segment_fetch
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import Limits, MySQLSource, Reach
+from headrace.sources.mysql.split_reader import MySQLReader
 from testkit.accounts import Account
 from testkit.binlogs import Image, Logbook, Place, images_of, open_logbook
 from testkit.planned import replayed
@@ -127,7 +127,7 @@ def test_a_mirror_that_lags_behind_is_not_believed(
 
 def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server, other bytes, bytes that are not there any more: never rows."""
-    monkeypatch.setattr(fetching, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(segment_fetch, "_PATIENCE_S", 0.1)
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")
     with planned(book, address, start, Reach.HIDDEN, tmp_path) as [work]:

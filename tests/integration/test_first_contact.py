@@ -12,15 +12,15 @@ import pytest
 import headrace
 from headrace import cli, retry
 from headrace.cli import main
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import TransientError
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import parse_target
-from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import open_logbook
 from testkit.broker import PrivateBroker
 from testkit.cassandra import GivenCluster, PrivateCassandra
@@ -99,7 +99,11 @@ def test_a_source(sink: EmbeddedServer, tmp_path: Path, words: tuple[str, ...]) 
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("source", [f"mysql://root@{AWAY}/shop", f"kafka://{AWAY}/t", f"scylla://{AWAY}/ks"])
 def test_a_source_of_tail(source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for patience in ("headrace.api.feed._CONNECT_PATIENCE_S", "headrace.kafka.topics._ASK_S", "headrace.pipes.scylla.tailing._PATIENCE_S"):
+    for patience in (
+        "headrace.api.feed._CONNECT_PATIENCE_S",
+        "headrace.kafka.consumers.message_source._ASK_S",
+        "headrace.pipes.scylla.tail._PATIENCE_S",
+    ):
         monkeypatch.setattr(patience, 300.0)
     begun = time.monotonic()
     assert main(["tail", source]) == cli.FAILED

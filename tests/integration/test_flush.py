@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.demo.server import PrivateServer
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.planner import Limits, Planner
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import read_segment
-from headrace.sources.mysql.relay import Relay
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.binlog.batch_planner import Limits, Planner
+from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.segments.segment_reader import read_segment
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, Place, open_logbook
 from testkit.planned import PlannedLog

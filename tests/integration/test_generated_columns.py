@@ -9,9 +9,9 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from pymysql.err import MySQLError
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.requests import pending_requests
+from headrace.pipes.state.resync_requests import pending_requests
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same

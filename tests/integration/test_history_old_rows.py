@@ -6,14 +6,14 @@ import operator
 from collections.abc import Callable
 from contextlib import closing
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.mysql.catalogue import capture_catalogue, read_dialect
-from headrace.sources.mysql.connection import connect
-from headrace.sources.mysql.history import Outcome, SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Catalog, read_segment
+from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
+from headrace.sources.mysql.schema.schema_history import Outcome, SchemaHistory
+from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Logbook, Place, Row, images_of, open_logbook, parts_of
 from testkit.ddl import logged
 

@@ -18,14 +18,14 @@ from urllib3 import Timeout
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.sinks.clickhouse import answers, bounded_client
-from headrace.sinks.clickhouse.answers import arrow_table
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.client import connect, disconnect, patient
-from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server import bounded_client, response_rows
+from headrace.sinks.clickhouse.server.client import connect, disconnect, patient
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.response_rows import arrow_table
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
 from testkit.embedded_access import target_of
 from testkit.hostile_http import HTTP_ATTACKS, NATIVE_ATTACKS, Attack, hostile_http
 
@@ -150,7 +150,7 @@ _COLUMNS = {
 
 @pytest.mark.parametrize("name", _COLUMNS)
 def test_columns_that_claim_or_hold_too_much_are_refused(name: str, real: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "ANSWER_BYTES", 128 << 20)
+    monkeypatch.setattr(response_rows, "ANSWER_BYTES", 128 << 20)
     columns = _COLUMNS[name]()
     with turned(lambda client: client.answer(columns), real) as target, bounded():
         connection = connect(target)

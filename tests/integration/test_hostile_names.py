@@ -20,22 +20,22 @@ from clickhouse_connect.driver.client import Client
 from rich.console import Console
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes import progress
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView, ProgressView, TerminalView
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.verification import verify_tables
-from headrace.pipes.verifying.result import Verdict
-from headrace.pipes.verifying.view import result_lines
-from headrace.service.log_forms import TextLines
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle import progress_view
+from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, TerminalView
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.service.logging.formatters import TextLines
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.terminal_text import escape_text
+from headrace.verify.result import Verdict
+from headrace.verify.verifier import verify_tables
+from headrace.verify.view import result_lines
 from testkit.embedded_access import target_of
 from testkit.sparkless import without_spark
 from testkit.witness import sink_client
@@ -156,7 +156,7 @@ def test_names_cannot_steer_a_terminal_or_forge_a_line(
     handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
     monkeypatch.setattr(logging.getLogger("headrace"), "handlers", [handler])
     monkeypatch.setattr(logging.getLogger("headrace"), "level", logging.DEBUG)
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))
+    monkeypatch.setattr(progress_view, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))
     database, sink = f"d{CONTROLS}", ClickHouseSink(target_of(clickhouse))
     address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, database)
     source = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/{quote(database, safe='')}"

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.sources.mysql.connection import connect, parse_mysql_url, query
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url, query
 from testkit import hostile_mysql
 from testkit.hostile_mysql import ATTACKS, hostile_server
 

@@ -16,8 +16,8 @@ import pytest
 from pymysql.connections import Connection
 from pymysql.err import OperationalError
 
-from headrace.demo.server import PrivateServer
-from headrace.sources.mysql.jsonb import json_to_text, text_room
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.kernels.jsonb import json_to_text, text_room
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "jsonb_documents.json"
 WRITE_ROWS, UPDATE_ROWS = 30, 31

@@ -25,8 +25,12 @@ from headrace.errors import DefiniteError
 from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
-from headrace.kafka.consumer import Reading
-from headrace.kafka.mypipe import (
+from headrace.kafka.consumers.consumer import Reading
+from headrace.kafka.consumers.message_source import TopicConsumer
+from headrace.kafka.consumers.tail import tail
+from headrace.kafka.mypipe.table_schemas import columns_schema, specific_schema
+from headrace.kafka.mypipe.values import Mapping
+from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
     COMMITTED_HEADER,
     NULLS_HEADER,
@@ -36,12 +40,8 @@ from headrace.kafka.mypipe import (
     generic_subject,
     specific_subject,
 )
-from headrace.kafka.mypipe_tables import columns_schema, specific_schema
-from headrace.kafka.mypipe_values import Mapping
 from headrace.kafka.registry import open_repository
-from headrace.kafka.tailing import tail
-from headrace.kafka.topics import TopicConsumer
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.broker import PrivateBroker
 from testkit.documents import DOCS, examples_of

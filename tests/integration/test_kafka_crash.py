@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.version import pack_version
 from testkit.accounts import Account
 from testkit.broker import PrivateBroker

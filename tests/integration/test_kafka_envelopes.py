@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import TableName
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.mysql import decoder
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.source import Limits
 from testkit.binlogs import open_logbook
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches
@@ -37,7 +37,7 @@ def test_snapshot_and_changes_are_read_back_from_the_topics(
 ) -> None:
     without_spark(monkeypatch)
     # Small blocks, so that events are cut by their ends.
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     Workload(server, database, 7).prepare()
     choices = KafkaChoices(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
     settings = PipeSettings(

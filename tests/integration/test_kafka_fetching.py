@@ -12,15 +12,15 @@ from confluent_kafka import Producer
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.debezium.refusing import see_to
+from headrace.pipes.debezium.bad_records import see_to
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.debezium import fetching
-from headrace.sources.debezium.choices import DebeziumChoices, OnMalformed
-from headrace.sources.debezium.fetching import AWAY, OffsetRange, fetch
+from headrace.sources.debezium import offset_range_reader
+from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.events.records import Records
+from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange, fetch
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.debezium.records import Records
-from headrace.spark.record_reports import CARRIED_BYTES, Done, refused_in
+from headrace.spark.kafka.record_reports import CARRIED_BYTES, Done, refused_in
 from testkit.broker import PrivateBroker
 from testkit.pipeline import run_command
 from testkit.topics import read_topic
@@ -35,7 +35,7 @@ def _offsets(pieces: list[Records]) -> list[int]:
 
 
 def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "BLOCK_ROWS", 5000)
+    monkeypatch.setattr(offset_range_reader, "BLOCK_ROWS", 5000)
     topic = broker.create_topic(partitions=2)
     # What Debezium says of itself with every record is left where it is.
     itself = [(f"__debezium.context.{name}", b"x") for name in ("taskId", "runId")]
@@ -107,7 +107,7 @@ def test_what_is_gone_and_who_is_away(fresh_broker: Callable[..., PrivateBroker]
     with pytest.raises(DefiniteError, match="gone from Kafka") as caught:
         _all(broker, OffsetRange(topic, 0, 5, 9))
     assert caught.value.place == f"{topic}[0]@5"
-    monkeypatch.setattr(fetching, "_QUIET_S", 3.0)
+    monkeypatch.setattr(offset_range_reader, "_QUIET_S", 3.0)
     with pytest.raises(DefiniteError, match="does not let us in") as refused:
         list(fetch(parse_kafka_url(broker.url().replace("secret", "wrong")), OffsetRange(topic, 0, 0, 1)))
     assert "wrong" not in str(refused.value)

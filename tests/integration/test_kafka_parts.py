@@ -16,7 +16,7 @@ import headrace.kafka
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.spark.connector import CONNECTOR, JARS_VARIABLE, kafka_settings
-from headrace.spark.jars import REPOSITORY_VARIABLE, Pin, cached, fetch, parse_pin, repositories
+from headrace.spark.kafka.maven_jars import REPOSITORY_VARIABLE, Pin, cached, fetch, parse_pin, repositories
 from testkit.broker import PrivateBroker, silent
 from testkit.schema_registry import PrivateRegistry
 

@@ -21,26 +21,28 @@ from typing import Any
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.copying import Copier
-from headrace.pipes.local_books import LocalBooks
-from headrace.pipes.offline import OfflinePipe
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.progress import LogView
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.state import StateDirectory
-from headrace.sinks.kafka.choices import Incompatible, KafkaChoices, MessageFormat, Truncates
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.snapshot_runner import Copier
+from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices, MessageFormat, Truncates
+from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.sink import KafkaSink
-from headrace.sinks.kafka.writer import KafkaWriter
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.mysql import decoder, reader, snapshot
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.tablescan import scan_table
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.segments import segment_reader
+from headrace.sources.mysql.snapshot import lock_free
+from headrace.sources.mysql.snapshot.table_scan import scan_table
+from headrace.sources.mysql.source import Limits
 from testkit.binlogs import Logbook, open_logbook
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
@@ -74,7 +76,7 @@ class Runs:
             self.state,
             once=True,
             start_at=start_at,
-            snapshot=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
+            lock_free=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
             limits=Limits(flush_rows=flush_rows, flush_seconds=0.0),
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.of_pairs(policy),
@@ -117,9 +119,9 @@ def plain(name: str, value: Any) -> Any:
 def runs(book: Logbook, broker: PrivateBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     without_spark(monkeypatch)
     # Small blocks, so that a small workload has many.
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
-    monkeypatch.setattr(reader, "_WINDOW_EVENTS", 16)
-    monkeypatch.setattr(snapshot, "scan_table", functools.partial(scan_table, block_rows=120))
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 16)
+    monkeypatch.setattr(lock_free, "scan_table", functools.partial(scan_table, block_rows=120))
     return Runs(book, broker, tmp_path / "state")
 
 
@@ -377,7 +379,7 @@ def test_another_server_takes_over(
 ) -> None:
     """Another log says the same at other positions, above all that the former had: readers end with its rows."""
     without_spark(monkeypatch)
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     cutter, name = Cutter(monkeypatch), f"shop_{secrets.token_hex(4)}"
     primary = fresh_server()
     replica = start_replica(primary, fresh_server)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.registry_http import HttpRepository

@@ -12,9 +12,9 @@ import pytest
 
 import headrace.kafka
 from headrace.kafka.address import parse_kafka_url
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.kind_values import COLUMNS, VALUES, array_of, plain_of

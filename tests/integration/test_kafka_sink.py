@@ -13,11 +13,12 @@ from confluent_kafka import KafkaError
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
-from headrace.kafka.mypipe import Mutation, generic_schema, read_position, transaction_guids
-from headrace.model.change import ChangeBlock, Op
+from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, read_position, transaction_guids
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka import producer
-from headrace.sinks.kafka.choices import (
+from headrace.sinks.kafka.messages import delivery
+from headrace.sinks.kafka.messages.errors import Refusals
+from headrace.sinks.kafka.messages.options import (
     Cleanup,
     Compression,
     KafkaChoices,
@@ -28,7 +29,6 @@ from headrace.sinks.kafka.choices import (
     Tombstones,
     UnsignedAs,
 )
-from headrace.sinks.kafka.failures import Refusals
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.topics import Kept, avro_record, read_topic
@@ -263,7 +263,7 @@ def test_logins_that_were_cut_off_are_no_refusal_once_brokers_serve_again(broker
             super().__init__()
             heard.append(self)
 
-    monkeypatch.setattr(producer, "Refusals", Heard)
+    monkeypatch.setattr(delivery, "Refusals", Heard)
     schema = table()
     blocks = [block_of(schema, [(Op.INSERT, n, "x")], 100 + n) for n in range(3)]
     # (A property of its own, so that no producer of another test is taken.)

@@ -17,9 +17,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.choices import Incompatible, KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.topics import Kept, read_topic

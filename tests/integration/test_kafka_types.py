@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, TextAs
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat, TextAs
 from headrace.sinks.kafka.sink import KafkaSink
-from headrace.sources.mysql.decoder import ReadOptions
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, Value, as_text, open_logbook
 from testkit.broker import PrivateBroker
 from testkit.server_types import ROWS, TYPES

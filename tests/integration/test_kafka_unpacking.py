@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.kafka.topics import TopicConsumer
-from headrace.sources.debezium.fetching import OffsetRange, fetch
+from headrace.kafka.consumers.message_source import TopicConsumer
+from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
 
 _BYTES = 110 << 20
 """More than `receive.message.max.bytes`."""

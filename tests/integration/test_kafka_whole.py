@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import create_locking_account
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, json_converters, mysql_settings

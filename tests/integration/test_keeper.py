@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.materialized import keeper
-from headrace.pipes.materialized.background import Background
+from headrace.materialize_mysql import keeper
+from headrace.materialize_mysql.background_pipe import Background
 from testkit.pipeline import command_lines
 
 # Owns its state directory as a pipe does, says what `script` says, and ends in order when it is told to.
@@ -22,8 +22,8 @@ PIPE = """
 import os, signal, sys
 from pathlib import Path
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.lifeline import held_line
-from headrace.pipes.state import StateDirectory
+from headrace.pipes.lifecycle.keeper_link import held_line
+from headrace.pipes.state.pipe_state import StateDirectory
 
 directory = Path(sys.argv[sys.argv.index("--state") + 1])
 ended, end = os.pipe()

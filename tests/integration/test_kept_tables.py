@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.requests import ask_for_resync
+from headrace.pipes.state.resync_requests import ask_for_resync
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.debezium.backlog import TopicBacklog
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.service.control_file import CONTROL_FILE, Contact, find
-from headrace.service.remote import Remote
+from headrace.pipes.debezium.topic_backlog import TopicBacklog
+from headrace.service.client.control_file import CONTROL_FILE, Contact, find
+from headrace.service.client.http_control import Remote
 from headrace.service.status import PipeStage
 from testkit.accounts import create_replica_account
 from testkit.broker import PrivateBroker

@@ -19,18 +19,19 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.cli import main
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.pipes.offline import OfflinePipe
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql import failover, log_comparison, stream
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql import failover
+from headrace.sources.mysql.binlog import log_comparison, replication_client
+from headrace.sources.mysql.server.connection import MySQLAddress
 from testkit.embedded_access import target_of
 from testkit.plain_state import make_plain
 from testkit.replication import await_executed, execute, executed, start_replica
@@ -348,7 +349,7 @@ def claim(server: PrivateServer, database: str, gtids: str) -> None:
 def test_a_running_pipe_notices_a_reset(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_comparison, "_LOOK_AT_LOG_END_S", 0.2)
     monkeypatch.setattr(log_comparison, "_CHECK_IDLE_LOG_S", 1.0)
-    monkeypatch.setattr(stream, "_SILENCE_S", 4)
+    monkeypatch.setattr(replication_client, "_SILENCE_S", 4)
     execute(copy.server, RESET[copy.server.flavour])
     for count in COUNTS:
         copy.write(7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import create_replica_account
 from testkit.pipeline import Finished, Pipeline, run_command
 from testkit.replication import execute

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse import layouts
+from headrace.sinks.clickhouse.tables import target_cache
 from testkit.accounts import create_locking_account
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
@@ -141,13 +141,13 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
     if SOAK:
         pytest.skip("the real command does the same with 3,000 tables")
     asked: list[int] = []
-    look_up = layouts.look_up
+    look_up = target_cache.look_up
 
-    def counted(scope: layouts.LayoutScope, wanted: list[TableSchema]) -> list[layouts.Layout]:
+    def counted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
         asked.append(len(wanted))
         return look_up(scope, wanted)
 
-    monkeypatch.setattr(layouts, "look_up", counted)
+    monkeypatch.setattr(target_cache, "look_up", counted)
     with open_logbook(server, database) as book, EmbeddedServer(tmp_path / "ch") as sink:
         create_tables(book, range(TABLES))
         pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state")

@@ -17,12 +17,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
-from headrace.embedded.claim import read_holder
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.engine.directory_lock import read_holder
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import open_sink
-from headrace.pipes.materialized.answers import answer
-from headrace.pipes.materialized.background import Background
+from headrace.materialize_mysql.background_pipe import Background
+from headrace.materialize_mysql.statement_router import answer
+from headrace.pipes.lifecycle.sink_factory import open_sink
 from testkit.accounts import Account, create_replica_account
 from testkit.embedded_access import basic
 from testkit.pipeline import command_lines, marked_processes, run_command

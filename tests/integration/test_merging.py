@@ -6,12 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.pipes.endpoints import open_sink
-from headrace.service.collecting import Collected
-from headrace.service.merging import MergeGauge
-from headrace.service.warehouses import Warehouses
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.client import connect
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.service.embedded_servers import Warehouses
+from headrace.service.merge_tables import MergeGauge
+from headrace.service.status_collector import Collected
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.options import SinkChoices
 
 
 def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path) -> None:

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.mysql.logfiles import last_position, read_head
-from headrace.sources.mysql.mapped import schema_of
-from headrace.sources.mysql.offline import find_schemas, open_directory, parse_directory
-from headrace.sources.mysql.origin import BinlogDirectory, Limits
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.source import LogPlanner
-from headrace.sources.mysql.tablemap import parse_table_map
+from headrace.sources.mysql.binlog.binlog_directory import last_position, read_head
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.offline_source import find_schemas, open_directory, parse_directory
+from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.split_reader import LogPlanner
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 
 SMALL = Limits(flush_bytes=20_000, flush_seconds=0)

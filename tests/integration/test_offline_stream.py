@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.binlogs import open_logbook
 from testkit.pipeline import Pipeline
 from testkit.witness import assert_equal, sink_client

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.logfiles import read_head
-from headrace.sources.mysql.offline import directory_planner, open_directory
-from headrace.sources.mysql.origin import BinlogDirectory, Limits
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Segment, read_segment
+from headrace.sources.mysql.binlog.binlog_directory import read_head
+from headrace.sources.mysql.offline_source import directory_planner, open_directory
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 from testkit.old_logs import LENGTHS, MAGIC, SETTINGS, as_old, format_description
 from testkit.planned import replayed

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
-from headrace.model.evolution import RenameTable
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.mysql.history import Followed, Outcome
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.reader import Catalog, read_segment
+from headrace.model.schema_change import RenameTable
+from headrace.sources.mysql.schema.schema_history import Followed, Outcome
+from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Logbook, Place, images_of, open_logbook, parts_of
 from testkit.ddl import Follower, logged
 

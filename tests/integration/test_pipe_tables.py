@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.accounts import create_locking_account
 from testkit.pipeline import Pipeline, Run, run_command

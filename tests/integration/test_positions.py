@@ -11,16 +11,16 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes import reporting
-from headrace.pipes.lag import Pending
-from headrace.pipes.reporting import Reporter
-from headrace.pipes.targets import Targets
-from headrace.sinks.clickhouse.bookkeeping import OwnTable, create_statements
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.pipes.lifecycle import progress_reporter
+from headrace.pipes.lifecycle.lag import Pending
+from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, create_statements
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.embedded_access import target_of
 
 COMMITTED_US = 1_700_000_000_000_000
@@ -131,7 +131,7 @@ def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHo
 
 
 def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "BEAT_S", 0.1)
+    monkeypatch.setattr(progress_reporter, "BEAT_S", 0.1)
     reporter = Reporter(Targets(sink), "p", "mysql://host/", lambda: ())
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)

@@ -15,9 +15,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
-from headrace.sinks.producing import ProducerSink
-from headrace.sources.mysql import decoder
+from headrace.demo.private_server import PrivateServer
+from headrace.sinks.producer_sink import ProducerSink
+from headrace.sources.mysql.rows import row_decoder
 from testkit.documents import DOCS
 from testkit.pipeline import Run
 from testkit.sparkless import Killed, without_spark
@@ -48,7 +48,7 @@ def folded(lake: Path, database: str, table: str) -> list[tuple[Any, ...]]:
 def test_a_replay_writes_the_same_files(server: PrivateServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after its files are written and before the batch counts, then run again: no file more than there must be."""
     without_spark(monkeypatch)
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     monkeypatch.chdir(EXAMPLES)
     Workload(server, database, 7).prepare()
     sink = f"class:parquet_files:ParquetFiles?path={tmp_path / 'lake'}"

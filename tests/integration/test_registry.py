@@ -11,16 +11,16 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.registry import PipeEntry, all_pipes, find_pipe, pipe_from, register
-from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.verifying.pipes import pipe_in_sink
+from headrace.model.table_selection import Selection
+from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, pipe_from, register
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.sinks.base import Progress
-from headrace.sinks.clickhouse.bookkeeping import OwnTables
-from headrace.sinks.clickhouse.books import ClickHouseBooks
-from headrace.sinks.clickhouse.positions import POSITIONS, prepare_positions, write_progress
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, prepare_positions, write_progress
+from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseBooks
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.verify.watched_pipe import pipe_in_sink
 from testkit.embedded_access import target_of
 
 OPTIONS = {"settings": {"sink": {"database": "copy"}}, "columns": {"include": [], "exclude": ["shop.t.secret"]}, "zero_dates": "null"}

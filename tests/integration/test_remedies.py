@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.requests import with_state
-from headrace.pipes.settings_file import Chosen
+from headrace.pipes.state.resync_requests import with_state
+from headrace.settings.settings_file import Chosen
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.remedies import commands_of, execute

@@ -16,20 +16,20 @@ import pytest
 from headrace.cli import main
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock
-from headrace.cql.ddl import Definitions
-from headrace.cql.describing import describe
-from headrace.cql.printing import table_name
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import table_name
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sinks.cql import execution, lists
-from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
-from headrace.sources.scylla.base_rows import RowQuery, Telling
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.snapshot import Chunk, read_chunk
-from headrace.sources.scylla.token_ranges import WHOLE
+from headrace.sinks.cql import cassandra_lists, execution
+from headrace.sinks.cql.options import Dropped, Missing, ReplayChoices
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cql_blocks import log_block
 from testkit.cql_histories import literal, random_history
@@ -135,7 +135,7 @@ def test_interrupted_anywhere_and_done_again(replaying: Replaying, monkeypatch: 
         if crash:
             raise KeyboardInterrupt
 
-    for module in (execution, lists):
+    for module in (execution, cassandra_lists):
         monkeypatch.setattr(module, "run_together", interrupted)
     for _ in range(5):
         with contextlib.suppress(KeyboardInterrupt):
@@ -245,13 +245,13 @@ def test_two_tasks_that_write_one_list_at_the_same_time_write_it_once(replaying:
     """Between the look at a list and what is done to it another task (the copy beside the log) does the same."""
     table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v list<int>)")
     entry = {"op": 1, "at": T, "pk": 1, "v": [(timeuuid.make(T + n, 1), n) for n in range(3)]}
-    once, others = lists.run_together, iter([True])
+    once, others = cassandra_lists.run_together, iter([True])
 
     def meanwhile(*arguments: Any) -> None:
         if next(others, False):
             write(replaying, table, entry)
         once(*arguments)
 
-    monkeypatch.setattr(lists, "run_together", meanwhile)
+    monkeypatch.setattr(cassandra_lists, "run_together", meanwhile)
     write(replaying, table, entry)
     assert rows(replaying, "SELECT v FROM {}.t") == [([0, 1, 2],)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.rowcount import groups_within
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.row_counter import groups_within
 from testkit.accounts import Account
 from testkit.binlogs import open_logbook, scan_log
 from testkit.pipeline import Pipeline, Run, command_lines, resident_bytes

@@ -9,7 +9,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from pymysql.err import NotSupportedError
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from testkit.binlogs import Logbook, open_logbook

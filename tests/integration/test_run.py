@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
-from headrace.service.control_file import CONTROL_FILE, Contact, find
-from headrace.service.remote import Remote
+from headrace.demo.private_server import PrivateServer
+from headrace.service.client.control_file import CONTROL_FILE, Contact, find
+from headrace.service.client.http_control import Remote
 from headrace.service.status import PipeStage
 from testkit.accounts import create_replica_account
 from testkit.pipeline import Run

@@ -15,18 +15,18 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from urllib3 import Timeout
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.intents import Executor
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.state import StateDirectory
-from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.choices import OnRefusedRow, SinkChoices
-from headrace.sinks.clickhouse.client import connect, disconnect
-from headrace.sinks.clickhouse.retrial import retry_letters
+from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
+from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.following import Step
+from headrace.sinks.schema_changes import Step
 from testkit.alterations import CASES
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import Crash, DrivenPipe, crash_at

@@ -12,22 +12,22 @@ from cassandra.query import UNSET_VALUE, SimpleStatement
 from cassandra.util import Duration
 
 from headrace.cli import main
-from headrace.cql.describing import describe
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import table_name
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession, connect
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capturing import Capture
-from headrace.sources.scylla.capture.generations import read_generations
-from headrace.sources.scylla.capture.recovery import recovered
-from headrace.sources.scylla.capture.state import State
-from headrace.sources.scylla.capture.streams import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from headrace.sources.scylla.capture.capture import Capture
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.capture.generation_tables import read_generations
+from headrace.sources.scylla.capture.log_replay import recovered
+from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
+from headrace.sources.scylla.capture.table_state import State
 from testkit import scylla_tables
 from testkit.cql_contents import is_scylla, model_rows, server_rows
 from testkit.cql_histories import random_history
@@ -279,7 +279,7 @@ _WRITER = """
 import sys
 from headrace.cql.address import parse_cql_url
 from headrace.cql.session import connect
-from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.capture.captured_session import capture
 url, t, keyspace = sys.argv[1:]
 session = capture(connect(parse_cql_url(url)), [t], keyspace)
 for i in range(1_000_000):

@@ -19,35 +19,35 @@ import pyarrow as pa
 import pytest
 
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.describing import describe
 from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.progress import LogView
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.scylla.copies import FILE, Copies
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
-from headrace.pipes.scylla.sinks import LogTarget
-from headrace.pipes.scylla.verification import LoggedRows, canonical_schema
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.state import StateDirectory
-from headrace.pipes.verify import Difference, compare
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.scylla.snapshot_progress import FILE, Copies
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.writer import CellWriter
-from headrace.sinks.clickhouse.client import connect as sink_connect
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.images.sink import ImageSink
-from headrace.sinks.clickhouse.images.writer import ImageWriter
+from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sinks.clickhouse.postimages.writer import ImageWriter
+from headrace.sinks.clickhouse.server.client import connect as sink_connect
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sinks.logs import LogSink
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
-from headrace.sources.scylla.choices import Kept, ScyllaChoices
-from headrace.sources.scylla.token_ranges import WHOLE
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.snapshot.options import Kept, ScyllaChoices
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.verify.row_compare import Difference, compare
+from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_changes import Changes

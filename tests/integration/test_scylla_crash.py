@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cql.describing import describe
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.capture.captured_session import capture
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_changes import COLUMNS, AllKinds

@@ -13,15 +13,15 @@ from uuid import UUID
 import pytest
 
 from headrace.cql import timeuuid
-from headrace.cql.ddl import Definitions
-from headrace.cql.lexing import Cursor
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_table, table_name
+from headrace.cql.language.lexer import Cursor
 from headrace.cql.log import SEQUENCE, STREAM, SUFFIX, TIME, log_table
-from headrace.cql.pages import read_rows
-from headrace.cql.printing import create_table, table_name
 from headrace.cql.session import CqlSession
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.streams import Generations, even_generation
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.capture.stream_ids import Generations, even_generation
 from testkit.cql_contents import is_scylla
 from testkit.cql_printing import Transcript, shown_row, transcripts
 

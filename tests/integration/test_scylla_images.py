@@ -12,28 +12,28 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.cql.ddl import Definitions
-from headrace.cql.describing import describe
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import CqlType
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.verification import LoggedRows, canonical_schema
-from headrace.pipes.verify import compare
 from headrace.sinks.clickhouse.cells.reader import CellReader
-from headrace.sinks.clickhouse.client import connect, disconnect
-from headrace.sinks.clickhouse.images.sink import ImageSink
+from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.base_rows import RowQuery
-from headrace.sources.scylla.capture.capturing import Capture, log_block
-from headrace.sources.scylla.capture.logrows import LogRow
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.probing import ask_telling
-from headrace.sources.scylla.snapshot import Chunk, read_chunk
-from headrace.sources.scylla.token_ranges import WHOLE
+from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.verify.row_compare import compare
+from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.embedded_access import target_of
 
 

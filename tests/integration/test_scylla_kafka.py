@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from headrace.cli import main
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe import POSITION_HEADER
-from headrace.pipes.scylla.tailing import Tail
-from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat
-from headrace.sinks.kafka.log_sink import KafkaLogSink
-from headrace.sources.mysql.selection import Selection
+from headrace.kafka.mypipe.wire_format import POSITION_HEADER
+from headrace.model.table_selection import Selection
+from headrace.pipes.scylla.tail import Tail
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat
+from headrace.sinks.kafka.scylla.log_sink import KafkaLogSink
 from testkit.broker import PrivateBroker
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.logged_cluster import LoggedCluster

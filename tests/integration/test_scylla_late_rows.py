@@ -14,31 +14,31 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cql.describing import describe
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.scylla.copies import Copies
+from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.pipe import ScyllaPipe
-from headrace.pipes.scylla.sinks import LogTarget, open_log_target
-from headrace.pipes.scylla.tailing import Tail
-from headrace.pipes.scylla.verification import standing_of, verify_logged
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.settings_file import Chosen
-from headrace.pipes.state import StateDirectory
-from headrace.pipes.verifying.result import TableResult, Verdict
-from headrace.pipes.verifying.watermark import Standing, Watermark
-from headrace.service.collecting import Collected
+from headrace.pipes.scylla.sink_factory import LogTarget, open_log_target
+from headrace.pipes.scylla.snapshot_progress import Copies
+from headrace.pipes.scylla.tail import Tail
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.service.status_collector import Collected
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.settings_file import Chosen
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
-from headrace.sinks.clickhouse.dead_letters import ERRORS
+from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.spark.checkpoint import committed_offset
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.spark.runtime.checkpoint import committed_offset
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.scylla.verifier import standing_of, verify_logged
+from headrace.verify.watermark import Standing, Watermark
 from testkit.broker import PrivateBroker
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cell_views import selected, shown

@@ -18,13 +18,13 @@ from headrace.cli import main
 from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.scylla.tailing import Tail
+from headrace.model.table_selection import Selection
+from headrace.pipes.scylla.tail import Tail
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.kafka.log_events import log_documents
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sinks.kafka.scylla.log_documents import log_documents
+from headrace.sources.scylla.capture.capture import Capture, log_block
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import random_history

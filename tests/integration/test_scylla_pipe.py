@@ -15,31 +15,31 @@ from typing import Any
 
 import pytest
 
-from headrace.cql.describing import describe
 from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession, connect
 from headrace.cql.timeuuid import micros
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.progress import LogView
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
-from headrace.pipes.scylla.sinks import LogTarget
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.skipping import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.state.event_skips import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
 from headrace.retry import retrying
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.streams import Generations, from_description
-from headrace.sources.scylla.capture.wrapping import CapturedSession, capture
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.logs import look_at
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.capture.stream_ids import Generations, from_description
+from headrace.sources.scylla.log_tables import look_at
 from headrace.sources.scylla.position import LogPosition
-from headrace.sources.scylla.streams import ServerCatalog
-from headrace.spark.checkpoint import committed_offset
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.spark.runtime.checkpoint import committed_offset
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.embedded_access import target_of

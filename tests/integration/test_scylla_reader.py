@@ -18,24 +18,24 @@ import pytest
 
 from headrace import cli
 from headrace.cql import timeuuid
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_log_table, create_table
 from headrace.cql.log import END, SEQUENCE, STREAM, TIME
 from headrace.cql.options import CdcOptions
-from headrace.cql.printing import create_log_table, create_table
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.base import Work
-from headrace.sources.scylla import reader
-from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla import window_reader
 from headrace.sources.scylla.generations import Start, oldest
-from headrace.sources.scylla.logs import choose_tables, log_name, look_at
-from headrace.sources.scylla.pace import tell
-from headrace.sources.scylla.planner import LogPlanner
+from headrace.sources.scylla.log_tables import choose_tables, log_name, look_at
 from headrace.sources.scylla.position import LogPosition
-from headrace.sources.scylla.reader import KnownLog, LogReader
-from headrace.sources.scylla.streams import ServerCatalog
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_feedback import tell
+from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.window_reader import KnownLog, LogReader
 from testkit.scylla_tables import Generation, add_generation, add_tablet_generation, create_tables, forget_generation, make_generation
 
 S = 1_000_000
@@ -113,10 +113,10 @@ class Logged:
         start = Start(oldest(catalog.generations(self.name)), 0, 0)
         return LogPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
-    def blocks(self, work: Work, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[reader.LogBlock]:
+    def blocks(self, work: Work, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[window_reader.LogBlock]:
         return self.reader(ttl, choices).read(work)
 
-    def reader(self, ttl: int = 0, choices: ScyllaChoices | None = None) -> LogReader:
+    def window_reader(self, ttl: int = 0, choices: ScyllaChoices | None = None) -> LogReader:
         return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
@@ -213,7 +213,7 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
     found = [(row[STREAM], UUID(bytes=row[TIME]), int.from_bytes(row[SEQUENCE], "big")) for row in rows]
     assert_all_once(found, logged)
 
-    monkeypatch.setattr(reader, "_END_PATIENCE_S", 1.0)
+    monkeypatch.setattr(window_reader, "_END_PATIENCE_S", 1.0)
     never = logged.write(other, begin + 8 * S, 2, ends=False)
     with pytest.raises(DefiniteError, match="has no end") as raised:
         list(logged.blocks(work))

@@ -9,19 +9,19 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from headrace.cql.arrow import to_arrow
 from headrace.cql.blocks import RowBlock
-from headrace.cql.describing import describe
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import quoted
 from headrace.model.schema import TableName
-from headrace.sources.scylla.base_rows import RowQuery, Telling
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.probing import ask_ring, ask_telling
-from headrace.sources.scylla.rereading import Rereader
-from headrace.sources.scylla.snapshot import Chunk, ChunkDone, read_chunk, server_time
-from headrace.sources.scylla.token_ranges import WHOLE, Ring, TokenRange, cut, left_over
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, read_chunk, server_time
+from headrace.sources.scylla.snapshot.row_recheck import Rereader
+from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE, Ring, TokenRange, cut, left_over
 
 CHOICES = ScyllaChoices(confidence=0.0, page_rows=100)
 

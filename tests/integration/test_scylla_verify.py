@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from headrace.cql.describing import describe
-from headrace.cql.printing import create_log_table
+from headrace.cql.language.ddl_printer import create_log_table
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.verification import standing_of, verify_logged
-from headrace.pipes.verifying.result import TableResult, Verdict
-from headrace.pipes.verifying.watermark import Standing, Watermark
+from headrace.model.table_selection import Selection
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.base_rows import RowQuery
-from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.position import LogPosition, Place
-from headrace.sources.scylla.probing import ask_telling
-from headrace.sources.scylla.snapshot import Chunk, read_chunk, server_time
-from headrace.sources.scylla.token_ranges import WHOLE
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.scylla.verifier import standing_of, verify_logged
+from headrace.verify.watermark import Standing, Watermark
 from testkit.embedded_access import target_of
 
 COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,

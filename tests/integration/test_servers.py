@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from headrace.demo.server import PrivateServer, Program, find_mariadb, render_options
+from headrace.demo.private_server import PrivateServer, Program, find_mariadb, render_options
 from headrace.errors import DefiniteError
 from testkit.accounts import Account
 from testkit.servers import mysqlbinlog
@@ -208,7 +208,9 @@ def test_a_machine_that_resolves_no_host_name_can_initialise(tmp_path: Path) -> 
     empty.touch()
     data.mkdir()
     hide = f"mount --bind {empty} /etc/hosts && mount --bind {empty} /etc/resolv.conf && hostname nameless && ! getent hosts localhost"
-    code = f"from pathlib import Path; from headrace.demo.server import find_mariadb; find_mariadb().initialise(Path({str(data)!r}))"
+    code = (
+        f"from pathlib import Path; from headrace.demo.private_server import find_mariadb; find_mariadb().initialise(Path({str(data)!r}))"
+    )
     alone = ["unshare", "--net", "--mount", "--uts"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         assert os.environ.get("CI") != "true", "namespaces are not allowed here"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account, create_replica_account
 from testkit.pipeline import Finished, Pipeline, Run, command_lines, run_command
 from testkit.witness import assert_equal, log_end, sink_client

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.requests import ask_for_resync
-from headrace.sinks.clickhouse.choices import EngineChoice, OnRefusedRow, SinkChoices
-from headrace.sinks.clickhouse.retrial import retry_letters
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
+from headrace.sinks.clickhouse.server.options import EngineChoice, OnRefusedRow, SinkChoices
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same

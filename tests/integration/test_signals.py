@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account, create_replica_account
 from testkit.interruptions import LIMIT_S, Interruption, interrupt
 from testkit.pipeline import Pipeline, Run, run_command

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.skipping import RECORD, halted_at, request_skip, skipped_events
+from headrace.pipes.state.event_skips import RECORD, halted_at, request_skip, skipped_events
 from headrace.sinks.stdout.output import STDOUT
 from testkit.binlogs import Logbook, open_logbook
 from testkit.broker import PrivateBroker
@@ -197,9 +197,9 @@ def test_a_record_in_kafka_through_spark(broker: PrivateBroker, clickhouse: Embe
 
 
 def test_a_place_that_is_not_met_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from headrace.pipes.skipping import Skips, note_halt
-    from headrace.sources.mysql.position import BinlogPosition
-    from headrace.sources.mysql.skipping import is_passed
+    from headrace.pipes.state.event_skips import Skips, note_halt
+    from headrace.sources.mysql.segments.skipped_events import is_passed
+    from headrace.sources.mysql.server.position import BinlogPosition
 
     note_halt(tmp_path, DefiniteError("broken", place="there", event="binlog.000003:120"))
     request_skip(tmp_path)

@@ -18,9 +18,9 @@ _PROGRAM = """
 import contextlib, os, resource, signal, sys, threading, time
 from pathlib import Path
 from headrace.errors import HeadraceError
-from headrace.service.log_lines import name_pipes
+from headrace.service.logging.pipe_context import name_pipes
 from headrace.spark import java_process, session
-from headrace.spark.stream import spark_failure
+from headrace.spark.runtime.micro_batch import spark_failure
 
 name_pipes()
 

@@ -12,18 +12,18 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace.cli import main
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes import witness
-from headrace.pipes.offline import OfflinePipe
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
+from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.state import sink_record
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import SinkChoices
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.selection import Selection
 from testkit.binlogs import Logbook, open_logbook
 from testkit.embedded_access import target_of
 from testkit.sparkless import without_spark
@@ -42,7 +42,7 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 @pytest.fixture
 def clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
     without_spark(monkeypatch)
-    monkeypatch.setattr(witness, "_REPLICAS_S", 0.2)
+    monkeypatch.setattr(sink_record, "_REPLICAS_S", 0.2)
     with EmbeddedServer(tmp_path / "clickhouse") as server:
         yield server
 

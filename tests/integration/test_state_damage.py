@@ -15,25 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cql.describing import describe
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
-from headrace.pipes.offline import OfflinePipe
-from headrace.pipes.pipe import Pipe
-from headrace.pipes.progress import LogView
-from headrace.pipes.requests import ask_for_resync
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
+from headrace.pipes.mysql.pipe import Pipe
 from headrace.pipes.scylla.pipe import ScyllaPipe
-from headrace.pipes.scylla.sinks import LogTarget
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.state import StateDirectory
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.capture.wrapping import capture
-from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sources.scylla.capture.captured_session import capture
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from testkit.binlogs import Logbook, open_logbook
 from testkit.cell_views import selected, shown
 from testkit.debezium_recordings import KafkaRecord

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
-from headrace.sources.mysql import decoder
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.rows import row_decoder
 from testkit.binlogs import open_logbook
 from testkit.pipeline import PATIENCE_S
 from testkit.sparkless import without_spark
@@ -58,7 +58,7 @@ def test_snapshot_changes_and_statements(
 ) -> None:
     without_spark(monkeypatch)
     # Small blocks, so that a batch has many.
-    monkeypatch.setattr(decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     Workload(server, database, 7).prepare()
     chance, printed = random.Random(7), []
     command = ["replicate", server.url(database, server.user, server.password), "stdout:", "--state", str(tmp_path / "state"), "--once"]

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from headrace.config.loading import load
-from headrace.cql.describing import describe
+from headrace.config.load import load
+from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.embedded.claim import read_holder
+from headrace.embedded.engine.directory_lock import read_holder
 from headrace.model.schema import TableName
 from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sources.scylla.capture.wrapping import capture
+from headrace.sources.scylla.capture.captured_session import capture
 from testkit.broker import PrivateBroker
 from testkit.cassandra import PrivateCassandra
 from testkit.cell_views import selected, shown

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.loading import load
-from headrace.demo.server import PrivateServer
+from headrace.config.load import load
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.accounts import Account
 from testkit.binlogs import open_logbook
 from testkit.workload import TABLES, Workload, run_transaction

@@ -18,15 +18,15 @@ from clickhouse_connect.driver.client import Client
 
 from headrace import cli
 from headrace.cql.session import CqlSession
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.building import PipeSpec, built
-from headrace.pipes.progress import LogView
-from headrace.pipes.settings import PipeSettings
-from headrace.sinks.claims import Claim
-from headrace.sinks.clickhouse.target_claims import ClickHouseClaims
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.pipes.factory import PipeSpec, built
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
+from headrace.sinks.target_claims import Claim
 from testkit.broker import PrivateBroker
 from testkit.cassandra import PrivateCassandra
 from testkit.logged_cluster import LoggedCluster

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.settings_file import Chosen, parse_settings
-from headrace.pipes.state import StateDirectory
-from headrace.pipes.verification import SparkUse, VerifyOptions, verify_tables
-from headrace.pipes.verifying import regions
-from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
-from headrace.pipes.verifying.result import TableResult, Verdict
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sinks.clickhouse.writer import ClickHouseWriter
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.settings_file import Chosen, parse_settings
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
+from headrace.verify import regions
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
+from headrace.verify.watched_pipe import KnownPipe, find_watermark
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import Crash, DrivenPipe, crash_at

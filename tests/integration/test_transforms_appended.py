@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.binlogs import Logbook, open_logbook
 from testkit.broker import PrivateBroker
 from testkit.documents import DOCS

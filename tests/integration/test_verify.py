@@ -13,22 +13,22 @@ import pyarrow as pa
 import pytest
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema, ZeroDates
-from headrace.pipes.settings_file import parse_settings
-from headrace.pipes.verification import Sample, TableResult, Verdict, VerifyOptions, verify_tables
-from headrace.pipes.verifying import looking, regions, settling
-from headrace.pipes.verifying.compared import describe
-from headrace.pipes.verifying.looking import Looker, Sides
-from headrace.pipes.verifying.pipes import KnownPipe, find_watermark
-from headrace.pipes.verifying.settling import Settler
-from headrace.pipes.verifying.watermark import Standing, Watermark
-from headrace.sinks.clickhouse.choices import EngineChoice, SinkChoices
-from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.settings.settings_file import parse_settings
+from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.verify import recheck, region_reader, regions
+from headrace.verify.recheck import Settler
+from headrace.verify.region_reader import Looker, Sides
+from headrace.verify.table_spec import describe
+from headrace.verify.verifier import Sample, TableResult, Verdict, VerifyOptions, verify_tables
+from headrace.verify.watched_pipe import KnownPipe, find_watermark
+from headrace.verify.watermark import Standing, Watermark
 from testkit.pairs import Pair, open_pair
 
 ROWS = 1000
@@ -65,8 +65,8 @@ def pair(server: PrivateServer, database: str, engine: EmbeddedServer) -> Iterat
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a few rows, so that a table of two thousand has all that one of ten million has."""
-    monkeypatch.setattr(looking, "_READ_ROWS", 40)
-    monkeypatch.setattr(looking, "_BUCKET_ROWS", 10)
+    monkeypatch.setattr(region_reader, "_READ_ROWS", 40)
+    monkeypatch.setattr(region_reader, "_BUCKET_ROWS", 10)
     monkeypatch.setattr(regions, "_SINK_ROWS", 300)
 
 
@@ -244,7 +244,7 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     # A row that is wrong is found among those that change.
     pair.run("DELETE FROM number WHERE id = 17")
     with Looker(Sides(pair.address, pair.sink)) as looker:
-        monkeypatch.setattr(settling, "_ROUNDS", 3)
+        monkeypatch.setattr(recheck, "_ROUNDS", 3)
         settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
         table = describe(schema, pair.sink)
         keys = pair.rows(schema).select(["id"]).slice(0, 500)

@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
-from headrace.sources.mysql.connection import connect, parse_mysql_url
-from headrace.sources.mysql.digests import read_buckets, read_digest
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url
+from headrace.sources.mysql.snapshot.row_digests import read_buckets, read_digest
 from testkit.pairs import Pair, open_pair
 
 NINES = "9" * 65

@@ -11,11 +11,11 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace import cli
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.unmatched_tables import check_unmatched
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
 from testkit.accounts import Account
 from testkit.binlogs import open_logbook
 from testkit.broker import PrivateBroker

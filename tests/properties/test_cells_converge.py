@@ -19,19 +19,19 @@ from typing import Final
 
 import pytest
 
-from headrace.cql.ddl import sorted_table
+from headrace.cql.language.ddl import sorted_table
+from headrace.cql.language.ddl_printer import create_table, create_type, types_used
 from headrace.cql.log import STREAM, TIME
-from headrace.cql.printing import create_table, create_type, types_used
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.capture.capturing import log_block
-from headrace.sources.scylla.capture.logrows import LogRow
+from headrace.sources.scylla.capture.capture import log_block
+from headrace.sources.scylla.capture.log_rows import LogRow
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import Statement, random_log, random_table
 from testkit.embedded_access import target_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.cql.arrow import to_arrow
+from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from testkit.cql_values import cql_types, cql_values, plain_values, serialised, witnessed

@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cql.arrow import to_arrow
+from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.types import CqlType
-from headrace.sinks.kafka.cql_json import json_of
+from headrace.sinks.kafka.scylla.cql_json import json_of
 from testkit.cql_values import cql_types, cql_values, serialised
 
 

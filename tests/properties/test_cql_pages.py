@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cql.pages import as_batch
-from headrace.cql.raw import RawPage
+from headrace.cql.decode.pages import as_batch
+from headrace.cql.raw_pages import RawPage
 from headrace.errors import DefiniteError
 
 Cell = bytes | None

@@ -12,10 +12,10 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.sources.debezium.fields import Field
-from headrace.sources.debezium.json_columns import Scanned, Texts, wire_array
-from headrace.sources.debezium.json_program import build, shape_of
-from headrace.sources.debezium.json_records import split
+from headrace.sources.debezium.events.fields import Field
+from headrace.sources.debezium.formats.json_columns import Scanned, Texts, wire_array
+from headrace.sources.debezium.formats.json_program import build, shape_of
+from headrace.sources.debezium.formats.json_records import split
 
 FIELDS = (
     Field("id", "int64"),

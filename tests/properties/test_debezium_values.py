@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.binaries import Parsed, bits, from_base64, from_hex, whole_numbers
-from headrace.sources.debezium.fields import Field, Wire
-from headrace.sources.debezium.values import finish
+from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.types.binary import Parsed, bits, from_base64, from_hex, whole_numbers
+from headrace.sources.debezium.types.values import finish
 
 _EXACT = Context(prec=200)
 _texts = st.lists(

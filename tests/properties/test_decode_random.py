@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.demo.server import PrivateServer
-from headrace.model.change import Op
+from headrace.demo.private_server import PrivateServer
+from headrace.model.change_block import Op
 from testkit.binlogs import Image, Logbook, Row, fraction_text, images_of, open_logbook, time_text
 
 Values = st.SearchStrategy[Any]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from testkit.binlogs import open_logbook
 from testkit.ddl_random import run_random
 

@@ -20,20 +20,20 @@ from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.verification import LoggedRows, canonical_schema
-from headrace.pipes.verify import Comparison, compare
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.client import disconnect
+from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.base_rows import RowQuery
-from headrace.sources.scylla.capture.capturing import Capture, log_block
-from headrace.sources.scylla.capture.logrows import LogRow
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.probing import ask_ring, ask_telling
-from headrace.sources.scylla.rereading import Begun, Rereader
-from headrace.sources.scylla.snapshot import Chunk, read_chunk, server_time
-from headrace.sources.scylla.token_ranges import WHOLE, cut
+from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.row_recheck import Begun, Rereader
+from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE, cut
+from headrace.verify.row_compare import Comparison, compare
+from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.cql_histories import History, Statement, random_history, random_statements
 from testkit.embedded_access import target_of
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.settings import SnapshotMode
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import SnapshotMode
 from testkit.binlogs import open_logbook
 from testkit.shown import assert_same
 from testkit.tables_random import Explorer, SteeredPipe

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.pipes.policy import Policy, SchemaPolicy
-from headrace.pipes.rehearsal import Rehearsal, Rehearsed, describe, read_statements, strict_query
-from headrace.pipes.settings import PipeSettings
-from headrace.sinks.clickhouse.choices import BitAs, DecimalAs, GeometryAs, SetAs, SinkChoices, TimeAs, UnsignedAs
+from headrace.model.table_selection import Selection
+from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import Policy, SchemaPolicy
+from headrace.sinks.clickhouse.server.options import BitAs, DecimalAs, GeometryAs, SetAs, SinkChoices, TimeAs, UnsignedAs
+from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import parse_target
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.selection import Selection
 
 MYSQL = Dialect(mariadb=False, version=90700)
 TABLES = (

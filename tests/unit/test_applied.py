@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.applied import AppliedGroups
+from headrace.sources.mysql.binlog.applied_gtids import AppliedGroups
 from headrace.sources.mysql.failover import joined
-from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet, missing_from, read_gtid_set
-from headrace.sources.mysql.locate import ServerGtids
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.server.gtid import MariaDBGtidPosition, MySQLGtidSet, missing_from, read_gtid_set
+from headrace.sources.mysql.start_position import ServerGtids
 
 A, B, C = (str(uuid.UUID(int=number)) for number in (0xA << 60, 2**128 - 5, 17))
 spans = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6)), max_size=5)

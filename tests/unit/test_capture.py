@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sources.mysql.capture import parse_members
+from headrace.sources.mysql.schema.information_schema import parse_members
 
 
 @pytest.mark.parametrize(

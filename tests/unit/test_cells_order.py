@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cql import timeuuid
-from headrace.cql.arrow import Cells
+from headrace.cql.decode.arrow_arrays import Cells
 from headrace.cql.tables import CqlColumn, Role
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.ordering import order_column, order_keys, range_keys
+from headrace.sinks.clickhouse.cells.key_order import order_column, order_keys, range_keys
 from testkit.cql_values import SCALARS, serialised
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sources.mysql import charset_kernels
-from headrace.sources.mysql.charset_tables import TABLES, load_tables
-from headrace.sources.mysql.charsets import NotUnicode, UnknownCharset, charset_of_collation, decode_text, transcoder
+from headrace.sources.mysql.charsets.charset_tables import TABLES, load_tables
+from headrace.sources.mysql.charsets.charsets import NotUnicode, UnknownCharset, charset_of_collation, decode_text, transcoder
+from headrace.sources.mysql.kernels import charsets
 
 CHARSETS = sorted({*load_tables().directory, "ucs2", "utf16", "utf16le", "utf32", "utf8mb4"})
 PYTHON = {"koi8r": "koi8-r", "cp1251": "cp1251", "gbk": "gbk", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"}
@@ -91,18 +91,18 @@ def test_every_lead_and_second_byte_of_utf8() -> None:
                 raw = bytes([lead, second]) + tail
                 data, bounds = np.frombuffer(raw, np.uint8), np.array([0, len(raw)], np.int32)
                 expected = raw.decode("utf8", "ignore").encode() == raw
-                assert charset_kernels.is_utf8(data, bounds) == expected, raw.hex()
-                assert (charset_kernels.find_bad_utf8(data, bounds) < 0) == expected, raw.hex()
+                assert charsets.is_utf8(data, bounds) == expected, raw.hex()
+                assert (charsets.find_bad_utf8(data, bounds) < 0) == expected, raw.hex()
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 255, 256, 257, 1000])
 def test_a_high_byte_is_found_wherever_it_is(size: int) -> None:
     data = np.zeros(size + 2, dtype=np.uint8)
     data[0] = data[-1] = 255
-    assert charset_kernels.is_ascii(data, 1, size + 1)
+    assert charsets.is_ascii(data, 1, size + 1)
     for at in {0, size // 2, size - 1} if size else ():
         data[at + 1] = 0x80
-        assert not charset_kernels.is_ascii(data, 1, size + 1)
+        assert not charsets.is_ascii(data, 1, size + 1)
         data[at + 1] = 0
 
 

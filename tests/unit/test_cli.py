@@ -10,8 +10,8 @@ import pytest
 from headrace import cli
 from headrace.cli import flags
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.sources.mysql.server.connection import MySQLAddress
 
 ADDRESS = MySQLAddress("h", 1, "u", "secret", "shop")
 

@@ -10,13 +10,13 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.adapting import Missing, adapt, missing_parts, was_made
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.creation import plan_layout, remembering_sql
-from headrace.sinks.clickhouse.found import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.layout import Family, Layout, Mark, Meaning
-from headrace.sinks.clickhouse.sweeping import sweep_sql
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.maintenance.stale_rows import sweep_sql
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import plan_layout, remembering_sql
+from headrace.sinks.clickhouse.tables.existing_table import Missing, adapt, missing_parts, was_made
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Mark, Meaning
 
 ORDERS = TableSchema(
     TableName("shop", "orders"), (Column("id", Kind.INT64, False), Column("note", Kind.STRING), Column("n", Kind.INT32, False)), ("id",)

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.blocks import BlockEncoder
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.creation import plan_layout
-from headrace.sinks.clickhouse.layout import Layout
-from headrace.sinks.clickhouse.limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.server_limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 
 DAY = 86_400_000_000
 WIDE = ServerLimits(-719_528, 2_932_896, -719_528 * DAY, 2_932_897 * DAY - 1)

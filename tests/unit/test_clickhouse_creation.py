@@ -11,14 +11,14 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.content import content_hash
-from headrace.sinks.clickhouse.creation import create_sql, create_statements, plan_layout
-from headrace.sinks.clickhouse.keys import materialize_key
-from headrace.sinks.clickhouse.layout import Layout
-from headrace.sinks.clickhouse.sweeping import allow_cleanup_sql, sweep_sql
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sinks.clickhouse.views import create_view_sql, row_policy_sql
+from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, sweep_sql
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_layout
+from headrace.sinks.clickhouse.tables.table_keys import materialize_key
+from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
+from headrace.sinks.clickhouse.types.row_hash import content_hash
 
 COLUMNS = (
     Column("id", Kind.INT32, False, auto_increment=True),

@@ -12,9 +12,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.client import connect
-from headrace.sinks.clickhouse.failures import translate
-from headrace.sinks.clickhouse.url import ClickHouseTarget
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translate
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 TARGET = ClickHouseTarget("127.0.0.1", password="hunter2")
 

@@ -8,11 +8,11 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.creation import create_sql, plan_layouts
-from headrace.sinks.clickhouse.types import storage_type
-from headrace.sinks.clickhouse.url import ClickHouseTarget
-from headrace.sinks.clickhouse.views import create_view_sql
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import create_sql, plan_layouts
+from headrace.sinks.clickhouse.tables.views import create_view_sql
+from headrace.sinks.clickhouse.types.type_mapping import storage_type
 
 ANYWHERE = ClickHouseTarget("h")
 ONE_DATABASE = ClickHouseTarget("h", database="mart")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.typenames import parse_type, unwrap
-from headrace.sinks.clickhouse.types import enum_type, grown_enum
+from headrace.sinks.clickhouse.types.type_mapping import enum_type, grown_enum
+from headrace.sinks.clickhouse.types.type_names import parse_type, unwrap
 
 
 @pytest.mark.parametrize(

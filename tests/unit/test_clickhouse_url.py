@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
 
 NO_ENVIRONMENT: dict[str, str] = {}
 

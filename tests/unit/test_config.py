@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import running
+from headrace.cli import run
 from headrace.config import load
-from headrace.config.overlaps import overlap
-from headrace.config.resolved import Configuration, LogFormat
+from headrace.config.configuration import Configuration, LogFormat
+from headrace.config.target_overlaps import overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
-from headrace.pipes.building import shown_sink
-from headrace.pipes.policy import ChangeKind, Policy
-from headrace.pipes.settings import SnapshotMode
-from headrace.service.log_forms import masked
-from headrace.sinks.clickhouse.choices import EngineChoice
-from headrace.sinks.kafka.choices import MessageFormat
-from headrace.sinks.producing import parse_producer
+from headrace.pipes.factory import shown_sink
+from headrace.service.logging.formatters import masked
+from headrace.settings.pipe_settings import SnapshotMode
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sinks.clickhouse.server.options import EngineChoice
+from headrace.sinks.kafka.messages.options import MessageFormat
+from headrace.sinks.producer_sink import parse_producer
 from testkit.config_files import WHOLE, base, several
 
 
@@ -321,5 +321,5 @@ def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path
 
 
 def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:
-    assert running._told_to(loaded(tmp_path, base())) is sys.stdout
-    assert running._told_to(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr
+    assert run._told_to(loaded(tmp_path, base())) is sys.stdout
+    assert run._told_to(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr

@@ -11,16 +11,16 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.foreign.conditions import globs_of as condition_globs
-from headrace.config.foreign.entries import read_entries
-from headrace.config.foreign.hocon import parse_hocon
-from headrace.config.foreign.regexes import globs_of
-from headrace.config.loading import translate
-from headrace.config.resolved import Configuration
+from headrace.config.configuration import Configuration
+from headrace.config.importers.flat_files import read_entries
+from headrace.config.importers.hocon import parse_hocon
+from headrace.config.importers.mypipe_conditions import globs_of as condition_globs
+from headrace.config.importers.regex_globs import globs_of
+from headrace.config.load import translate
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.policy import ChangeKind, Policy
-from headrace.sinks.kafka.choices import KeyChanges, MessageFormat
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sinks.kafka.messages.options import KeyChanges, MessageFormat
 
 SEED = """\
     mypipe {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.foreign.connectors import translate_connector
-from headrace.config.foreign.mypipe import translate_mypipe
-from headrace.config.loading import load
+from headrace.config.importers.connectors import translate_connector
+from headrace.config.importers.mypipe import translate_mypipe
+from headrace.config.load import load
 from headrace.errors import DefiniteError
 
 SERVER = "database.hostname=db\ndatabase.user=u\ndatabase.password=secret\nclickhouse.server.url=ch\n"

@@ -11,9 +11,9 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.elsewhere import in_file_words, sections
-from headrace.config.page import configuration_page
-from headrace.config.schema import schema, schema_text
+from headrace.config.key_hints import in_file_words, sections
+from headrace.config.output.json_schema import schema, schema_text
+from headrace.config.output.reference_page import configuration_page
 from testkit.config_files import WHOLE, base, several
 
 DOCS = Path(__file__).parents[2] / "docs"

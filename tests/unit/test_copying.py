@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 
 from headrace.model.schema import TableName
-from headrace.pipes.copying import Copier, Interrupted
+from headrace.pipes.mysql.snapshot_runner import Copier, Interrupted
 from headrace.retry import Waits, own_waits
-from headrace.sources.mysql.snapshot import Chunk
+from headrace.sources.mysql.snapshot.lock_free import Chunk
 
 
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
@@ -19,7 +19,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
     asked, nothing, pipe = [False], None, Waits()
     unused: list[Any] = [nothing] * 9
     stop = Copier(*unused, stopping=lambda: asked[0])._stopper()
-    with own_waits(pipe), mock.patch("headrace.pipes.copying.time.monotonic") as clock:
+    with own_waits(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
         clock.return_value = 100.0
         stop()
         asked[0] = True

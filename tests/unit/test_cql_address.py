@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from headrace.addressing.tls import Tls, TlsMode
 from headrace.cql.address import CqlAddress, is_cql, parse_cql_url, password_variable
 from headrace.errors import DefiniteError
+from headrace.urls.tls import Tls, TlsMode
 
 
 def test_an_address_is_read_whole() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.cql.arrow import Cells, arrow_type, split_collections, split_tuples, to_arrow
+from headrace.cql.decode.arrow_arrays import Cells, arrow_type, split_collections, split_tuples, to_arrow
 from headrace.cql.types import NATIVE, CqlType, parse_type
 from headrace.errors import DefiniteError
 from testkit.cql_values import plain_values, serialised, witnessed

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.cql.arrow import to_arrow
-from headrace.cql.canonical import canonical, shown
-from headrace.cql.encoding import encode
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.decode.canonical_bytes import canonical, shown
+from headrace.cql.language.value_encoder import encode
 from headrace.cql.types import CqlType, parse_type
 from testkit.cql_values import cql_types, cql_values, serialised, witnessed
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cql.ddl import Definitions
-from headrace.cql.lexing import Kind, statements, tokens
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_log_table, create_table, create_type, types_used
+from headrace.cql.language.lexer import Kind, statements, tokens
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.printing import create_log_table, create_table, create_type, types_used
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName

@@ -10,10 +10,10 @@ from cassandra.util import Duration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.cql.encoding import encode, serialise
-from headrace.cql.lexing import Cursor
-from headrace.cql.ordering import order_key
-from headrace.cql.terms import Markers, Parameters, Serialised, read_term
+from headrace.cql.decode.value_order import order_key
+from headrace.cql.language.lexer import Cursor
+from headrace.cql.language.terms import Markers, Parameters, Serialised, read_term
+from headrace.cql.language.value_encoder import encode, serialise
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from testkit.cql_values import cql_types, cql_values, serialised, witnessed

@@ -11,7 +11,7 @@ from cassandra.connection import ConnectionShutdown, ProtocolError
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.failures import as_ours, server_errors
+from headrace.cql.errors import as_ours, server_errors
 from headrace.errors import DefiniteError, TransientError
 
 ADDRESS = parse_cql_url("scylla://ann:hidden@far:9042/ks?tls=required")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 from headrace.kernels.pointers import pointer_to
-from headrace.sources.mysql import checksum
-from headrace.sources.mysql.checksum import crc32, crc32_by_tables
+from headrace.sources.mysql.kernels import crc32 as checksum
+from headrace.sources.mysql.kernels.crc32 import crc32, crc32_by_tables
 from testkit.fences import Fenced
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.evolution import (
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.model.schema_change import (
     FIRST,
     AddColumn,
     Catalogue,
@@ -18,12 +19,11 @@ from headrace.model.evolution import (
     TruncateTable,
     apply_all,
 )
-from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sources.mysql.ddl.dialect import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Dialect
-from headrace.sources.mysql.ddl.meaning import Meaning, interpret
-from headrace.sources.mysql.ddl.tokens import Form, NotUnderstood, tokenize
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.session import Session
+from headrace.sources.mysql.ddl.lexer import Form, NotUnderstood, tokenize
+from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.query_session import Session
 
 MYSQL, MARIADB = Dialect.of("9.7.0"), Dialect.of("5.5.5-10.11.6-MariaDB-log")
 ORDERS, OTHER = TableName("shop", "orders"), TableName("shop", "other")

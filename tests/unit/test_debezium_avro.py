@@ -13,19 +13,19 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro.framing import framed_with, schema_ids
 from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.avro.wire_header import framed_with, schema_ids
 from headrace.kafka.registry import MemoryRepository
 from headrace.kafka.registry_files import DirectoryRepository
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.avro_events import AvroParser, repository_at
-from headrace.sources.debezium.choices import DebeziumChoices, Shape
-from headrace.sources.debezium.events import Events, Parsed
-from headrace.sources.debezium.growing import grow
+from headrace.sources.debezium.events.event_versions import Rule
+from headrace.sources.debezium.events.options import DebeziumChoices, Shape
+from headrace.sources.debezium.events.parsed_events import Events, Parsed
+from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Decoded, Records
-from headrace.sources.debezium.versions import Rule
+from headrace.sources.debezium.types.schema_widening import grow
 from testkit.avro_random import write_with_fastavro
 from testkit.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 from testkit.debezium_replay import Replay

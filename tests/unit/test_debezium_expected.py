@@ -10,14 +10,14 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.columns import AS_IT_LOOKS, column_of, field_type
-from headrace.sources.debezium.events import wire_type
-from headrace.sources.debezium.expected import as_seen, expected_fields, infer_fields
-from headrace.sources.debezium.fields import Wire
-from headrace.sources.debezium.growing import holds
-from headrace.sources.debezium.schema_topic import Fate, follow, read_change, read_record
-from headrace.sources.debezium.values import finish
+from headrace.sources.debezium.events.fields import Wire
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.parsed_events import wire_type
+from headrace.sources.debezium.schema_history_topic import Fate, follow, read_change, read_record
+from headrace.sources.debezium.types.column_mapping import AS_IT_LOOKS, column_of, field_type
+from headrace.sources.debezium.types.inferred_fields import as_seen, expected_fields, infer_fields
+from headrace.sources.debezium.types.schema_widening import holds
+from headrace.sources.debezium.types.values import finish
 
 TABLE = TableName("shop", "orders")
 

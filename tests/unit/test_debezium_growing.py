@@ -8,13 +8,13 @@ from itertools import permutations
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.effects import Filled, Kept
-from headrace.model.evolution import AddColumn, ModifyColumn
+from headrace.model.alter_effects import Filled, Kept
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.debezium.columns import column_of, table_schema
-from headrace.sources.debezium.fields import Field, RowFields
-from headrace.sources.debezium.growing import absent, grow, holds
-from headrace.sources.debezium.values import default_text
+from headrace.model.schema_change import AddColumn, ModifyColumn
+from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.types.column_mapping import column_of, table_schema
+from headrace.sources.debezium.types.schema_widening import absent, grow, holds
+from headrace.sources.debezium.types.values import default_text
 
 TABLE = TableName("shop", "orders")
 ID = Field("id", "int64", optional=False)

@@ -12,19 +12,19 @@ from confluent_kafka import KafkaError
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
-from headrace.pipes.debezium.cluster import Standing, check_offsets
-from headrace.pipes.debezium.evolving import check_policy
-from headrace.pipes.debezium.notes import Notes
+from headrace.pipes.debezium.kafka_cluster import Standing, check_offsets
+from headrace.pipes.debezium.pipe_notes import Notes
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.settings import TopicSettings, check_chosen, parse_start, topic_pattern
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.state import StateDirectory
-from headrace.sources.debezium.fetching import OffsetRange, reading_error
-from headrace.sources.debezium.versions import Order, Rule, Tail
-from headrace.spark.checkpoint import initial_offset
-from headrace.spark.faults import decode, encode
-from headrace.spark.record_reports import IGNORED
-from headrace.spark.records import KafkaAway, chosen_ranges, kafka_failure, ranges_of, told_apart
+from headrace.pipes.debezium.schema_evolution import check_policy
+from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
+from headrace.sources.debezium.offset_range_reader import OffsetRange, reading_error
+from headrace.spark.kafka.record_reports import IGNORED
+from headrace.spark.kafka.record_stream import KafkaAway, chosen_ranges, kafka_failure, ranges_of, told_apart
+from headrace.spark.runtime.checkpoint import initial_offset
+from headrace.spark.runtime.error_transport import decode, encode
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"

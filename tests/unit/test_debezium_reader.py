@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import Op
+from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sources.debezium.choices import DebeziumChoices
+from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.events.topic_tables import Naming, Pattern, TopicMap
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Decoded, Records
-from headrace.sources.debezium.topics import Naming, Pattern, TopicMap
-from headrace.sources.debezium.versions import Order, Rule, Tail
 
 NAME = TableName("shop", "goods")
 SCHEMA = TableSchema(

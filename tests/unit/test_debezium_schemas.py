@@ -8,9 +8,17 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableName
-from headrace.sources.debezium.columns import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of, members_of, table_schema, with_numeric
-from headrace.sources.debezium.connect_schema import field_of, field_of_avro, is_envelope, row_fields
-from headrace.sources.debezium.fields import Field, RowFields
+from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.types.column_mapping import (
+    SOURCE_LENGTH,
+    SOURCE_SCALE,
+    SOURCE_TYPE,
+    column_of,
+    members_of,
+    table_schema,
+    with_numeric,
+)
+from headrace.sources.debezium.types.connect_schema import field_of, field_of_avro, is_envelope, row_fields
 
 TABLE = TableName("shop", "orders")
 DECIMAL = "org.apache.kafka.connect.data.Decimal"

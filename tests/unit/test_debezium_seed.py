@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.version import pack_version
+from headrace.sources.debezium.events.event_versions import Order, Rule
+from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Records
-from headrace.sources.debezium.versions import Order, Rule
 
 TOPIC = "SERVER5432.sbtest.sbtest1"
 NAME = TableName("sbtest", "sbtest1")

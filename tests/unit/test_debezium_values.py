@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.columns import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of
-from headrace.sources.debezium.events import wire_type
-from headrace.sources.debezium.fields import Field, Wire
-from headrace.sources.debezium.unavailable import UNAVAILABLE
-from headrace.sources.debezium.values import Finished, default_text, finish
+from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.parsed_events import wire_type
+from headrace.sources.debezium.types.column_mapping import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of
+from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE
+from headrace.sources.debezium.types.values import Finished, default_text, finish
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 

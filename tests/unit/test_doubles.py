@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernels.pointers import MALFORMED, NO_ROOM
-from headrace.sources.mysql.doubles import DOUBLE_ROOM, write_double
+from headrace.sources.mysql.kernels.doubles import DOUBLE_ROOM, write_double
 
 FIXTURE = json.loads(Path(__file__).with_name("jsonb_documents.json").read_text())
 DOUBLE_TYPE = "0b"

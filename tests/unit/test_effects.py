@@ -7,14 +7,14 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.model.effects import Effect, Filled, Kept, Shortened, Untold
-from headrace.model.evolution import AddColumn, Catalogue, ModifyColumn, apply_all
+from headrace.model.alter_effects import Effect, Filled, Kept, Shortened, Untold
 from headrace.model.schema import Column, Kind, TableName
+from headrace.model.schema_change import AddColumn, Catalogue, ModifyColumn, apply_all
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT, Dialect
-from headrace.sources.mysql.ddl.meaning import interpret
-from headrace.sources.mysql.effects import effect_of, is_strict
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.session import Session
+from headrace.sources.mysql.ddl.statement_effects import interpret
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.query_session import Session
+from headrace.sources.mysql.schema.alter_effects import effect_of, is_strict
 
 T = TableName("shop", "t")
 SERVERS = (Dialect(mariadb=False, version=90700), Dialect(mariadb=True, version=101100))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sinks.clickhouse.engines import (
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text, unquote
+from headrace.sinks.clickhouse.tables.engine_parser import (
     Distribution,
     UnreadableEngine,
     fickle_function,
@@ -14,7 +15,6 @@ from headrace.sinks.clickhouse.engines import (
     plain_name,
     split_key,
 )
-from headrace.sinks.clickhouse.names import quote_name, quote_text, unquote
 
 HOSTILE = [
     "plain",

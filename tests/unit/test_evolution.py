@@ -7,7 +7,8 @@ import json
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import (
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.model.schema_change import (
     FIRST,
     AddColumn,
     AlterDatabase,
@@ -31,7 +32,6 @@ from headrace.model.evolution import (
     change_to_json,
     tables_of,
 )
-from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 
 T, U, V = (TableName("shop", name) for name in "tuv")
 A, B, C = (Column(name, Kind.INT32, source_type="int") for name in "abc")

@@ -7,9 +7,9 @@ import traceback
 import pytest
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.spark.faults import CarriedError, carried, decode, encode, shown
-from headrace.spark.source import PlannedReader
-from headrace.spark.tables import TableStreamReader
+from headrace.spark.frames.data_source import TableStreamReader
+from headrace.spark.runtime.error_transport import CarriedError, carried, decode, encode, shown
+from headrace.spark.runtime.split_source import PlannedReader
 
 ERRORS = [
     DefiniteError("table `é` was dropped]", place="binlog.000001:4", hint='say "[yes]"\nand run again'),

@@ -10,13 +10,13 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.sources.mysql import tablemap
-from headrace.sources.mysql.finish import finisher
+from headrace.sources.mysql.events import table_map
+from headrace.sources.mysql.rows.column_finish import finisher
 
 PLACE = "log.000001:4"
 
 
-def finished(column: Column, raw: list[bytes | None], stored: int | None = tablemap.STRING) -> pa.Array:
+def finished(column: Column, raw: list[bytes | None], stored: int | None = table_map.STRING) -> pa.Array:
     finish = finisher(column, stored, 0, PLACE)
     assert finish is not None
     array = finish(pa.array(raw, pa.binary()))
@@ -27,7 +27,7 @@ def finished(column: Column, raw: list[bytes | None], stored: int | None = table
 
 @pytest.mark.parametrize("kind", [Kind.INT32, Kind.BYTES, Kind.JSON, Kind.GEOMETRY, Kind.DATETIME])
 def test_most_columns_need_none(kind: Kind) -> None:
-    assert finisher(Column("c", kind), tablemap.BLOB, 2, PLACE) is None
+    assert finisher(Column("c", kind), table_map.BLOB, 2, PLACE) is None
 
 
 def test_text_is_in_its_own_character_set_in_the_log_and_in_utf8_in_results() -> None:
@@ -67,7 +67,7 @@ def packed(text: bytes, width: int = 2, bare: bool = True) -> bytes:
     return bytes([0x80 | bare << 3 | width]) + len(text).to_bytes(width, "big") + squeeze.compress(text) + squeeze.flush()
 
 
-@pytest.mark.parametrize("stored", [tablemap.BLOB_COMPRESSED, tablemap.VARCHAR_COMPRESSED])
+@pytest.mark.parametrize("stored", [table_map.BLOB_COMPRESSED, table_map.VARCHAR_COMPRESSED])
 def test_compressed_values(stored: int) -> None:
     raw = [b"", b"\0plain", None, packed(b"a" * 300), packed(b"b" * 70000, 3, bare=False), b"\0"]
     expected = [b"", b"plain", None, b"a" * 300, b"b" * 70000, b""]
@@ -84,4 +84,4 @@ def test_damaged_compressed_values() -> None:
     broken += [bytes([head]) + whole[1:] for head in range(1, 256) if head != whole[0]]
     for value in broken:
         with pytest.raises(DefiniteError, match=r"column c .* cannot be read"):
-            finished(column, [value], tablemap.BLOB_COMPRESSED)
+            finished(column, [value], table_map.BLOB_COMPRESSED)

@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.following import Follower
-from headrace.pipes.intents import Executor, resume
-from headrace.pipes.policy import SchemaPolicy
-from headrace.pipes.progress import LogView
-from headrace.pipes.rehearsal import ImaginedTables
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.showing import Showing
-from headrace.pipes.state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.creation import plan_layout
-from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.url import parse_target
-from headrace.sinks.following import LedgerEntry, Step
+from headrace.model.schema_change import Catalogue
+from headrace.model.table_selection import Selection
+from headrace.pipes.commands.ddl_dry_run import ImaginedTables
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.lifecycle.schema_change_intents import Executor, resume
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import parse_target
+from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.schema_changes import LedgerEntry, Step
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.session import Session
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.query_session import Session
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
 
 T, N = TableName("shop", "t"), TableName("shop", "n")
 WANTED = Selection(("shop.*",), ("shop.aside*",))

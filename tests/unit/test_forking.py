@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.forking import RUNNER, Forks, python_script
+from headrace.spark.runtime.fork_server import RUNNER, Forks, python_script
 
 PATIENCE_S = 60.0
 

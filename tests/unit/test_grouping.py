@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.grouping import group_by_transaction
-from headrace.model.change import ChangeBlock, Op
+from headrace.api.transaction_groups import group_by_transaction
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 
 Entry = tuple[int, str, int]

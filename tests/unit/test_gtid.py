@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.gtid import MariaDBGtidPosition, MySQLGtidSet, parse_gtid_set, tag_number
+from headrace.sources.mysql.server.gtid import MariaDBGtidPosition, MySQLGtidSet, parse_gtid_set, tag_number
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-0000-0000-ffff-000000000001"
 

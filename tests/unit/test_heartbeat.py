@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.pipes import reporting
-from headrace.pipes.local_books import LocalBooks
-from headrace.pipes.reporting import Reporter
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.pipes.lifecycle import progress_reporter
+from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.sources.mysql.server.position import BinlogPosition
 
 
 def seen_s(books: LocalBooks) -> float:
@@ -23,13 +23,13 @@ def seen_s(books: LocalBooks) -> float:
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, restarted: bool) -> None:
-    monkeypatch.setattr(reporting, "BEAT_S", 0.2)
+    monkeypatch.setattr(progress_reporter, "BEAT_S", 0.2)
     books, position = LocalBooks(tmp_path), BinlogPosition("binlog.000001", 4)
     reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
     reporter.begin(position, is_new=True)
     reporter.batch(position, 1, 0)
     real_ns = time.time_ns
-    monkeypatch.setattr(reporting, "_now_us", lambda: real_ns() // 1000 + step_s * 1_000_000)
+    monkeypatch.setattr(progress_reporter, "_now_us", lambda: real_ns() // 1000 + step_s * 1_000_000)
     if restarted:
         reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
         reporter.begin(position, is_new=False)

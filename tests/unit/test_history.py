@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.evolution import Catalogue, DropTable, RenameTable
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema_change import Catalogue, DropTable, RenameTable
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.history import Followed, Outcome, SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.schema.schema_history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
 
 MYSQL = Dialect.of("9.7.0")
 

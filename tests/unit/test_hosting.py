@@ -14,8 +14,8 @@ from pyspark import SparkContext
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import Waits, own_waits
-from headrace.spark import hosting
-from headrace.spark.hosting import SharedSpark
+from headrace.spark.session import session_provider
+from headrace.spark.session.session_provider import SharedSpark
 
 HERE = {"spark_log": False, "preload": (), "more": None}
 
@@ -47,8 +47,8 @@ class _Starts:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedSpark:
-    monkeypatch.setattr(hosting, "Forks", _Forks)
-    monkeypatch.setattr(hosting, "warm_workers", lambda _: None)
+    monkeypatch.setattr(session_provider, "Forks", _Forks)
+    monkeypatch.setattr(session_provider, "warm_workers", lambda _: None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     return SharedSpark("local[1]", tmp_path)
 
@@ -60,7 +60,7 @@ def _session() -> Any:
 
 def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(Py4JNetworkError("it was killed"), _session())
-    monkeypatch.setattr(hosting, "start_session", starts)
+    monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(TransientError, match="has ended"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass
     with shared.session("", Path(), **HERE) as session:  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class _Refused(Py4JJavaError):
 
 def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(_Refused("spark.driver.memory must be a size, not lots"), _session())
-    monkeypatch.setattr(hosting, "start_session", starts)
+    monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(DefiniteError, match="must be a size, not lots"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass
     with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: Share
 
 def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(DefiniteError("no Java"), _session(), DefiniteError("out of memory"), _session())
-    monkeypatch.setattr(hosting, "start_session", starts)
+    monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(DefiniteError, match="no Java"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass
     with shared.session("", Path(), **HERE):  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_what_java_says_when_it_cannot_start_is_told(tmp_path: Path) -> None:
 import subprocess
 import sys
 from pathlib import Path
-from headrace.spark.session import start_session
+from headrace.spark.session.session import start_session
 start_session("local[1]", Path({str(tmp_path)!r}), spark_log=False, memory="7z")
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from headrace.kernels.pointers import MALFORMED, NO_ROOM
-from headrace.sources.mysql.jsonb import MAX_DEPTH, SLACK, json_to_text, text_room
+from headrace.sources.mysql.kernels.jsonb import MAX_DEPTH, SLACK, json_to_text, text_room
 
 FIXTURE = json.loads(Path(__file__).with_name("jsonb_documents.json").read_text())
 DOCUMENTS = [(case["sql"], bytes.fromhex(case["document"]), case["text"].encode()) for case in FIXTURE["documents"]]

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sinks.kafka import envelopes
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat, Tombstones
-from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
-from headrace.sinks.kafka.fragments import in_base64, quoted, shown
-from headrace.sinks.kafka.messages import Messages
+from headrace.sinks.kafka.debezium import envelope_encoder
+from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
+from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted, shown
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat, Tombstones
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from testkit.debezium_encoded import as_records
 from testkit.debezium_recordings import as_batches
@@ -178,7 +178,7 @@ def test_a_long_block_is_encoded_in_parts_that_say_the_same(monkeypatch: pytest.
     for number in range(20):
         rows += [(Op.BEFORE, 1 + 2 * number, (number, "a", 1)), (Op.UPDATE, 2 + 2 * number, (number, "b", 1))]
     whole = sent(block(rows))
-    monkeypatch.setattr(envelopes, "_MOST_BYTES", 3500)
+    monkeypatch.setattr(envelope_encoder, "_MOST_BYTES", 3500)
     parts = sent(block(rows))
     assert len(parts) > 3
     assert values(parts) == values(whole)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.kafka.mypipe import Mutation, generic_schema
-from headrace.model.change import ChangeBlock, Op
+from headrace.kafka.mypipe.wire_format import Mutation, generic_schema
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.kafka.choices import KafkaChoices, KeyChanges, MessageFormat, Tombstones
-from headrace.sinks.kafka.keys import encode_keys
-from headrace.sinks.kafka.messages import Messages
+from headrace.sinks.kafka.messages.message_keys import encode_keys
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import KafkaChoices, KeyChanges, MessageFormat, Tombstones
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.kind_values import table_of_all
 from testkit.topics import avro_record

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from headrace.pipes.lag import Lag, Pending, lag_text
-from headrace.pipes.progress import TerminalView
-from headrace.sources.mysql import backlog, scan
-from headrace.sources.mysql.backlog import BacklogFile, BacklogWriter, log_place
+from headrace.pipes.lifecycle.lag import Lag, Pending, lag_text
+from headrace.pipes.lifecycle.progress_view import TerminalView
+from headrace.sources.mysql.binlog import commit_times
+from headrace.sources.mysql.binlog.commit_times import BacklogFile, BacklogWriter, log_place
+from headrace.sources.mysql.kernels import scan
 
 FILE = "binlog.000007"
 
@@ -107,7 +108,7 @@ def test_a_long_backlog_is_kept_in_little_space(
     begin_ns, count = time.time_ns(), 20_000
     passed_ns = 0 if arrival == "one by one" else count * 10**9
     clock = SimpleNamespace(time_ns=lambda: begin_ns + passed_ns, monotonic_ns=lambda: passed_ns)
-    monkeypatch.setattr(backlog, "time", clock)
+    monkeypatch.setattr(commit_times, "time", clock)
     writer.set_server_clock(0)
     begin, true = begin_ns / 1e9, np.arange(count, dtype=np.float64)
     if arrival == "in mixed order":
@@ -200,7 +201,7 @@ def test_lag_is_not_that_of_a_log_that_is_gone() -> None:
 def test_the_terminal_shows_the_lag_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     view, lines = TerminalView(), list[str]()
     clock = iter(range(100))
-    monkeypatch.setattr("headrace.pipes.progress.time.monotonic", lambda: float(next(clock)) * 2)
+    monkeypatch.setattr("headrace.pipes.lifecycle.progress_view.time.monotonic", lambda: float(next(clock)) * 2)
     monkeypatch.setattr(view, "_show", lines.append)
     view.batch(10, 900.0, "binlog.000001:4")
     view.pending(Pending(time.time() - 33))
@@ -219,7 +220,7 @@ def test_lag_under_load_while_the_clock_of_this_machine_is_set(
     writer.received(FILE, groups((100, server - 50)), is_open=False)
     set_ns, real_ns = step_s * 10**9, time.time_ns
     stepped = SimpleNamespace(time_ns=lambda: real_ns() + set_ns, monotonic_ns=time.monotonic_ns)
-    monkeypatch.setattr(backlog, "time", stepped)
+    monkeypatch.setattr(commit_times, "time", stepped)
     writer.received(FILE, groups((200, server - 20)), is_open=True)
     now = server + step_s
     assert [since(file, at, now) for at in (0, 100)] == pytest.approx([now - 50, now - 20], abs=1)

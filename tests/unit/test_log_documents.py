@@ -12,14 +12,14 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.log import OPERATION
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sinks.kafka.log_events import log_documents, row_documents
-from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
+from headrace.sources.scylla.capture.capture import Capture, log_block
 
 T = 1_600_000_000_000_000
 

@@ -10,10 +10,10 @@ import pytest
 
 from headrace import cli
 from headrace.errors import DefiniteError
-from headrace.service import log_forms
-from headrace.service.log_forms import JsonLines, TextLines, masked
-from headrace.service.log_lines import name_pipes
-from headrace.spark.logs import mark_log
+from headrace.service.logging import formatters
+from headrace.service.logging.formatters import JsonLines, TextLines, masked
+from headrace.service.logging.pipe_context import name_pipes
+from headrace.spark.runtime.worker_logs import mark_log
 
 SECRET = "s3cr3t!Pass"
 
@@ -110,7 +110,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     hidden = SECRET.replace("!", "-") if "Bearer" in text else SECRET
     for shown in (masked(text), line(TextLines("%(message)s"), "%s", text), line(JsonLines(), "%s", text)):
         assert hidden not in shown
-        assert log_forms.MASK in shown
+        assert formatters.MASK in shown
     # Also in what was raised, and in an error's place.
     with pytest.raises(ConnectionError) as caught:
         raise ConnectionError(text)

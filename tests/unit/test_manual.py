@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from headrace import cli
-from headrace.cli import build_parser, manual
-from headrace.cli.completion import SHELLS
-from headrace.cli.man_page import man_page
-from headrace.cli.manual_pages import GROUPS, PAGES, VARIABLES
-from headrace.cli.words import Command, words
+from headrace.cli import build_parser
+from headrace.cli.help import manual
+from headrace.cli.help.completion import SHELLS
+from headrace.cli.help.man_page import man_page
+from headrace.cli.help.manual_pages import GROUPS, PAGES, VARIABLES
+from headrace.cli.help.parser_words import Command, words
 
 FILE = '[headrace]\n[pipes.shop]\n[pipes.crm.tables."x.y"]\n[pipes.orders-eu]  # one more\n#[pipes.old]\n'
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import pytest
 
 from headrace import argument_secrets, cli
 from headrace.errors import DefiniteError
-from headrace.model.schema import TableName
-from headrace.pipes.materialized.plan import plan_pipe
-from headrace.pipes.materialized.statement import (
+from headrace.materialize_mysql.lexer import Form, cut
+from headrace.materialize_mysql.pipe_plan import plan_pipe
+from headrace.materialize_mysql.statement_parser import (
     ColumnOverride,
     CreateMirror,
     DropDatabase,
@@ -22,12 +22,12 @@ from headrace.pipes.materialized.statement import (
     hide_password,
     parse_statement,
 )
-from headrace.pipes.materialized.tokens import Form, cut
-from headrace.pipes.policy import ChangeKind, Policy
-from headrace.pipes.settings_file import parse_settings
-from headrace.pipes.settings_text import to_toml
-from headrace.sinks.clickhouse.choices import EngineChoice
-from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.model.schema import TableName
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.settings.settings_file import parse_settings
+from headrace.settings.toml_writer import to_toml
+from headrace.sinks.clickhouse.server.options import EngineChoice
+from headrace.sources.mysql.server.connection import parse_mysql_url
 
 PLAIN = "CREATE DATABASE shop ENGINE = MaterializeMySQL('db.example:3307', 'shop', 'reader', 's3cret')"
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
-from headrace.kafka.mypipe_tables import columns_schema, field_names, specific_schema, told_columns, told_record
-from headrace.kafka.mypipe_values import WIRE_TYPES, Mapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
+from headrace.kafka.mypipe.table_schemas import columns_schema, field_names, specific_schema, told_columns, told_record
+from headrace.kafka.mypipe.values import WIRE_TYPES, Mapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
+from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.kind_values import COLUMNS, VALUES, array_of, plain_of, table_of_all
 

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from headrace.addressing.tls import Tls, TlsMode
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, MySQLAddress, parse_mysql_url
+from headrace.sources.mysql.server.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, MySQLAddress, parse_mysql_url
+from headrace.urls.tls import Tls, TlsMode
 
 
 def test_all_settings() -> None:

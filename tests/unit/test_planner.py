@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql import planner as planner_module
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.planner import Limits, Planner
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.relay import Appender, Mirror, MirrorFile, Relay
+from headrace.sources.mysql.binlog import batch_planner as planner_module
+from headrace.sources.mysql.binlog.batch_planner import Limits, Planner
+from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile, Relay
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
 
 START = 4
 Transaction = list[int] | str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
+from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 
 
 def test_everything_is_applied_unless_it_is_said_otherwise() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.version import unpack_version
-from headrace.sources.mysql.position import BinlogPosition, file_number
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
 
 def test_order_is_epoch_file_number_offset() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 import headrace
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.endpoints import open_any_sink, open_sink, same_sink
-from headrace.pipes.settings_file import Chosen, parse_set, parse_settings
+from headrace.pipes.lifecycle.sink_factory import open_any_sink, open_sink, same_sink
+from headrace.settings.settings_file import Chosen, parse_set, parse_settings
 from headrace.sinks.base import Written
 from headrace.sinks.producer import Producer
-from headrace.sinks.producing import is_producer, open_producer, parse_producer
+from headrace.sinks.producer_sink import is_producer, open_producer, parse_producer
 
 PAGE = Path(__file__).parents[2] / "docs" / "producers.md"
 MODULE = """

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.server import PrivateServer
+from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.sources.mysql import relay as relay_module
-from headrace.sources.mysql.connection import MySQLAddress
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.mysql.relay import Relay
+from headrace.sources.mysql.binlog import relay as relay_module
+from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, Place, open_logbook
 

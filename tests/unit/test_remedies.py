@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from headrace.cli import build_parser
-from headrace.cli.manual import commands
-from headrace.pipes.settings_file import parse_set
+from headrace.cli.help.manual import commands
+from headrace.settings.settings_file import parse_set
 
 ROOT = Path(__file__).parents[2]
 _NAMED = re.compile(r"hint|start_over|repair|remedy|_ALLOW|_SIGN_IN|_TRUST|_DEFINITE", re.IGNORECASE)

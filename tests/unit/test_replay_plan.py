@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from cassandra.query import UNSET_VALUE
 
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.tables import CqlTable
-from headrace.sinks.cql.changes import LogRows, plan
+from headrace.sinks.cql.log_row_writes import LogRows, plan
 from testkit.cql_blocks import log_block
 
 T = 1_606_390_225_588_947

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.cql.tables import CqlColumn, Role
 from headrace.cql.types import CqlType
-from headrace.sinks.cql.ranges import Bound, Deletion, deletions
+from headrace.sinks.cql.range_deletes import Bound, Deletion, deletions
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {
     "=": operator.eq,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.row_json import row_values, values_of
+from headrace.sinks.clickhouse.types.row_json import row_values, values_of
 
 _DAY_US = 86_400_000_000
 _DECIMAL = Decimal((0, (9,) * 65, -30))

@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 
-from headrace.sources.mysql import scan
-from headrace.sources.mysql.checksum import crc32
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.kernels.crc32 import crc32
 
 BASE = 4
 TIME = 1_700_000_000

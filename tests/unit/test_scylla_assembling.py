@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME
-from headrace.cql.log_places import BatchPlace
+from headrace.cql.log_positions import BatchPlace
 from headrace.cql.timeuuid import make
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.assembling import Assembler, Gathering, check_operations
+from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
 from headrace.sources.scylla.position import LogPosition, Place
-from headrace.sources.scylla.skipping import Skipping, is_passed
+from headrace.sources.scylla.skipped_batches import Skipping, is_passed
 
 Row = tuple[bytes, bytes, int, bool | None]
 """Stream, time, number in its batch, end."""

@@ -9,13 +9,13 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.beginning import parse_start
-from headrace.pipes.scylla.choosing import check_chosen
-from headrace.pipes.scylla.sinks import open_log_target
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.settings_file import Chosen, parse_settings
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
+from headrace.model.table_selection import Selection
+from headrace.pipes.scylla.settings_check import check_chosen
+from headrace.pipes.scylla.sink_factory import open_log_target
+from headrace.pipes.scylla.start_position import parse_start
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.settings_file import Chosen, parse_settings
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
 
 
 def settings(projection: Projection | None = None) -> PipeSettings:

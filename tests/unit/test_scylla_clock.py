@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.model.schema import TableName
-from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import Groups, Start, start_at
-from headrace.sources.scylla.planner import LogPlanner
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.window_planner import LogPlanner
 
 S, DAY, HOUR_S = 1_000_000, 86_400, 3600
 ORDERS = TableName("shop", "orders")

@@ -8,11 +8,11 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.copies import FILE, Copies
-from headrace.pipes.state import StateDirectory
-from headrace.sources.scylla.rereading import Begun
-from headrace.sources.scylla.snapshot import ChunkDone
-from headrace.sources.scylla.token_ranges import GREATEST, LEAST, TokenRange
+from headrace.pipes.scylla.snapshot_progress import FILE, Copies
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.sources.scylla.snapshot.reader import ChunkDone
+from headrace.sources.scylla.snapshot.row_recheck import Begun
+from headrace.sources.scylla.snapshot.token_ranges import GREATEST, LEAST, TokenRange
 
 T = TableName("ks", "t")
 

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.log import STREAM, TIME
-from headrace.sources.scylla.look_times import LookRecord, LookTimes, batch_ids
 from headrace.sources.scylla.position import Place
+from headrace.sources.scylla.read_times import LookRecord, LookTimes, batch_ids
 
 S = 1_000_000
 AGES = (30 * S, 330 * S, 3630 * S)

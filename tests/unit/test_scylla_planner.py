@@ -12,11 +12,11 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset
-from headrace.sources.scylla.choices import OnExpired, ScyllaChoices
 from headrace.sources.scylla.generations import Groups, Start, expired, floor_us, grouped, oldest, shares, start_at
-from headrace.sources.scylla.pace import tell, told
-from headrace.sources.scylla.planner import LogPlanner
 from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
+from headrace.sources.scylla.window_feedback import tell, told
+from headrace.sources.scylla.window_planner import LogPlanner
 from headrace.sources.scylla.windows import start_us
 
 S, DAY = 1_000_000, 86_400

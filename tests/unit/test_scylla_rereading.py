@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.log import Operation
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import make
-from headrace.sources.scylla.base_rows import Telling
-from headrace.sources.scylla.rereading import Begun, keys_to_reread, needs_reread
+from headrace.sources.scylla.snapshot.base_rows import Telling
+from headrace.sources.scylla.snapshot.row_recheck import Begun, keys_to_reread, needs_reread
 from testkit.cql_blocks import log_block
 
 S = 1_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capturing import Capture, log_block
+from headrace.sources.scylla.capture.capture import Capture, log_block
 from headrace.sources.scylla.capture.statements import Change, Does, parse
 
 DEFINITIONS = """

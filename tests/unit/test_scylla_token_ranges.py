@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.scylla.token_ranges import GREATEST, LEAST, WHOLE, Ring, TokenRange, covered, cut, left_over
+from headrace.sources.scylla.snapshot.token_ranges import GREATEST, LEAST, WHOLE, Ring, TokenRange, covered, cut, left_over
 
 TOKENS = st.integers(LEAST, GREATEST)
 RANGES = st.lists(

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.ddl import Definitions
+from headrace.cql.language.ddl import Definitions
 from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError, TransientError
-from headrace.sources.scylla import reader, snapshot
-from headrace.sources.scylla.base_rows import Telling
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.probing import ask_telling
-from headrace.sources.scylla.token_ranges import WHOLE
+from headrace.sources.scylla import window_reader
+from headrace.sources.scylla.snapshot import reader as snapshot
+from headrace.sources.scylla.snapshot.base_rows import Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 
 ADDRESS = parse_cql_url("scylla://127.0.0.1/ks")
 TABLE = Definitions("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")
@@ -57,11 +58,11 @@ def test_readers_wait_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(address)
         raise TransientError("away") if len(tries) % 2 else DefiniteError("there")
 
-    monkeypatch.setattr(reader, "shared_session", opening)
+    monkeypatch.setattr(window_reader, "shared_session", opening)
     monkeypatch.setattr(snapshot, "shared_session", opening)
     chunk = snapshot.Chunk(TABLE.name, WHOLE).to_work()
     for blocks in (
-        reader.LogReader(ADDRESS, {}, ScyllaChoices()).read({"windows": [], "share": 0, "of": 1}),
+        window_reader.LogReader(ADDRESS, {}, ScyllaChoices()).read({"windows": [], "share": 0, "of": 1}),
         snapshot.SnapshotReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: Telling(frozenset())}, ScyllaChoices()).read(chunk),
     ):
         with pytest.raises(DefiniteError, match="there"):

@@ -14,18 +14,18 @@ from headrace import cli
 from headrace.cli import flags
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.fields import fields_of, plain, read
-from headrace.pipes.policy import ChangeKind, Policy, SchemaPolicy
-from headrace.pipes.remembered import chosen_for, stored_settings, take_settings, warn_of_unmatched
-from headrace.pipes.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
-from headrace.pipes.settings_names import ELSEWHERE
-from headrace.pipes.settings_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
-from headrace.pipes.settings_text import to_toml
-from headrace.pipes.state import PipeState, StateDirectory, TableState
-from headrace.sinks.clickhouse.choices import CHANGEABLE, Deletes, EngineChoice, MissingColumns, SinkChoices, TableChoices
-from headrace.sinks.kafka.choices import CHANGEABLE as TOPICS_CHANGEABLE
-from headrace.sinks.kafka.choices import KafkaChoices, MessageFormat
-from headrace.sources.debezium.choices import Versions
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
+from headrace.pipes.state.stored_settings import chosen_for, stored_settings, take_settings, warn_of_unmatched
+from headrace.settings.dataclass_fields import fields_of, plain, read
+from headrace.settings.foreign_names import ELSEWHERE
+from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
+from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
+from headrace.settings.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
+from headrace.settings.toml_writer import to_toml
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, Deletes, EngineChoice, MissingColumns, SinkChoices, TableChoices
+from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
+from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sources.debezium.events.options import Versions
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
 DOCS = Path(__file__).parents[2] / "docs" / "clickhouse.md"

@@ -18,13 +18,12 @@ from pyspark.sql import Row
 
 from headrace.cli.flags import spark_settings
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.building import PipeSpec, check_reach
-from headrace.pipes.settings import PipeSettings
+from headrace.model.table_selection import Selection
+from headrace.pipes.factory import PipeSpec, check_reach
 from headrace.retry import Waits, own_waits
-from headrace.sources.mysql.selection import Selection
-from headrace.spark import afar
-from headrace.spark.afar import Afar, reports_of
-from headrace.spark.cluster import (
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.spark.runtime import remote_tasks
+from headrace.spark.runtime.cluster import (
     OwnSettings,
     Ship,
     chosen_master,
@@ -36,10 +35,11 @@ from headrace.spark.cluster import (
     java_address,
     route_to,
 )
-from headrace.spark.executors import await_executors, executor_fault
-from headrace.spark.faults import carried
-from headrace.spark.shipping import SHIPPED_KERNELS, _needed, pack
-from headrace.spark.tasks import Report, report_batch
+from headrace.spark.runtime.error_transport import carried
+from headrace.spark.runtime.executors import await_executors, executor_fault
+from headrace.spark.runtime.remote_tasks import Afar, reports_of
+from headrace.spark.runtime.tasks import Report, report_batch
+from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _needed, pack
 
 
 def test_where_tasks_run() -> None:
@@ -141,7 +141,7 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "there")
-    assert "headrace/spark/tasks.py" in names
+    assert "headrace/spark/runtime/tasks.py" in names
     assert any(f"/{SHIPPED_KERNELS}/" in name and name.endswith(".nbc") for name in names), "compiled kernels"
     # Another interpreter runs the bytecode as it is, and looks at nothing of ours.
     code = "import headrace.errors as e; print(e.__file__, e.__cached__)"
@@ -210,8 +210,8 @@ def rows_of(*jobs: Afar) -> list[Row]:
 
 def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(afar, "take_line", heard.append)
-    line = afar._listening("0.0.0.0", "127.0.0.1")
+    monkeypatch.setattr(remote_tasks, "take_line", heard.append)
+    line = remote_tasks._listening("0.0.0.0", "127.0.0.1")
     well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
     assert [report.kind for report in reports_of(rows_of(Afar(well, line)))] == ["done"]
     with pytest.raises(TransientError, match="away"):
@@ -224,10 +224,10 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
         time.sleep(0.01)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # Who does not know the key is not heard.
-    rows_of(Afar(well, afar.LogLine(line.host, line.port, "guessed")))
+    rows_of(Afar(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
     # A driver that cannot be reached is no reason to fail.
-    assert len(rows_of(Afar(well, afar.LogLine("127.0.0.1", 1, "")))) == 1
+    assert len(rows_of(Afar(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

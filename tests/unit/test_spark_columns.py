@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.spark.columns import spark_type, to_spark
-from headrace.spark.pairing import frame_type, pair_images, truncation
+from headrace.spark.frames.change_rows import frame_type, pair_images, truncation
+from headrace.spark.frames.column_types import spark_type, to_spark
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("big", Kind.UINT64)), ("id",))
 

@@ -7,9 +7,9 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.spark.faults import encode
-from headrace.spark.java_process import SparkLost
-from headrace.spark.stream import is_java_gone, spark_failure
+from headrace.spark.runtime.error_transport import encode
+from headrace.spark.runtime.java_process import SparkLost
+from headrace.spark.runtime.micro_batch import is_java_gone, spark_failure
 
 
 def unreadable_type() -> PySparkRuntimeError:

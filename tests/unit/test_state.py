@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from headrace.entry_stamp import Stamp
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes import json_file
-from headrace.pipes.seal import StateSeal
-from headrace.pipes.state import JOURNALS, NOTES, PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.sources.mysql.position import BinlogPosition
-from headrace.sources.stamp import Stamp
+from headrace.pipes.state import json_file
+from headrace.pipes.state.pipe_state import JOURNALS, NOTES, PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.state.seal import StateSeal
+from headrace.sources.mysql.server.position import BinlogPosition
 
 ORDERS = TableName("shop", "orders")
 SCHEMA = TableSchema(ORDERS, (Column("id", Kind.INT32, False), Column("é", Kind.ENUM, members=("a", "b'"))), ("id",))

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sinks.following import LedgerEntry
-from headrace.sinks.stdout.lines import LineEncoder
+from headrace.sinks.schema_changes import LedgerEntry
+from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sinks.stdout.output import Output
-from headrace.sinks.stdout.pieces import LineChoices
 from headrace.sinks.stdout.sink import parse_stdout
 from headrace.sinks.stdout.spool import Receiver, Sender
 from testkit.kind_values import COLUMNS, VALUES, array_of

@@ -15,29 +15,29 @@ from typing import Any
 
 import pytest
 
-from headrace.config.resolved import Configuration, ConfiguredPipe, ProcessSettings
+from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.building import BuiltPipe, PipeSpec, TopicChoice
-from headrace.pipes.progress import ProgressView, Written
-from headrace.pipes.running import RunnablePipe
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.skipping import Skips, skipped_events
-from headrace.pipes.state import StateDirectory
+from headrace.model.table_selection import Selection
+from headrace.pipes.factory import BuiltPipe, PipeSpec, TopicChoice
+from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.progress_view import ProgressView, Written
+from headrace.pipes.state.event_skips import Skips, skipped_events
+from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import Waits, own_waits, waits
-from headrace.service import comparing
-from headrace.service import part as part_module
+from headrace.service import pipe_runner as part_module
 from headrace.service import supervisor as supervisor_module
-from headrace.service.collecting import Collected
-from headrace.service.groups import merged_history
-from headrace.service.history import History
-from headrace.service.merging import merged_tables
-from headrace.service.processes import usage
+from headrace.service import verify_jobs
+from headrace.service.merge_tables import merged_tables
+from headrace.service.pipe_groups import merged_history
+from headrace.service.process_stats import usage
+from headrace.service.samples import History
 from headrace.service.status import PipeStage, PipeStatus, Sample
+from headrace.service.status_collector import Collected
 from headrace.service.supervisor import Supervisor, _shared_spark
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Books
-from headrace.sources.mysql.selection import Selection
-from headrace.spark.hosting import OwnSpark
-from headrace.spark.logs import take_line
+from headrace.spark.runtime.worker_logs import take_line
+from headrace.spark.session.session_provider import OwnSpark
 
 PATIENCE_S = 20.0
 
@@ -328,7 +328,7 @@ def test_a_comparison_ends_with_the_process_and_what_nobody_foresaw_is_told(tmp_
         begun.set()
         while True:
             time.sleep(0.01)
-            comparing._EndingView().advanced("shop.orders", 1)
+            verify_jobs._EndingView().advanced("shop.orders", 1)
         yield tables
 
     monkeypatch.setattr(supervisor_module, "compare", compare)

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.mysql import tablemap
-from headrace.sources.mysql.tablemap import parse_table_map, parse_table_name
+from headrace.sources.mysql.events import table_map as tablemap
+from headrace.sources.mysql.events.table_map import parse_table_map, parse_table_name
 from testkit.damage import split_events
 from testkit.recordings import Recording, load_recording
 

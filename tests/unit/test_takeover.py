@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-from headrace.model.evolution import Catalogue
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.takeover import reached, rewind
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.mysql.failover import reached, rewind
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.events import Query
-from headrace.sources.mysql.history import SchemaHistory
-from headrace.sources.mysql.position import BinlogPosition
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
 
 NAME = TableName("shop", "t")
 ADD = Query("shop", "ALTER TABLE t ADD COLUMN more INT")

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.pipes import target_ownership
-from headrace.pipes.target_ownership import TargetOwnership, release_claims
-from headrace.sinks.claims import Claim
+from headrace.pipes.lifecycle import target_ownership
+from headrace.pipes.lifecycle.target_ownership import TargetOwnership, release_claims
+from headrace.sinks.target_claims import Claim
 
 
 class Store:

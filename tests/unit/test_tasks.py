@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.errors import TransientError
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.sources.base import Work
-from headrace.spark import tasks
-from headrace.spark.tasks import Report, Task, WorkGroup
+from headrace.spark.runtime import tasks
+from headrace.spark.runtime.tasks import Report, Task, WorkGroup
 
 
 @dataclass

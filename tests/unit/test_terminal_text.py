@@ -15,14 +15,15 @@ from rich.console import Console
 import headrace
 from headrace.cli.status_view import trouble, view
 from headrace.errors import DefiniteError
-from headrace.pipes import checkup_view, progress
-from headrace.pipes.progress import LogView, TerminalView
-from headrace.pipes.verifying.view import BarView
-from headrace.service.log_forms import JsonLines, TextLines
+from headrace.pipes.commands import preflight_view
+from headrace.pipes.lifecycle import progress_view
+from headrace.pipes.lifecycle.progress_view import LogView, TerminalView
+from headrace.service.logging.formatters import JsonLines, TextLines
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
-from headrace.sources.findings import Finding, Level
-from headrace.spark.logs import _Marked
+from headrace.sources.preflight import Finding, Level
+from headrace.spark.runtime.worker_logs import _Marked
 from headrace.terminal_text import escape_text
+from headrace.verify.view import BarView
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07b\nERROR forged\r\x9b31m\u202edcba\u2066\u200b\u2028[bold red]x[/][/nothing]\x7f"
 SHOWN = escape_text(HOSTILE)
@@ -87,7 +88,7 @@ def test_the_progress_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "handlers", [handler])
     monkeypatch.setattr(log, "level", logging.INFO)
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))
+    monkeypatch.setattr(progress_view, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))
     for shown in (LogView(), TerminalView()):
         shown.note(f"capturing {HOSTILE}")
         shown.snapshot_begins({HOSTILE: 3}, {})
@@ -113,7 +114,7 @@ def test_the_progress_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
-    checkup_view.print_findings([Finding(HOSTILE, Level.ERROR, HOSTILE, HOSTILE, HOSTILE)])
+    preflight_view.print_findings([Finding(HOSTILE, Level.ERROR, HOSTILE, HOSTILE, HOSTILE)])
     assert capsys.readouterr().out.count(SHOWN) == 4
     error = Trouble(HOSTILE, HOSTILE, HOSTILE, False, 1.0, "")
     table = TableStatus(HOSTILE, HOSTILE)
@@ -130,15 +131,15 @@ def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
 _RAW_PRINTS = {
     # Escaped, or printed as it is on purpose: for programs, for a file, or in the format that a query names.
     "cli/__init__.py": {"f'headrace: {masked(str(error))}'"},
-    "cli/configuring.py": {
+    "cli/config.py": {
         "shown(document, resolve(document, arguments.pipe), defaults=arguments.defaults)",
         "schema_text()",
         "text",
         "summary(configuration)",
     },
-    "cli/controlling.py": {"json.dumps(found.to_json(), indent=2)", "f'headrace: {failure}'"},
-    "cli/helping.py": {"SHELLS[arguments.shell](words(build_parser()))", "man_page(known)", "found.parser.format_help()"},
-    "cli/running.py": {"f'headrace: pipe {escape_text(part.name)} failed: {text}'"},
+    "cli/control.py": {"json.dumps(found.to_json(), indent=2)", "f'headrace: {failure}'"},
+    "cli/help/command.py": {"SHELLS[arguments.shell](words(build_parser()))", "man_page(known)", "found.parser.format_help()"},
+    "cli/run.py": {"f'headrace: pipe {escape_text(part.name)} failed: {text}'"},
     "cli/scylla.py": {"commands.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra)"},
     "cli/sinks.py": {
         "found[arguments.field]",
@@ -146,11 +147,11 @@ _RAW_PRINTS = {
         "'\\n'.join(map(markdown, (TABLES_PAGE, *sorted(set(PAGES.values())))))",
     },
     "cli/tables.py": {"findings_json(shown, findings)"},
-    "cli/verifying.py": {"results_json(results, seed=arguments.seed if arguments.sample else None)"},
+    "cli/verify.py": {"results_json(results, seed=arguments.seed if arguments.sample else None)"},
     "embedded/__main__.py": {"error"},
-    "pipes/materialized/keeper.py": {"'another process keeps this pipe'"},
+    "materialize_mysql/keeper.py": {"'another process keeps this pipe'"},
     "spark/connector.py": {'f"Spark\'s Kafka connector is in {fetch_connector()}"'},
-    "spark/daemon.py": {"f'headrace: kernels are not taken over: {error}'", "f'headrace: not loaded ahead: {error}'"},
+    "spark/runtime/worker_daemon.py": {"f'headrace: kernels are not taken over: {error}'", "f'headrace: not loaded ahead: {error}'"},
     "terminal_text.py": {"escape_text(text)"},
 }
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
-from headrace.model.effects import Alteration, Fate, Filled, Kept, Shortened, Untold
+from headrace.model.alter_effects import Alteration, Fate, Filled, Kept, Shortened, Untold
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.pipes.settings_file import Chosen, parse_set, parse_settings
-from headrace.transforms.altering import reread_reason, shaped_alteration
-from headrace.transforms.blocks import Shaper, filtered
-from headrace.transforms.choices import TransformChoices, Transforms
+from headrace.settings.settings_file import Chosen, parse_set, parse_settings
+from headrace.transforms.alteration import reread_reason, shaped_alteration
+from headrace.transforms.block_transform import Shaper, filtered
 from headrace.transforms.expressions import parse
-from headrace.transforms.fitting import misfits
+from headrace.transforms.name_checks import misfits
+from headrace.transforms.options import TransformChoices, Transforms
 from headrace.transforms.salts import Salts
-from headrace.transforms.shapes import shape_of
+from headrace.transforms.table_shape import shape_of
 
 NAME = TableName("shop", "people")
 PEOPLE = TableSchema(

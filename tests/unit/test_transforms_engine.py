@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace.transforms import engine
+from headrace.transforms import duckdb_engine
 
 CODE = """
 import subprocess, threading
@@ -29,7 +29,7 @@ def test_processes_are_started_by_other_threads_than_the_one_that_has_read_expre
 
 
 def test_a_connection_belongs_to_one_thread_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = engine.connection()
-    assert engine.connection() is first
+    first = duckdb_engine.connection()
+    assert duckdb_engine.connection() is first
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert engine.connection() is not first
+    assert duckdb_engine.connection() is not first

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from headrace.kernels import words
+from headrace.kernels import memory
 from headrace.kernels.pointers import pointer_to
-from headrace.sources.mysql import values as v
+from headrace.sources.mysql.kernels import values as v
 from testkit.fences import Fenced
 
 EPOCH = dt.datetime(1970, 1, 1)
@@ -65,22 +65,22 @@ def days(year, month, day):  # type: ignore[no-untyped-def]
 
 @njit
 def little(buf, size):  # type: ignore[no-untyped-def]
-    return words.load_le(pointer_to(buf), 0, size, len(buf))
+    return memory.load_le(pointer_to(buf), 0, size, len(buf))
 
 
 @njit
 def big(buf, size):  # type: ignore[no-untyped-def]
-    return words.load_be(pointer_to(buf), 0, size, len(buf))
+    return memory.load_be(pointer_to(buf), 0, size, len(buf))
 
 
 @njit
 def copy(buf, out, size):  # type: ignore[no-untyped-def]
-    words.copy_run(pointer_to(buf), 0, len(buf), pointer_to(out), 0, len(out), size)
+    memory.copy_run(pointer_to(buf), 0, len(buf), pointer_to(out), 0, len(out), size)
 
 
 @njit
 def same(buf, one, other, size):  # type: ignore[no-untyped-def]
-    return words.same_bytes(pointer_to(buf), one, other, size, len(buf))
+    return memory.same_bytes(pointer_to(buf), one, other, size, len(buf))
 
 
 def placed(data: bytes, trailing: bytes = b"") -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.verify import MOST_REPORTED, Comparison, Difference, compare
+from headrace.verify.row_compare import MOST_REPORTED, Comparison, Difference, compare
 
 NAME = TableName("shop", "t")
 SCHEMA = TableSchema(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.api.feed import Feed, changes, transactions
-from headrace.api.grouping import Transaction
-from headrace.model.change import ChangeBlock, Op
+from headrace.api.transaction_groups import Transaction
+from headrace.model.change_block import ChangeBlock, Op
 
 __all__ = ["ChangeBlock", "Feed", "Op", "Transaction", "changes", "transactions"]

@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
-from headrace.api.grouping import Transaction, group_by_transaction, slice_block
-from headrace.api.mirror import Mirror
-from headrace.api.start import Place, is_position, resolve_place, resolve_stop
-from headrace.api.tables import KnownTables, News, Statement, TableRules
+from headrace.api.relay_session import Mirror
+from headrace.api.start_position import Place, is_position, resolve_place, resolve_stop
+from headrace.api.tracked_tables import KnownTables, News, Statement, TableRules
+from headrace.api.transaction_groups import Transaction, group_by_transaction, slice_block
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema, ZeroDates
+from headrace.model.table_selection import Selection
 from headrace.retry import Waits, own_waits, retrying
 from headrace.sources.base import Offset
-from headrace.sources.mysql.connection import MySQLAddress, connect, parse_mysql_url
-from headrace.sources.mysql.decoder import ReadOptions
-from headrace.sources.mysql.origin import Limits
-from headrace.sources.mysql.preflight import check_server, check_tables
-from headrace.sources.mysql.selection import Selection
-from headrace.sources.mysql.snapshot import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.source import MySQLReader
+from headrace.sources.mysql.preflight.required import check_server, check_tables
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
+from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
+from headrace.sources.mysql.source import Limits
+from headrace.sources.mysql.split_reader import MySQLReader
 
 log = logging.getLogger("headrace")
 

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from headrace import __version__, shutdown
 from headrace.argument_secrets import hide_passwords
-from headrace.cli import configuring, controlling, demonstrating, helping, replicating, running, scylla, sinks, tables, tailing, verifying
+from headrace.cli import config, control, demo, replicate, run, scylla, sinks, tables, tail, verify
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
-from headrace.cli.manual import INTRODUCTION, Parser, describe
+from headrace.cli.help import command
+from headrace.cli.help.manual import INTRODUCTION, Parser, describe
 from headrace.errors import HeadraceError, TransientError
-from headrace.service.log_forms import JsonLines, TextLines, masked
+from headrace.service.logging.formatters import JsonLines, TextLines, masked
 from headrace.shortage import shortages_at
 
-_GROUPS = (replicating, running, controlling, configuring, verifying, tables, tailing, sinks, demonstrating, scylla, helping)
+_GROUPS = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
 """In the order of the help."""
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
-from headrace.sinks.clickhouse.url import PASSWORD_VARIABLE as SINK_PASSWORD
-from headrace.sources.mysql.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 
 if TYPE_CHECKING:
-    from headrace.pipes.settings_file import Chosen
+    from headrace.settings.settings_file import Chosen
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 """Exit codes: well, differences found, an error that is explained, a comparison that could not decide."""
@@ -178,7 +178,7 @@ def add_choices(command: argparse.ArgumentParser) -> None:
 
 def chosen_by_flags(arguments: argparse.Namespace) -> list[Chosen]:
     """The settings that flags give, later ones over earlier ones."""
-    from headrace.pipes.settings_file import choose, parse_set
+    from headrace.settings.settings_file import choose, parse_set
 
     named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
     given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]

@@ -9,8 +9,8 @@ from headrace.cli.flags import OK, Verbs
 
 def add(verbs: Verbs) -> None:
     text = "tools for ScyllaDB's CDC log"
-    commands = verbs.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
-    kinds = commands.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    log_schema_command = verbs.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
+    kinds = log_schema_command.add_subparsers(title="commands", required=True, metavar="COMMAND")
     text = "print the CREATE TABLE of a table's log table"
     command = kinds.add_parser("log-schema", help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=log_schema)
@@ -21,7 +21,7 @@ def add(verbs: Verbs) -> None:
 
 def log_schema(arguments: argparse.Namespace) -> int:
     """Print the definitions of log tables."""
-    from headrace.pipes.scylla import commands
+    from headrace.pipes.scylla import log_schema_command
 
-    print(commands.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra))
+    print(log_schema_command.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra))
     return OK

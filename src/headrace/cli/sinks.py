@@ -50,8 +50,8 @@ def add(verbs: Verbs) -> None:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table, or in the format that the query names."""
-    from headrace.pipes.endpoints import open_sink
-    from headrace.pipes.materialized.answers import answer
+    from headrace.materialize_mysql.statement_router import answer
+    from headrace.pipes.lifecycle.sink_factory import open_sink
     from headrace.sinks.clickhouse.reader import names_format
 
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
@@ -75,8 +75,8 @@ def sql(arguments: argparse.Namespace) -> int:
 
 def release(arguments: argparse.Namespace) -> int:
     """Give up the claim of a pipe that is no longer used, so that another pipe can write to its targets."""
-    from headrace.pipes.endpoints import open_claims
-    from headrace.pipes.target_ownership import release_claims
+    from headrace.pipes.lifecycle.sink_factory import open_claims
+    from headrace.pipes.lifecycle.target_ownership import release_claims
 
     with open_claims(arguments.sink) as (store, place):
         claims = release_claims(store, arguments.state, place)
@@ -86,7 +86,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 def settings(arguments: argparse.Namespace) -> int:
     """Print every setting of the target tables, with what it can be and what it means."""
-    from headrace.pipes.settings_page import PAGES, TABLES_PAGE, markdown, setting_rows
+    from headrace.settings.reference_page import PAGES, TABLES_PAGE, markdown, setting_rows
 
     if arguments.markdown:
         print("\n".join(map(markdown, (TABLES_PAGE, *sorted(set(PAGES.values()))))), end="")
@@ -118,7 +118,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def connection(arguments: argparse.Namespace) -> int:
     """Print how a client of one's own reaches a running embedded server."""
-    from headrace.pipes.endpoints import embedded_connection
+    from headrace.pipes.lifecycle.sink_factory import embedded_connection
 
     found = embedded_connection(arguments.sink)
     if arguments.field:

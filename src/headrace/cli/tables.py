@@ -6,16 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.controlling import add_running, resync_running
+from headrace.cli.control import add_running, resync_running
 from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.connection import parse_mysql_url
-from headrace.sources.mysql.selection import Selection
+from headrace.model.table_selection import Selection
+from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
-    from headrace.pipes.state import StateDirectory
+    from headrace.pipes.state.pipe_state import StateDirectory
 
 
 def add(verbs: Verbs) -> None:
@@ -70,8 +70,8 @@ def resync(arguments: argparse.Namespace) -> int:
         return resync_running(arguments)
     if arguments.file or arguments.url:
         raise DefiniteError("which pipe of the process is to read them again?", place="--pipe", hint="give --pipe NAME")
-    from headrace.pipes.requests import ask_for_resync
-    from headrace.pipes.state import StateDirectory
+    from headrace.pipes.state.pipe_state import StateDirectory
+    from headrace.pipes.state.resync_requests import ask_for_resync
 
     directory = StateDirectory(Path(arguments.state or "headrace-state"), make=False)
     state = directory.load()
@@ -98,7 +98,7 @@ def _check_resync(arguments: argparse.Namespace) -> None:
 
 
 def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
-    from headrace.pipes.requests import ask_for_resync
+    from headrace.pipes.state.resync_requests import ask_for_resync
 
     if not source.startswith("mysql://"):
         raise DefiniteError(
@@ -114,8 +114,8 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
 
 def ddl(arguments: argparse.Namespace) -> int:
     """Show what a statement of the source would do to the sink."""
-    from headrace.pipes.rehearsal_view import Asked, rehearse
-    from headrace.pipes.settings_file import Chosen, read_settings
+    from headrace.pipes.commands.ddl_dry_run_view import Asked, rehearse
+    from headrace.settings.settings_file import Chosen, read_settings
 
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else Chosen()
     for flag in chosen_by_flags(arguments):
@@ -137,10 +137,10 @@ def ddl(arguments: argparse.Namespace) -> int:
 
 def retry(arguments: argparse.Namespace) -> int:
     """Write rows again that a target table refused; 1 if some still wait."""
-    from headrace.pipes.endpoints import open_sink
-    from headrace.pipes.retrials import retry_rows
-    from headrace.pipes.settings_file import Chosen, read_settings
-    from headrace.sinks.clickhouse.dead_letters import waiting
+    from headrace.pipes.commands.retry_rows import retry_rows
+    from headrace.pipes.lifecycle.sink_factory import open_sink
+    from headrace.settings.settings_file import Chosen, read_settings
+    from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
 
     given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
     for flag in chosen_by_flags(arguments):
@@ -164,9 +164,9 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """Look at every setting and privilege that matters; 2 if replication would be wrong or impossible."""
-    from headrace.pipes.checkup import check_cluster, check_server
-    from headrace.pipes.checkup_view import findings_json, print_findings
-    from headrace.sources.findings import Level
+    from headrace.pipes.commands.preflight import check_cluster, check_server
+    from headrace.pipes.commands.preflight_view import findings_json, print_findings
+    from headrace.sources.preflight import Level
 
     if is_cql(arguments.source):
         clustered = parse_cql_url(arguments.source)

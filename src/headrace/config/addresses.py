@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
-from headrace.config.words import SourceKind
+from headrace.config.file_keys import SourceKind
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
-from headrace.pipes.building import OFFLINE
-from headrace.pipes.schemes import is_stdout
-from headrace.sinks.clickhouse.url import parse_target
-from headrace.sinks.producing import is_producer
-from headrace.sources.mysql.connection import parse_mysql_url
+from headrace.pipes.factory import OFFLINE
+from headrace.sinks.clickhouse.server.url import parse_target
+from headrace.sinks.producer_sink import is_producer
+from headrace.sinks.url_schemes import is_stdout
+from headrace.sources.mysql.server.connection import parse_mysql_url
 
 CHDB: Final = "chdb:"
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}

@@ -22,13 +22,23 @@ from headrace.config.addresses import (
     with_settings,
     within,
 )
-from headrace.config.catalogue import sink_choices, sink_title, source_title
-from headrace.config.document import HEADRACE, PIPES, SINKS, SOURCES, TOP, Document, Keys, as_table, dotted, read_words, unknown_key
-from headrace.config.elsewhere import hint_for
-from headrace.config.problems import Problems
-from headrace.config.resolved import ProcessSettings
-from headrace.config.substitution import is_hidden, references_in
-from headrace.config.words import (
+from headrace.config.configuration import ProcessSettings
+from headrace.config.document.document import (
+    HEADRACE,
+    PIPES,
+    SINKS,
+    SOURCES,
+    TOP,
+    Document,
+    Keys,
+    as_table,
+    dotted,
+    read_words,
+    unknown_key,
+)
+from headrace.config.document.problems import Problems
+from headrace.config.document.substitution import is_hidden, references_in
+from headrace.config.file_keys import (
     CHOICES_OF_SOURCES,
     CLASS,
     OF_PRODUCERS,
@@ -40,14 +50,16 @@ from headrace.config.words import (
     StdoutWords,
     own_fields,
 )
+from headrace.config.key_catalog import sink_choices, sink_title, source_title
+from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
-from headrace.pipes.fields import fields_of
-from headrace.pipes.schemes import STDOUT, is_stdout
-from headrace.pipes.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
-from headrace.sinks.clickhouse.choices import TableChoices
-from headrace.sinks.producing import CLASS as PRODUCER_SCHEME
-from headrace.sinks.producing import is_producer, parse_producer
-from headrace.transforms.choices import TransformChoices
+from headrace.settings.dataclass_fields import fields_of
+from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
+from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.producer_sink import CLASS as PRODUCER_SCHEME
+from headrace.sinks.producer_sink import is_producer, parse_producer
+from headrace.sinks.url_schemes import STDOUT, is_stdout
+from headrace.transforms.options import TransformChoices
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from headrace.addressing import tls as encryption
-from headrace.addressing.settings import is_loopback, parse_seconds, parse_settings
-from headrace.addressing.tls import Tls, TlsMode, tls_settings
 from headrace.errors import DefiniteError
+from headrace.urls import tls as encryption
+from headrace.urls.query_settings import is_loopback, parse_seconds, parse_settings
+from headrace.urls.tls import Tls, TlsMode, tls_settings
 
 PORT: Final = 9042
 PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADRACE_SINK_PASSWORD"}

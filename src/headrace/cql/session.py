@@ -24,8 +24,8 @@ from cassandra.query import PreparedStatement, SimpleStatement
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.bounded_connection import RESULT_BYTES, BoundedConnection, violation, violations
-from headrace.cql.failures import server_errors
-from headrace.cql.raw import RawHandler, whole_page
+from headrace.cql.errors import server_errors
+from headrace.cql.raw_pages import RawHandler, whole_page
 from headrace.errors import DefiniteError
 
 log = logging.getLogger("headrace")

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from headrace import __version__
-from headrace.dashboard.answers import Answer, as_json
+from headrace.dashboard.responses import Answer, as_json
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus
 
 _NOT_READY: Final = {

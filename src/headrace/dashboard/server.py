@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headrace.dashboard.files import Asset, load_assets
-from headrace.dashboard.gate import Address, Gate, check_reach, parse_listen
-from headrace.dashboard.handling import Handler
-from headrace.dashboard.pulse import Pulse
+from headrace.dashboard.auth import Address, Gate, check_reach, parse_listen
+from headrace.dashboard.event_stream import Pulse
+from headrace.dashboard.handler import Handler
+from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
 from headrace.service.control import Control
 

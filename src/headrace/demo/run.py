@@ -13,18 +13,18 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
-from headrace.demo.server import PrivateServer, mariadb
+from headrace.demo.private_server import PrivateServer, mariadb
 from headrace.demo.shop import DATABASE, DONE, TABLES, Workload, create_shop
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.endpoints import open_sink
-from headrace.pipes.verification import verify_tables
-from headrace.pipes.verifying.result import Verdict
-from headrace.pipes.verifying.view import overall, summary
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.sink_factory import open_sink
 from headrace.shutdown import stop_on_signal, temporary_directory
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sources.mysql.connection import PASSWORD_VARIABLE, parse_mysql_url
-from headrace.sources.mysql.selection import Selection
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, parse_mysql_url
+from headrace.verify.result import Verdict
+from headrace.verify.verifier import verify_tables
+from headrace.verify.view import overall, summary
 
 _CUSTOMERS: Final = 5_000
 _ORDERS: Final = 20_000

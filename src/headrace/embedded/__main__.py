@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from headrace.embedded.claim import DirectoryInUse
+from headrace.embedded.engine.directory_lock import DirectoryInUse
 from headrace.embedded.process import PASSWORD_VARIABLE
 from headrace.embedded.server import serve
 from headrace.errors import HeadraceError, TransientError

@@ -15,18 +15,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from headrace.embedded.codecs import bounded, choose_coding, decode
-from headrace.embedded.credentials import Account
-from headrace.embedded.engine import Engine, Handle, OutputPipe, Stats
-from headrace.embedded.failures import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, refuse
-from headrace.embedded.forms import ExternalTable, read_form
-from headrace.embedded.frames import FrameReader, FrameWriter
-from headrace.embedded.gate import Gate
-from headrace.embedded.options import Options, authenticate, read_fields, read_options
+from headrace.embedded.access.credentials import Account
+from headrace.embedded.access.origin_check import Gate
+from headrace.embedded.access.statement_guard import StatementGuard
+from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, Stats
+from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, refuse
+from headrace.embedded.engine.statement_scanner import Kind, Statement, leading_word, parse_insert, parse_statement
+from headrace.embedded.http.compressed_blocks import FrameReader, FrameWriter
+from headrace.embedded.http.content_encoding import bounded, choose_coding, decode
+from headrace.embedded.http.http_connection import PIECE, Readable, Request, Response
+from headrace.embedded.http.multipart import ExternalTable, read_form
+from headrace.embedded.http.request_options import Options, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
-from headrace.embedded.statement import Kind, Statement, leading_word, parse_insert, parse_statement
-from headrace.embedded.statement_guard import StatementGuard
-from headrace.embedded.wire import PIECE, Readable, Request, Response
 
 _HOLD: Final = 1 << 16
 _SPOOL_BYTES: Final = 16 << 20

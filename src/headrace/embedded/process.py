@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from headrace.embedded.claim import DirectoryInUse, Holder, in_use, make_directory, read_holder
-from headrace.embedded.credentials import read_account
+from headrace.embedded.access.credentials import read_account
+from headrace.embedded.engine.directory_lock import DirectoryInUse, Holder, in_use, make_directory, read_holder
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import full_directory, shortage_in
 

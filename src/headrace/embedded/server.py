@@ -24,17 +24,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TypeAlias
 
-from headrace.embedded.claim import Claim, close_to_others, in_use, make_directory, read_holder
-from headrace.embedded.credentials import store_account
-from headrace.embedded.engine import Engine, wait_for_directory
-from headrace.embedded.failures import QueryFailure
-from headrace.embedded.gate import Gate
+from headrace.embedded.access.credentials import store_account
+from headrace.embedded.access.origin_check import Gate
+from headrace.embedded.access.privileges import render_users
+from headrace.embedded.access.sandbox import confine
+from headrace.embedded.engine.directory_lock import Claim, close_to_others, in_use, make_directory, read_holder
+from headrace.embedded.engine.engine import Engine, wait_for_directory
+from headrace.embedded.engine.engine_config import render_config
+from headrace.embedded.engine.errors import QueryFailure
 from headrace.embedded.handler import LIVENESS_PATHS, Handler
-from headrace.embedded.privileges import render_users
-from headrace.embedded.sandbox import confine
-from headrace.embedded.timed_stream import TimedSocket
-from headrace.embedded.tuning import render_config
-from headrace.embedded.wire import BadRequest, Request, Response, read_request
+from headrace.embedded.http.http_connection import BadRequest, Request, Response, read_request
+from headrace.embedded.http.timed_stream import TimedSocket
 from headrace.errors import DefiniteError
 from headrace.shortage import SERVER_FILES, check_file_limit
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.embedded.engine import Engine, Handle
-from headrace.embedded.failures import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, refuse
-from headrace.embedded.options import Options
+from headrace.embedded.engine.engine import Engine, Handle
+from headrace.embedded.engine.errors import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, refuse
+from headrace.embedded.http.request_options import Options
 
 
 @dataclass(slots=True)

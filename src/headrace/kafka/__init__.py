@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.kafka.consumer import blocks, changes, consume
-    from headrace.kafka.row_changes import RowChange, What
+    from headrace.kafka.consumers.consumer import blocks, changes, consume
+    from headrace.kafka.consumers.row_changes import RowChange, What
 
 __all__ = ["RowChange", "What", "blocks", "changes", "consume"]
 _ROW_CHANGES = ("RowChange", "What")

@@ -15,8 +15,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
+from headrace.kernels.memory import Slots, copy_bytes, load_int32
 from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_at, pointer_to, stack_slots
-from headrace.kernels.words import Slots, copy_bytes, load_int32
 
 ERROR, PAYLOAD, SIZE, KEY, KEY_SIZE, OFFSET = 0, 24, 32, 40, 48, 56
 """Where the fields of a message are, in bytes (of 64-bit machines)."""

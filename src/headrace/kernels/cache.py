@@ -17,26 +17,26 @@ import numba
 
 BASE: Final = "headrace.kernels"
 KERNEL_MODULES: Final = {
-    BASE: ("pointers", "words", "utf8"),
-    "headrace.sources.debezium": ("json_grammar", "json_scan", "json_values", "value_kernels"),
-    "headrace.sources.mysql": (
-        "arena",
+    BASE: ("pointers", "memory", "utf8"),
+    "headrace.sources.debezium.kernels": ("json_grammar", "json_scan", "json_values", "values"),
+    "headrace.sources.mysql.kernels": (
+        "arrow_arena",
         "values",
         "doubles",
         "jsonb_scalars",
         "jsonb",
-        "images",
-        "checksum",
-        "framing",
-        "heads",
+        "row_images",
+        "crc32",
+        "packets",
+        "event_headers",
         "scan",
         "resultset",
-        "charset_kernels",
+        "charsets",
     ),
     "headrace.kafka": ("message_kernels",),
-    "headrace.cql": ("splitting", "scalars", "digits", "page_kernel"),
-    "headrace.kafka.avro": ("ops", "decode_kernel", "encode_kernel", "framing_kernel"),
-    "headrace.sinks.kafka": ("json_kernels",),
+    "headrace.cql.decode": ("split_kernels", "scalar_kernels", "text_kernels", "page_kernel"),
+    "headrace.kafka.avro": ("opcodes", "decode_kernel", "encode_kernel", "wire_header_kernel"),
+    "headrace.sinks.kafka.debezium": ("json_kernels",),
     "headrace.sinks.clickhouse.cells": ("cell_kernels", "order_kernels"),
 }
 """By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""

@@ -17,28 +17,28 @@ from dataclasses import replace
 from typing import Any, Final, Self
 
 from headrace import __version__
-from headrace.config.resolved import Configuration
+from headrace.config.configuration import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
-from headrace.pipes.building import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
-from headrace.pipes.progress import ProgressView
-from headrace.pipes.requests import ask_for_resync
-from headrace.pipes.schemes import CLICKHOUSE
-from headrace.pipes.skipping import request_skip
-from headrace.pipes.state import StateDirectory
-from headrace.pipes.verifying.view import result_lines
+from headrace.model.table_selection import Selection
+from headrace.pipes.factory import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.state.event_skips import request_skip
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import Waits, own_waits
-from headrace.service.asking import ask
-from headrace.service.comparing import check_comparable, check_rereadable, compare, verdict
-from headrace.service.gauges import Gauge, Looking, gauges_of
-from headrace.service.groups import merged, merged_history
-from headrace.service.merging import MergeGauge
-from headrace.service.part import Addresses, Build, Part
-from headrace.service.processes import usage
+from headrace.service.embedded_servers import SCHEME, Warehouses
+from headrace.service.merge_tables import MergeGauge
+from headrace.service.pipe_groups import merged, merged_history
+from headrace.service.pipe_runner import Addresses, Build, Part
+from headrace.service.probes import Gauge, Looking, gauges_of
+from headrace.service.process_stats import usage
+from headrace.service.readonly_query import ask
 from headrace.service.status import PipeStatus, Sample, ServiceStatus, VerifyResult
-from headrace.service.warehouses import SCHEME, Warehouses
-from headrace.sources.mysql.selection import Selection
-from headrace.spark.hosting import SharedSpark, SparkHost
+from headrace.service.verify_jobs import check_comparable, check_rereadable, compare, verdict
+from headrace.sinks.url_schemes import CLICKHOUSE
+from headrace.spark.session.session_provider import SharedSpark, SparkHost
+from headrace.verify.view import result_lines
 
 log = logging.getLogger("headrace")
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.claims import ClaimStore
-from headrace.sinks.following import Altering
+from headrace.sinks.schema_changes import Altering
+from headrace.sinks.target_claims import ClaimStore
 
 
 @dataclass(frozen=True, slots=True)

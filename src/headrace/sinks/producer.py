@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from headrace.model.change import ChangeBlock
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.base import Written
-from headrace.sinks.following import LedgerEntry
+from headrace.sinks.schema_changes import LedgerEntry
 
 
 class Producer:

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("headrace")` and `spark.readStream.format("headrace")` known to a session (see docs/api.md)."""
     # The workers' daemon imports this package before it has chosen from where to import pyspark.
-    from headrace.spark.tables import TableChanges
+    from headrace.spark.frames.data_source import TableChanges
 
     spark.dataSource.register(TableChanges)

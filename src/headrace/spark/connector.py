@@ -19,7 +19,7 @@ from typing import Final
 import pyspark
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.spark.jars import fetch, parse_pin
+from headrace.spark.kafka.maven_jars import fetch, parse_pin
 
 JARS_VARIABLE: Final = "HEADRACE_KAFKA_JARS"
 TRIED_WITH: Final = "4.3.0"

@@ -15,16 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Kind
-from headrace.model.spellings import spelling
+from headrace.model.text_values import spelling
 from headrace.model.version import row_place, unpack_version
-from headrace.transforms import engine
-from headrace.transforms.choices import Hash, Mask
-from headrace.transforms.columns import from_engine, to_engine
+from headrace.transforms import duckdb_engine
+from headrace.transforms.column_types import from_engine, to_engine
+from headrace.transforms.mask_and_hash import hash_expression, hash_input, hashed, masked, salt_for
+from headrace.transforms.options import Hash, Mask
 from headrace.transforms.salts import Salts
-from headrace.transforms.shapes import NO_COLUMN, Output, Shape, place_of
-from headrace.transforms.treatments import hash_expression, hash_input, hashed, masked, salt_for
+from headrace.transforms.table_shape import NO_COLUMN, Output, Shape, place_of
 
 _TRY: Final = "correct the row in the source, or let the expression give NULL for such values: TRY_CAST(x AS type), TRY(expression)"
 
@@ -94,8 +94,8 @@ class Evaluation:
         self, texts: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes], block: ChangeBlock, names: Sequence[str]
     ) -> list[Any]:
         try:
-            return engine.evaluate(texts, columns, parameters)
-        except engine.EvaluationError as error:
+            return duckdb_engine.evaluate(texts, columns, parameters)
+        except duckdb_engine.EvaluationError as error:
             raise self._found(texts, columns, block, names) from error
 
     def _found(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
@@ -136,8 +136,8 @@ class Evaluation:
 def _failure(text: str, columns: pa.Table) -> str:
     """What an expression says when it fails at these rows; empty if it does not."""
     try:
-        engine.evaluate([text], columns)
-    except engine.EvaluationError as error:
+        duckdb_engine.evaluate([text], columns)
+    except duckdb_engine.EvaluationError as error:
         return str(error) or "it fails"
     return ""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.transforms import engine
+from headrace.transforms import duckdb_engine
 
 Node = dict[str, Any]
 _CLASSES: Final = frozenset(
@@ -66,7 +66,7 @@ def _tree(text: str) -> Node:
     if not text.strip():
         raise DefiniteError("the expression is empty", hint="write a SQL expression over the table's columns, such as total > 100")
     try:
-        read = json.loads(engine.syntax_of(f"SELECT ({text}\n) FROM {engine.ROWS}"))
+        read = json.loads(duckdb_engine.syntax_of(f"SELECT ({text}\n) FROM {duckdb_engine.ROWS}"))
     except ValueError as error:
         raise DefiniteError(f"{text!r} is no SQL expression: {error}") from error
     if read["error"]:
@@ -77,7 +77,7 @@ def _tree(text: str) -> Node:
     node = read["statements"][0]["node"]
     plain = node["type"] == "SELECT_NODE" and not (node["modifiers"] or node["cte_map"]["map"] or node["group_expressions"])
     bare = plain and not any(node[part] for part in ("where_clause", "having", "sample", "qualify"))
-    if not bare or len(node["select_list"]) != 1 or node["from_table"].get("table_name") != engine.ROWS:
+    if not bare or len(node["select_list"]) != 1 or node["from_table"].get("table_name") != duckdb_engine.ROWS:
         raise DefiniteError(f"{text!r} is more than an expression", hint="write what would stand after SELECT, without FROM and WHERE")
     found: Node = node["select_list"][0]
     return found
@@ -128,9 +128,9 @@ def _check_function(node: Node) -> None:
 
 
 def _check_known(name: str, around: tuple[str, ...]) -> None:
-    known = engine.functions().get(name)
+    known = duckdb_engine.functions().get(name)
     if known is None:
-        near = engine.nearest(name, engine.functions())
+        near = duckdb_engine.nearest(name, duckdb_engine.functions())
         hint = f"did you mean {near}()?" if near else "functions are DuckDB's"
         raise DefiniteError(f"there is no function {name}()", hint=hint)
     if known.unsteady:
@@ -147,7 +147,7 @@ def _check_macro(name: str, definition: str, parameters: frozenset[str], around:
     """A function that stands for an expression is as good as that."""
     if name in around:
         return
-    read = json.loads(engine.syntax_of(f"SELECT ({definition}\n) FROM {engine.ROWS}"))
+    read = json.loads(duckdb_engine.syntax_of(f"SELECT ({definition}\n) FROM {duckdb_engine.ROWS}"))
     if read["error"]:
         raise DefiniteError(f"{name}() may not be used", hint=_HINT)
     waiting = [read["statements"][0]["node"]["select_list"]]

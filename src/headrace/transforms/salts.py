@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import DefiniteError
-from headrace.transforms.choices import SALT_HINT, Transforms, check_salt
+from headrace.transforms.options import SALT_HINT, Transforms, check_salt
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.embedded.credentials import CREDENTIALS_FILE
+from headrace.embedded.access.credentials import CREDENTIALS_FILE
 from headrace.embedded.process import PASSWORD_VARIABLE, EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.endpoints import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_sink
 from testkit.embedded_access import PASSWORD, basic
 from testkit.httpclient import Client
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.embedded.cityhash import cityhash128
-from headrace.embedded.codecs import decode
-from headrace.embedded.frames import FrameReader, FrameWriter
+from headrace.embedded.http.cityhash import cityhash128
+from headrace.embedded.http.compressed_blocks import FrameReader, FrameWriter
+from headrace.embedded.http.content_encoding import decode
 from headrace.embedded.process import EmbeddedServer
 from testkit.httpclient import Client
 

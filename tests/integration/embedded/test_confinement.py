@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embedded.privileges import DATABASE_ENGINES, FIXED_SETTINGS, TABLE_ENGINES, TABLE_FUNCTIONS
+from headrace.embedded.access.privileges import DATABASE_ENGINES, FIXED_SETTINGS, TABLE_ENGINES, TABLE_FUNCTIONS
 from headrace.embedded.process import EmbeddedServer
 from testkit.httpclient import Client
 from testkit.unconfined import UnconfinedServer
@@ -287,7 +287,7 @@ def test_plain_values_are_taken_and_the_refusal_of_an_expression_says_how_to_eva
 
 _KERNEL_ALONE = """
 import os, pathlib, socket, subprocess, sys
-from headrace.embedded.sandbox import confine
+from headrace.embedded.access.sandbox import confine
 folder, home, port = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
 (folder / "inside.txt").write_text("inside")
 (folder / "link.txt").symlink_to(home / "secret.txt")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro import ops as o
+from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.decode_kernel import decode_rows
 from headrace.kafka.avro.program import Node, compile_program
 from headrace.kafka.avro.schema import AvroSchema, Kind

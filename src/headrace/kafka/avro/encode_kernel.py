@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.kafka.avro import ops as o
+from headrace.kafka.avro import opcodes as o
+from headrace.kernels.memory import Slots, copy_run, load_int32, slots_of, store_int8
 from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, pointer_at, pointer_to, stack_slots
-from headrace.kernels.words import Slots, copy_run, load_int32, slots_of, store_int8
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro import ops as o
-from headrace.kafka.avro.constants import encode_default, encode_number, encode_run
+from headrace.kafka.avro import opcodes as o
+from headrace.kafka.avro.default_values import encode_default, encode_number, encode_run
 from headrace.kafka.avro.encode_kernel import encode_rows
 from headrace.kafka.avro.schema import MAX_DEPTH, AvroField, AvroSchema, AvroType, Kind
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro import ops as o
-from headrace.kafka.avro.constants import encode_default
+from headrace.kafka.avro import opcodes as o
+from headrace.kafka.avro.default_values import encode_default
 from headrace.kafka.avro.resolution import branch_for, matches, source_of
 from headrace.kafka.avro.schema import AvroField, AvroType, Kind
 

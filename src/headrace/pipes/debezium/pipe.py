@@ -17,40 +17,39 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.debezium.backlog import TopicBacklog
-from headrace.pipes.debezium.cluster import Standing, check_ids, check_offsets, standing, topic_ids
-from headrace.pipes.debezium.describing import Descriptions, read_topic
-from headrace.pipes.debezium.evolving import Evolution, check_policy
-from headrace.pipes.debezium.notes import Notes, Tails
+from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.bad_records import check_choice, is_passed, is_record, see_to
+from headrace.pipes.debezium.kafka_cluster import Standing, check_ids, check_offsets, standing, topic_ids
+from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.pipes.debezium.pipe_notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.refusing import check_choice, is_passed, is_record, see_to
-from headrace.pipes.debezium.settings import TopicSettings, check_chosen, is_named
-from headrace.pipes.debezium.snapshots import newest_snapshots
-from headrace.pipes.policy import ChangeKind, Policy
-from headrace.pipes.progress import ProgressView
-from headrace.pipes.remembered import settings_of, take_settings
-from headrace.pipes.reporting import Reporter, written_in
-from headrace.pipes.running import ChangePipe
-from headrace.pipes.settings import PipeSettings
-from headrace.pipes.showing import Showing, shaper_for
-from headrace.pipes.skipping import Skips
-from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.targets import Targets, targets_of
+from headrace.pipes.debezium.schema_evolution import Evolution, check_policy
+from headrace.pipes.debezium.topic_backlog import TopicBacklog
+from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, is_named
+from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
+from headrace.pipes.lifecycle.base import ChangePipe
+from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.sink_schema import Showing, shaper_for
+from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
+from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import pause, retrying, waits
-from headrace.sinks.clickhouse.keeping import KeptValues
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sinks.clickhouse.server.url import same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.url import same_sink
-from headrace.sources.debezium.choices import FIXED, Unavailable
-from headrace.sources.debezium.fetching import fetch
+from headrace.sinks.clickhouse.unchanged_values import KeptValues
+from headrace.sources.debezium.events.event_versions import Rule
+from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+from headrace.sources.debezium.events.options import FIXED, Unavailable
+from headrace.sources.debezium.events.records import Truncation
+from headrace.sources.debezium.events.topic_tables import TopicMap
+from headrace.sources.debezium.offset_range_reader import fetch
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
-from headrace.sources.debezium.records import Truncation
-from headrace.sources.debezium.snapshots import Snapshot
-from headrace.sources.debezium.topics import TopicMap
-from headrace.sources.debezium.versions import Rule
-from headrace.sources.mysql.selection import Selection
-from headrace.spark.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.connector import kafka_settings
-from headrace.spark.record_reports import (
+from headrace.spark.kafka.record_reports import (
     CHANGES,
     IGNORED,
     filled_in,
@@ -61,10 +60,11 @@ from headrace.spark.record_reports import (
     tails_in,
     truncations_in,
 )
-from headrace.spark.records import KafkaAway, RecordStream, RecordTask, Subscription
-from headrace.spark.stream import LOOP_S
-from headrace.spark.tasks import Report
-from headrace.transforms.shapes import Shape
+from headrace.spark.kafka.record_stream import KafkaAway, RecordStream, RecordTask, Subscription
+from headrace.spark.runtime.checkpoint import committed_offset, initial_offset, offset_of
+from headrace.spark.runtime.micro_batch import LOOP_S
+from headrace.spark.runtime.tasks import Report
+from headrace.transforms.table_shape import Shape
 
 log = logging.getLogger("headrace")
 
@@ -74,7 +74,11 @@ _MOST_FAILURES: Final = 20
 _IDENTIFY_S: Final = 10.0
 """How often batches compare the ids of their topics."""
 """How often in a row Spark may fail to reach a cluster that answers us."""
-_PRELOAD: Final = ("headrace.sources.debezium.reader", "headrace.sources.debezium.fetching", "headrace.spark.records")
+_PRELOAD: Final = (
+    "headrace.sources.debezium.reader",
+    "headrace.sources.debezium.offset_range_reader",
+    "headrace.spark.kafka.record_stream",
+)
 Run = Callable[[RecordTask], list[Report]]
 
 

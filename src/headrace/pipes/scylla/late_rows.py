@@ -12,20 +12,20 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.cql.log_places import BatchPlace
+from headrace.cql.log_positions import BatchPlace
 from headrace.model.schema import TableName
-from headrace.pipes.progress import ProgressView
-from headrace.pipes.requests import resync_command
-from headrace.pipes.scylla.notes import LateNote, Notes, TableNote
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.scylla.pipe_notes import LateNote, Notes, TableNote
+from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.bookkeeping import OwnTables
-from headrace.sinks.clickhouse.late_rows import LateBatch, post_late, repaired_places, settle_late
-from headrace.sources.scylla.choices import ScyllaChoices
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.dead_letters.late_rows import LateBatch, post_late, repaired_places, settle_late
 from headrace.sources.scylla.generations import StreamCatalog
-from headrace.sources.scylla.look_times import LookTimes, look_ages, places_of
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
-from headrace.sources.scylla.reader import LateRows
-from headrace.spark.tasks import Report
+from headrace.sources.scylla.read_times import LookTimes, look_ages, places_of
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.window_reader import LateRows
+from headrace.spark.runtime.tasks import Report
 
 log = logging.getLogger("headrace")
 

@@ -17,47 +17,47 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.log_places import BatchPlace
+from headrace.cql.log_positions import BatchPlace
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.lag import Pending
-from headrace.pipes.progress import ProgressView
-from headrace.pipes.remembered import settings_of, take_settings
-from headrace.pipes.reporting import Reporter, written_in
-from headrace.pipes.running import RunnablePipe
-from headrace.pipes.scylla.beginning import Beginning, parse_start
-from headrace.pipes.scylla.copies import Copies
-from headrace.pipes.scylla.copying import Interrupted, TableCopier
-from headrace.pipes.scylla.definitions import Definitions
+from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.lag import Pending
+from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.target_ownership import TargetOwnership
+from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
 from headrace.pipes.scylla.late_rows import LateRowWatch
-from headrace.pipes.scylla.notes import Notes, TableNote
-from headrace.pipes.scylla.resyncing import Resyncs
-from headrace.pipes.scylla.sinks import LogTarget, same_log_sink
-from headrace.pipes.settings import PipeSettings, SnapshotMode
-from headrace.pipes.skipping import Skips
-from headrace.pipes.state import PipeState, StateDirectory
-from headrace.pipes.target_ownership import TargetOwnership
-from headrace.pipes.unmatched_tables import check_unmatched
+from headrace.pipes.scylla.pipe_notes import Notes, TableNote
+from headrace.pipes.scylla.resync_runner import Resyncs
+from headrace.pipes.scylla.schema_follower import Definitions
+from headrace.pipes.scylla.sink_factory import LogTarget, same_log_sink
+from headrace.pipes.scylla.snapshot_progress import Copies
+from headrace.pipes.scylla.snapshot_runner import Interrupted, TableCopier
+from headrace.pipes.scylla.start_position import Beginning, parse_start
+from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import pause, retrying, waits
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import Books
-from headrace.sinks.clickhouse.bookkeeping import OwnTables
+from headrace.sinks.cdc_log_sink import LogSink
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.images.sink import ImageSink
-from headrace.sinks.logs import LogSink
-from headrace.sources.scylla.choices import ScyllaChoices
-from headrace.sources.scylla.logs import LoggedTable, choose_tables, gone, look_at, no_log
-from headrace.sources.scylla.pace import tell
+from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
 from headrace.sources.scylla.position import LogPosition, moment
-from headrace.sources.scylla.reader import KnownLog, LogReader
-from headrace.sources.scylla.skipping import is_passed
+from headrace.sources.scylla.skipped_batches import is_passed
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.source import ScyllaSource
-from headrace.sources.scylla.streams import ServerCatalog
-from headrace.spark.checkpoint import committed_offset, offset_of
-from headrace.spark.executors import slots_of
-from headrace.spark.stream import LOOP_S, AddressStream, Over, WorkersLate
-from headrace.spark.tasks import Report, Task
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_feedback import tell
+from headrace.sources.scylla.window_reader import KnownLog, LogReader
+from headrace.spark.runtime.checkpoint import committed_offset, offset_of
+from headrace.spark.runtime.executors import slots_of
+from headrace.spark.runtime.micro_batch import LOOP_S, AddressStream, Over, WorkersLate
+from headrace.spark.runtime.tasks import Report, Task
 
 log = logging.getLogger("headrace")
 
@@ -67,7 +67,7 @@ _STARTS: Final = 5
 """How often the stream is begun before Spark's processes count as not starting at all."""
 _TABLES_S: Final = 1.0
 """How often a pipe without tables looks for some."""
-_PRELOAD: Final = ("headrace.sources.scylla.reader", "headrace.sources.scylla.snapshot")
+_PRELOAD: Final = ("headrace.sources.scylla.window_reader", "headrace.sources.scylla.snapshot.reader")
 _KIND: Final = "scylla"
 """What a state says that belongs to such a pipe."""
 

@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.clickhouse.answers import arrow_table, json_rows
-from headrace.sinks.clickhouse.carrier import Carrier
-from headrace.sinks.clickhouse.carriers import carrier_for
-from headrace.sinks.clickhouse.client import connect
-from headrace.sinks.clickhouse.constants import constant_in, number_or_value
-from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layout import Layout, Meaning, StoredColumn
-from headrace.sinks.clickhouse.layouts import LayoutScope, resolve
-from headrace.sinks.clickhouse.names import quote_name
-from headrace.sinks.clickhouse.values import literal
-from headrace.sinks.clickhouse.views import live_condition, shown_from
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.response_rows import arrow_table, json_rows
+from headrace.sinks.clickhouse.server.scalar_values import literal
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve
+from headrace.sinks.clickhouse.tables.target_table import Layout, Meaning, StoredColumn
+from headrace.sinks.clickhouse.tables.views import live_condition, shown_from
+from headrace.sinks.clickhouse.types.codec import Carrier
+from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.literals import constant_in, number_or_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)

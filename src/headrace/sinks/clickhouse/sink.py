@@ -14,25 +14,25 @@ from typing import ClassVar, Self
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.base import Needs, Written
-from headrace.sinks.clickhouse.altering import Altering
-from headrace.sinks.clickhouse.bookkeeping import OwnTables
-from headrace.sinks.clickhouse.books import ClickHouseBooks
-from headrace.sinks.clickhouse.choices import SinkChoices
-from headrace.sinks.clickhouse.clearing import clear_table, holds_rows
-from headrace.sinks.clickhouse.creation import plan_layouts
-from headrace.sinks.clickhouse.dead_letters import check_choices, supersede
-from headrace.sinks.clickhouse.digests import ClickHouseDigests
-from headrace.sinks.clickhouse.layout import Family, Layout
-from headrace.sinks.clickhouse.layouts import LayoutScope, look_up, resolve
-from headrace.sinks.clickhouse.places import place_of_name
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseBooks
+from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
+from headrace.sinks.clickhouse.dead_letters.dead_letters import check_choices, supersede
+from headrace.sinks.clickhouse.maintenance.replicas import sync_replica
+from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table, holds_rows
+from headrace.sinks.clickhouse.maintenance.table_setup import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.recognising import recognise
-from headrace.sinks.clickhouse.replicas import sync_replica
-from headrace.sinks.clickhouse.tables import newest_version, prepare_tables, replace_table, sweep_table
-from headrace.sinks.clickhouse.target_claims import ClickHouseClaims
-from headrace.sinks.clickhouse.url import ClickHouseTarget, parse_target
-from headrace.sinks.clickhouse.windows import ensure_windows
-from headrace.sinks.clickhouse.writer import ClickHouseWriter, OnRefused
+from headrace.sinks.clickhouse.row_digests import ClickHouseDigests
+from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.schema_inference import recognise
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.tables.create_table import plan_layouts
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, look_up, resolve
+from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.write.dedup_window import ensure_windows
+from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRefused
 
 
 @dataclass(frozen=True, slots=True)

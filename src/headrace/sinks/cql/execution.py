@@ -13,13 +13,13 @@ import pyarrow as pa
 from cassandra.concurrent import execute_concurrent
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from headrace.cql.failures import DRIVER_ERRORS, as_ours
-from headrace.cql.pages import as_batch
-from headrace.cql.raw import RawPage
+from headrace.cql.decode.pages import as_batch
+from headrace.cql.errors import DRIVER_ERRORS, as_ours
+from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import HeadraceError
-from headrace.sinks.cql.changes import Write
-from headrace.sinks.cql.choices import CONCURRENCY
+from headrace.sinks.cql.log_row_writes import Write
+from headrace.sinks.cql.options import CONCURRENCY
 
 _BUNDLE, _BUNDLE_BYTES = 64, 128 << 10
 """Statements, and bytes of values, that are sent together at the most."""

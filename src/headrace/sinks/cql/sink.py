@@ -12,8 +12,8 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
-from headrace.sinks.cql import lists, targets
-from headrace.sinks.cql.choices import Dropped, Missing, ReplayChoices
+from headrace.sinks.cql import cassandra_lists, target_tables
+from headrace.sinks.cql.options import Dropped, Missing, ReplayChoices
 from headrace.sinks.cql.target_claims import CqlClaims
 from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
@@ -30,28 +30,28 @@ class ReplaySink:
 
     def target(self, table: CqlTable) -> CqlTable:
         """The table of a source's table here."""
-        return targets.moved(table, self.address.keyspace or table.name.database)
+        return target_tables.moved(table, self.address.keyspace or table.name.database)
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Make what is missing, check what is there; raises before anything is written."""
         self.choices.check()
         session, wanted = shared_session(self.address), [self.target(table) for table in tables]
         beside = self._beside(session, wanted)
-        targets.prepare(session, [*wanted, *beside.values()], create=self._creates)
+        target_tables.prepare(session, [*wanted, *beside.values()], create=self._creates)
         for table in beside:
-            lists.check(session, table)
+            cassandra_lists.check(session, table)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Follow a change of the source's table."""
         session = shared_session(self.address)
-        targets.alter(session, self.target(old), self.target(new), create=self._creates, drop=self._drops)
-        before, after = lists.keys_table(self.target(old)), lists.keys_table(self.target(new))
+        target_tables.alter(session, self.target(old), self.target(new), create=self._creates, drop=self._drops)
+        before, after = cassandra_lists.keys_table(self.target(old)), cassandra_lists.keys_table(self.target(new))
         if after is None or takes_list_keys(session):
             return
         if before is None:
-            targets.prepare(session, [after], create=self._creates)
+            target_tables.prepare(session, [after], create=self._creates)
         else:
-            targets.alter(session, before, after, create=self._creates, drop=self._drops)
+            target_tables.alter(session, before, after, create=self._creates, drop=self._drops)
 
     def claims(self) -> CqlClaims:
         """Where the cluster records which pipe writes to which table."""
@@ -74,5 +74,5 @@ class ReplaySink:
 
     def _beside(self, session: CqlSession, tables: Iterable[CqlTable]) -> dict[CqlTable, CqlTable]:
         """What stands beside tables with lists, on Apache Cassandra."""
-        found = {table: beside for table in tables if (beside := lists.keys_table(table)) is not None}
+        found = {table: beside for table in tables if (beside := cassandra_lists.keys_table(table)) is not None}
         return {} if found and takes_list_keys(session) else found

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.cql.printing import table_name
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 

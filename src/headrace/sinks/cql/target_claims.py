@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.describing import list_keyspaces, list_tables
+from headrace.cql.schema_reader import list_keyspaces, list_tables
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.types import quoted
-from headrace.sinks.claims import Claim
+from headrace.sinks.target_claims import Claim
 
 log = logging.getLogger("headrace")
 

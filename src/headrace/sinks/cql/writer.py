@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.printing import table_name
+from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
-from headrace.sinks.cql.changes import LogRows, plan
+from headrace.sinks.cql.cassandra_lists import follow, follow_keys, keys_table
 from headrace.sinks.cql.execution import run
-from headrace.sinks.cql.lists import follow, follow_keys, keys_table
-from headrace.sinks.cql.rows import BaseRows
+from headrace.sinks.cql.log_row_writes import LogRows, plan
+from headrace.sinks.cql.snapshot_writes import BaseRows
 
 Clock = Callable[[], float]
 

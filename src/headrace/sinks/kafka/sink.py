@@ -13,22 +13,22 @@ from typing import Self
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
-from headrace.kafka.mypipe_values import Mapping as ValueMapping
-from headrace.model.change import ChangeBlock
+from headrace.kafka.mypipe.values import Mapping as ValueMapping
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.appending import Appending
+from headrace.sinks.append_only import Appending
 from headrace.sinks.base import Needs
-from headrace.sinks.kafka.altering import KafkaAltering
-from headrace.sinks.kafka.choices import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
-from headrace.sinks.kafka.encoding import Forms, MypipeEncoder, check_ids
-from headrace.sinks.kafka.envelopes import DebeziumEncoder, Origin
-from headrace.sinks.kafka.generic import GenericForms
-from headrace.sinks.kafka.messages import Encoder
-from headrace.sinks.kafka.schemas import open_book
-from headrace.sinks.kafka.specific import SpecificForms
+from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
+from headrace.sinks.kafka.messages.messages import Encoder
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
+from headrace.sinks.kafka.messages.topics import ensure_topics
+from headrace.sinks.kafka.messages.writer import KafkaWriter
+from headrace.sinks.kafka.mypipe.encoder import Forms, MypipeEncoder, check_ids
+from headrace.sinks.kafka.mypipe.generic import GenericForms
+from headrace.sinks.kafka.mypipe.schema_registration import open_book
+from headrace.sinks.kafka.mypipe.specific import SpecificForms
+from headrace.sinks.kafka.schema_changes import KafkaAltering
 from headrace.sinks.kafka.target_claims import KafkaClaims
-from headrace.sinks.kafka.topics import ensure_topics
-from headrace.sinks.kafka.writer import KafkaWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.errors import TransientError
 from headrace.kafka.address import KafkaAddress
-from headrace.kafka.topics import TopicConsumer
-from headrace.sinks.claims import Claim
-from headrace.sinks.kafka.choices import KafkaChoices
-from headrace.sinks.kafka.failures import failure
-from headrace.sinks.kafka.producer import client_log, producer_settings
-from headrace.sinks.kafka.topics import client_properties, create_compacted, existing_topics
+from headrace.kafka.consumers.message_source import TopicConsumer
+from headrace.sinks.kafka.messages.delivery import client_log, producer_settings
+from headrace.sinks.kafka.messages.errors import failure
+from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.messages.topics import client_properties, create_compacted, existing_topics
+from headrace.sinks.target_claims import Claim
 
 log = logging.getLogger("headrace")
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
-from headrace.model.change import ChangeBlock, Op
-from headrace.sinks.appending import Appending
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.append_only import Appending
 from headrace.sinks.base import Written
-from headrace.sinks.following import LedgerEntry
-from headrace.sinks.stdout.lines import LineEncoder, Lines
+from headrace.sinks.schema_changes import LedgerEntry
+from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.encoder import LineEncoder, Lines
 from headrace.sinks.stdout.output import STDOUT, may_colour
-from headrace.sinks.stdout.pieces import LineChoices
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
 
 _PLACE: Final = "stdout:"
@@ -135,9 +135,9 @@ class LogLineWriter:
 
     def write(self, block: LogBlock | RowBlock) -> None:
         # Its kernels are for those who have such a source.
-        from headrace.sinks.kafka.log_events import log_documents, row_documents
-        from headrace.sinks.stdout.taming import tame
-        from headrace.sinks.stdout.values import join
+        from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
+        from headrace.sinks.stdout.json_values import join
+        from headrace.sinks.stdout.terminal_escaping import tame
 
         made = log_documents(block).in_order() if isinstance(block, LogBlock) else row_documents(block)
         if len(made.value):

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.sinks.stdout.lines import Lines
+from headrace.sinks.stdout.encoder import Lines
 from headrace.sinks.stdout.output import Output, reader_left
 
 log = logging.getLogger("headrace")

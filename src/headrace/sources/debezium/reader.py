@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.choices import DebeziumChoices
-from headrace.sources.debezium.records import Decoded, Records
-from headrace.sources.debezium.snapshots import Snapshot
-from headrace.sources.debezium.topics import TopicMap
-from headrace.sources.debezium.versions import Order, Tail
+from headrace.sources.debezium.events.event_versions import Order, Tail
+from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.events.topic_tables import TopicMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DebeziumReader:
 
     def read(self, records: Records) -> Decoded:
         """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
-        from headrace.sources.debezium.reading import Reading
+        from headrace.sources.debezium.partition_reader import Reading
 
         decoded = Reading(self, records).decoded()
         if decoded.tail is not None and records.rows:

@@ -10,10 +10,10 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.session import connect
 from headrace.model.schema import TableName
 from headrace.retry import retrying
-from headrace.sources.scylla.choices import ScyllaChoices
 from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.planner import LogPlanner
-from headrace.sources.scylla.streams import ServerCatalog
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_planner import LogPlanner
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.cql.arrow import Cells, Damage
+from headrace.cql.decode.arrow_arrays import Cells, Damage
 from headrace.cql.log import TIME
-from headrace.cql.log_places import BatchPlace
+from headrace.cql.log_positions import BatchPlace
 from headrace.cql.tables import CqlColumn, Role
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.ordering import Array, order_keys
-from headrace.sinks.clickhouse.cells.settling import typed_array
+from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
 from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
+from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
 from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, key_sql, shown_type, value_sql
-from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 
 __all__ = ["Batch", "Columns", "insert_sql", "key_arrays", "key_sql"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from headrace.kernels.memory import byteswap, copy_run, load_be, store_int8
 from headrace.kernels.pointers import Bytes, Pointer, compiled, load_word, pointer_to, store_word
-from headrace.kernels.words import byteswap, copy_run, load_be, store_int8
 
 Numbers = npt.NDArray[np.int64]
 Offsets = npt.NDArray[np.int32]

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.arrow import Cells, Damage, split_collections
 from headrace.cql.blocks import LogBlock, fixed_bytes
+from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
-from headrace.cql.log_places import BatchPlace
+from headrace.cql.log_positions import BatchPlace
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
-from headrace.sinks.clickhouse.cells.ordering import Array, order_keys, range_keys
+from headrace.sinks.clickhouse.cells.key_order import Array, order_keys, range_keys
 from headrace.sinks.clickhouse.cells.packing import (
     Marks,
     Numbers,
@@ -35,8 +35,8 @@ from headrace.sinks.clickhouse.cells.packing import (
     split,
     tombstones,
 )
-from headrace.sinks.clickhouse.cells.settling import map_array
 from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage
+from headrace.sinks.clickhouse.cells.typed_arrays import map_array
 
 _WRITES: Final = (Operation.UPDATE, Operation.INSERT)
 _ROW_DELETES: Final = (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE)

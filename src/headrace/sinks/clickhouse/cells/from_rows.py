@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.arrow import Cells, Damage, split_collections, split_tuples
 from headrace.cql.blocks import RowBlock
+from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
-from headrace.sinks.clickhouse.cells.ordering import Array
+from headrace.sinks.clickhouse.cells.key_order import Array
 from headrace.sinks.clickhouse.cells.packing import (
     Numbers,
     Stamps,
@@ -34,8 +34,8 @@ from headrace.sinks.clickhouse.cells.packing import (
     split,
     time_bytes,
 )
-from headrace.sinks.clickhouse.cells.settling import struct_array
 from headrace.sinks.clickhouse.cells.storage import MARKER, Form, Kept, Storage
+from headrace.sinks.clickhouse.cells.typed_arrays import struct_array
 
 _MICROS = 1_000_000
 Rows = npt.NDArray[np.intp]

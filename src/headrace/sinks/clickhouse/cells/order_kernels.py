@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.memory import byteswap, copy_run, load_be_high, store_int8, store_int32
 from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to, store_word
-from headrace.kernels.words import byteswap, copy_run, load_be_high, store_int8, store_int32
 from headrace.sinks.clickhouse.cells.cell_kernels import CELLS, FINE, Numbers, Offsets, put_time_order
 
 SIGNED, UNSIGNED, FLOAT, RUN, TIME, UUIDS, LONG = range(7)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.cql.arrow import Cells, Damage, Elements, split_collections, split_tuples
+from headrace.cql.decode.arrow_arrays import Cells, Damage, Elements, split_collections, split_tuples
 from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.cell_kernels import (
@@ -20,9 +20,9 @@ from headrace.sinks.clickhouse.cells.cell_kernels import (
     pack_elements,
     pack_tombstones,
 )
-from headrace.sinks.clickhouse.cells.ordering import Array, binary_array, order_column
-from headrace.sinks.clickhouse.cells.settling import map_array, struct_array, typed_array
+from headrace.sinks.clickhouse.cells.key_order import Array, binary_array, order_column
 from headrace.sinks.clickhouse.cells.storage import Form, Kept
+from headrace.sinks.clickhouse.cells.typed_arrays import map_array, struct_array, typed_array
 from headrace.sinks.clickhouse.cells.types import WIDTHS, is_bytes, is_plain, takes_null
 
 Numbers = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Reads views of cells back, whole or some rows of them, for comparing them with their base tables.
 
-Rows come as ClickHouse gives them in Arrow: texts as bytes, uuids as uuids; `headrace.cql.canonical` makes them comparable.
+Rows come as ClickHouse gives them in Arrow: texts as bytes, uuids as uuids; `headrace.cql.decode.canonical_bytes` makes them comparable.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sinks.clickhouse.bounded_client import streaming
 from headrace.sinks.clickhouse.cells.tables import places_of
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
-from headrace.sinks.clickhouse.client import connect
-from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.names import quote_name, quote_text
+from headrace.sinks.clickhouse.server.bounded_client import streaming
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
 
 _SETTINGS: Final = {"output_format_arrow_string_as_string": "0", "max_query_size": str(16 << 20), "enable_time_time64_type": "1"}
 _FLOATS: Final = frozenset({"double", "float"})

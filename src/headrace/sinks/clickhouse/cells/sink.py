@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from headrace.cql.tables import CqlTable
 from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, clear_tables, places_of, prepare_tables
 from headrace.sinks.clickhouse.cells.writer import CellWriter
-from headrace.sinks.clickhouse.layouts import LayoutScope
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
 
 
 @dataclass(frozen=True, slots=True)

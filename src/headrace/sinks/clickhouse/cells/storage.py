@@ -25,7 +25,7 @@ from headrace.cql.log import key_type
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, nullable_type, shown_type
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.server.quoting import quote_name
 
 MARKER, ROW_DELETED, ORDER = "row:marker", "row:deleted", "row:order"
 PART_DELETED, RANGES = "part:deleted", "part:ranges"

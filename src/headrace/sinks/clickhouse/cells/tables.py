@@ -16,11 +16,11 @@ from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, Storage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layouts import LayoutScope
-from headrace.sinks.clickhouse.names import check_name_lengths, quote_name, quote_text
-from headrace.sinks.clickhouse.places import place_of_name
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_names import place_of_name
 
 _OURS: Final = "Headrace, cells of "
 _MADE: Final = "Headrace, made of cells of "

@@ -1,7 +1,7 @@
 """CQL's types in ClickHouse: which type shows a value, and how SQL makes it of the serialised one.
 
 A type is *plain* if one expression of SQL turns its serialised bytes into the value: then a cell carries these bytes and nothing else.
-The others (numbers without bound, durations, everything frozen) carry the value beside the bytes, made by `headrace.cql.arrow`.
+The others (numbers without bound, durations, everything frozen) carry the bytes and the value, made by `headrace.cql.decode.arrow_arrays`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
-from headrace.sinks.clickhouse.names import quote_name
+from headrace.sinks.clickhouse.server.quoting import quote_name
 
 _TYPES: Final = {
     "ascii": "String",

@@ -26,7 +26,7 @@ from headrace.sinks.clickhouse.cells.types import (
     takes_null,
     value_sql,
 )
-from headrace.sinks.clickhouse.names import quote_name as q
+from headrace.sinks.clickhouse.server.quoting import quote_name as q
 
 _NOW: Final = "now:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"

@@ -17,12 +17,12 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import Batch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
-from headrace.sinks.clickhouse.cells.moments import check_moments, has_moments
 from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.tables import Places, places_of
-from headrace.sinks.clickhouse.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
-from headrace.sinks.clickhouse.failures import translated
-from headrace.sinks.clickhouse.layouts import LayoutScope
+from headrace.sinks.clickhouse.cells.timestamps import check_moments, has_moments
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
 
 
 class _Route:

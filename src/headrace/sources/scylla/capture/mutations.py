@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.cql import timeuuid
-from headrace.cql.encoding import serialise, user_fields
-from headrace.cql.lexing import shortened
-from headrace.cql.ordering import elements, parts
+from headrace.cql.decode.value_order import elements, parts
+from headrace.cql.language.lexer import shortened
+from headrace.cql.language.terms import Braces, Constant, Parameters, Term
+from headrace.cql.language.value_encoder import serialise, user_fields
 from headrace.cql.tables import CqlColumn, CqlTable, Role
-from headrace.cql.terms import Braces, Constant, Parameters, Term
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.cells import Bound, Cell, Key, Order, Partition, Range, Row
-from headrace.sources.scylla.capture.restrictions import chosen
 from headrace.sources.scylla.capture.statements import Assignment, Change, Does
+from headrace.sources.scylla.capture.storage_model import Bound, Cell, Key, Order, Partition, Range, Row
+from headrace.sources.scylla.capture.where_clause import chosen
 
 _MOST_TTL = 20 * 365 * 86400
 ReadList = Callable[[CqlTable, Key, Key | None, str], list[tuple[bytes, bytes]]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from headrace.cql.lexing import Cursor, Kind, shortened
-from headrace.cql.terms import NULL, Markers, Parentheses, Term, read_term
+from headrace.cql.language.lexer import Cursor, Kind, shortened
+from headrace.cql.language.terms import NULL, Markers, Parentheses, Term, read_term
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 

@@ -1,0 +1,52 @@
+"""A server's log from a place on, mirrored in a directory of its own for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from pathlib import Path
+
+from headrace import shutdown
+from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.preflight.required import ServerIdentity
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import Limits, MySQLSource
+from headrace.sources.mysql.split_reader import MySQLPlanner
+
+
+class Mirror:
+    """Batches of a log, up to a stop if there is one. Nothing remains after `close`, nor when it is forgotten or the process ends."""
+
+    def __init__(
+        self, address: MySQLAddress, server: ServerIdentity, start: BinlogPosition, relay_bytes: int, limits: Limits, parent: str = ""
+    ) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="headrace-", dir=parent or None, ignore_cleanup_errors=True)
+        shutdown.remove_on_exit(directory.name)
+        source = MySQLSource(address, start, Path(directory.name), relay_bytes, limits, server.mariadb, server.identity)
+        self._planner = source.planner()
+        self.stop: BinlogPosition | None = None
+        self.close = weakref.finalize(self, _free, self._planner, directory)
+
+    def plan(self, start: Offset) -> Offset | None:
+        """Where the next batch ends; `start` if nothing came for a while; None if there is no next one before the stop."""
+        begin, stop = BinlogPosition.from_json(start), self.stop
+        if stop is not None and begin >= stop:
+            return None
+        end = self._planner.plan(start, None if stop is None else stop.to_json())
+        if BinlogPosition.from_json(end) > begin:
+            return end
+        # A stop inside a transaction is reached when that transaction is at hand.
+        return None if stop is not None and self._planner.has_reached(stop.to_json()) else start
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        return self._planner.works(start, end)
+
+    def commit(self, end: Offset) -> None:
+        self._planner.commit(end)
+
+
+def _free(planner: MySQLPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
+    planner.stop()
+    directory.cleanup()
+    shutdown.keep_on_exit(directory.name)

@@ -1,0 +1,82 @@
+"""Where reading starts or stops, as people write it: a word, a place in the log, or a position that was handed out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableSchema
+from headrace.sources.base import Offset
+from headrace.sources.mysql.preflight.required import check_position
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.start_position import FORMS, resolve_start
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place to start at: a batch's beginning, and what of the batch was handed out already."""
+
+    position: BinlogPosition
+    until: Offset | None = None
+    """Where the batch that was under way ends; None if none was."""
+    seen: dict[str, int] = field(default_factory=dict)
+    tables: tuple[TableSchema, ...] = ()
+    """The tables as they were at the place, those that are known."""
+
+
+def is_position(start: str | dict[str, Any]) -> bool:
+    """Whether this is a position that was handed out before, not a word or a place in the log."""
+    return not isinstance(start, str) or start.lstrip().startswith("{")
+
+
+def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
+    """Anything `locate.resolve_start` knows, or a position handed out before, as a mapping or its JSON text."""
+    raw = _parse(start)
+    if isinstance(raw, str):
+        return Place(resolve_start(connection, address, raw))
+    position, partly = _position(raw), raw.get("partly") or {}
+    check_position(connection, address, position)
+    tables = tuple(TableSchema.from_json(table) for table in raw.get("tables", ()))
+    return Place(position, partly.get("until"), dict(partly.get("seen", {})), tables)
+
+
+def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str | dict[str, Any] | None) -> BinlogPosition | None:
+    """`end` (of the log now), `FILE:OFFSET` (it need not be there yet), or a position; None is never."""
+    if stop is None:
+        return None
+    raw = _parse(stop)
+    if raw == "end":
+        return log_end(connection, address, 0)
+    if isinstance(raw, dict):
+        return _position(raw)
+    file, _, offset = raw.rpartition(":")
+    if not file or not offset.isdigit():
+        raise DefiniteError(f"{raw!r} is not a place to stop at", hint='write "end", FILE:OFFSET, or a position that was handed out before')
+    return BinlogPosition(file, int(offset))
+
+
+def _parse(place: str | dict[str, Any]) -> str | dict[str, Any]:
+    if not isinstance(place, str) or not is_position(place):
+        return place
+    try:
+        raw: dict[str, Any] = json.loads(place)
+    except ValueError as error:
+        raise _unreadable(place) from error
+    return raw
+
+
+def _position(raw: dict[str, Any]) -> BinlogPosition:
+    try:
+        return BinlogPosition.from_json(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(json.dumps(raw)) from error
+
+
+def _unreadable(text: str) -> DefiniteError:
+    return DefiniteError(f"{text!r} is not a place in a log", hint=f"{FORMS}, or give a position that was handed out before")

@@ -1,0 +1,119 @@
+"""`headrace config check|show|schema`, `headrace convert`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.flags import FAILED, OK, Verbs, add_command
+from headrace.errors import DefiniteError
+from headrace.terminal_text import print_line
+
+if TYPE_CHECKING:
+    from headrace.config.configuration import Configuration
+
+_FILE = "headrace.toml"
+
+
+def add(verbs: Verbs) -> None:
+    text = "look at a file of pipes: whether it is right, how it is understood, its schema for editors"
+    command = verbs.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
+    inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    checking = add_command(inner, check, "check", "tell everything that is wrong with a file")
+    _add_file(checking)
+    checking.add_argument("--connect", action="store_true", help="then ask every server of the pipes, as headrace check does")
+    showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
+    _add_file(showing)
+    showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
+    converting = add_command(verbs, convert, "convert", "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's")
+    converting.add_argument("file", metavar="FILE", help="application.conf, or a connector's .properties, .json, .yml")
+    converting.add_argument("-o", "--output", default="", metavar="FILE", help="write it there, which must not exist yet (standard output)")
+    add_command(inner, schema, "schema", "print the JSON schema of headrace.toml, for editors")
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", nargs="?", default=_FILE, metavar="FILE", help="the file (%(default)s)")
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="only this pipe, and what it needs; may be repeated")
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Load the file, and say what it came to."""
+    from headrace.config import load
+    from headrace.config.output.show import summary
+    from headrace.dashboard.auth import check_reach, parse_listen
+    from headrace.pipes.factory import check_here
+
+    configuration = load(Path(arguments.file), arguments.pipe)
+    if configuration.process.listen:
+        check_reach(parse_listen(configuration.process.listen), configuration.process.hosts)
+    for pipe in configuration.pipes:
+        for spec in pipe.parts if pipe.enabled else ():
+            check_here(spec)
+    print(summary(configuration))
+    count = len(configuration.pipes)
+    print_line(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
+    return FAILED if arguments.connect and _ask_servers(configuration) else OK
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the file with references followed and secrets masked."""
+    from headrace.config.load import read_document
+    from headrace.config.output.show import show as shown
+    from headrace.config.resolve import resolve
+
+    document = read_document(Path(arguments.file))
+    print(shown(document, resolve(document, arguments.pipe), defaults=arguments.defaults), end="")
+    return OK
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the schema."""
+    from headrace.config.output.json_schema import schema_text
+
+    print(schema_text(), end="")
+    return OK
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Translate a file, and make sure that what comes out can be loaded."""
+    from headrace.config.load import translate
+
+    translation = translate(Path(arguments.file))
+    if translation is None:
+        raise DefiniteError(
+            "this is no file of another tool's",
+            place=arguments.file,
+            hint="application.conf, .properties, .json and .yml are",
+        )
+    text = translation.text()
+    if not arguments.output:
+        print(text, end="")
+        return OK
+    try:
+        with Path(arguments.output).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DefiniteError("the file is there already", place=arguments.output, hint="name another, or remove it") from None
+    except OSError as error:
+        raise DefiniteError(f"the file cannot be written: {error.strerror}", place=arguments.output, hint="name another") from error
+    print_line(f"headrace: {arguments.output} is written; try headrace config check {arguments.output}", file=sys.stderr)
+    return OK
+
+
+def _ask_servers(configuration: Configuration) -> int:
+    """Look at every server that pipes need, as `headrace check` does, and print what is not well; how many errors there are."""
+    from headrace.config.server_checks import ask_servers
+    from headrace.sources.preflight import Level
+
+    errors = 0
+    for place, findings in ask_servers(configuration):
+        for finding in findings:
+            if finding.level is not Level.OK:
+                print_line(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}")
+                if finding.repair:
+                    print_line(f"    repair: {finding.repair}")
+                errors += finding.level is Level.ERROR
+    print_line(f"servers: {errors} errors")
+    return errors

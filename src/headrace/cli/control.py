@@ -1,0 +1,307 @@
+"""Commands that ask a running process: `status`, `pause`, `resume`, `stop`, `skip`, `dashboard`, and `resync` and `verify` of its pipes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Verbs, add_command
+from headrace.cli.signals import readers_may_leave
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
+from headrace.shutdown import stop_on_signal
+from headrace.terminal_text import escape_text, print_line
+
+if TYPE_CHECKING:
+    from headrace.service.client.http_control import Remote
+    from headrace.service.control import Control
+
+_POLL_S: Final = 0.5
+_UNWELL: Final = (PipeStage.FAILED, PipeStage.RETRYING)
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, status, "status", "show what the pipes of a running process are doing; exit 1 if one has failed")
+    _add_file(command)
+    _add_process(command)
+    command.add_argument(
+        "--watch", nargs="?", type=float, const=1.0, default=None, metavar="S", help="draw it anew every second, or every S"
+    )
+    command.add_argument("--tables", action="store_true", help="also the tables: rows, changes, snapshot, last comparison")
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="only this pipe; may be repeated (all)")
+    command.add_argument("--json", action="store_true", help="print it as JSON, as GET /api/status answers")
+
+    for run, name, text in (
+        (pause, "pause", "end pipes after the batch under way, until they are resumed"),
+        (resume, "resume", "let pipes go on that were paused or stopped, failed, or wait to be tried again"),
+        (stop, "stop", "end pipes after the batch under way, until they are resumed or the process is started again"),
+    ):
+        command = add_command(verbs, run, name, text)
+        command.add_argument("pipes", nargs="*", metavar="PIPE", help="as the file calls it; NAME/SOURCE is one source's part of it")
+        command.add_argument("--all", action="store_true", help="all pipes of the process")
+        _add_process(command, file=True)
+
+    command = add_command(verbs, skip, "skip", "leave out the one event that a pipe halts at, record it, and go on")
+    text = "the pipe that failed, of a running process; without one, --state is the directory of a pipe that does not run"
+    command.add_argument("pipe", nargs="?", default="", metavar="PIPE", help=text)
+    command.add_argument("--place", default="", metavar="PLACE", help="the event, as the error names it (the one the pipe halts at)")
+    command.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    _add_process(command, file=True)
+
+    command = add_command(verbs, dashboard, "dashboard", "print the link to a running process's dashboard")
+    _add_file(command)
+    _add_process(command)
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", nargs="?", default="", metavar="FILE", help="the file that the process was started with (headrace.toml)")
+
+
+def _add_process(command: argparse.ArgumentParser, *, file: bool = False) -> None:
+    """Which process is asked."""
+    group = command.add_argument_group("which process")
+    if file:
+        group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
+    group.add_argument("--state", default="", metavar="DIR", help="its state directory (what the file says)")
+    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
+
+
+def add_running(command: argparse.ArgumentParser) -> None:
+    """For commands that can also ask a running process."""
+    group = command.add_argument_group("of a running process")
+    group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
+    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
+
+
+def reach(arguments: argparse.Namespace) -> Remote:
+    """The process that is meant."""
+    from headrace.service.client.discovery import locate
+    from headrace.service.client.http_control import Remote
+
+    return Remote(locate(arguments.file, arguments.state, arguments.url))
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Show a process's pipes once, or until interrupted."""
+    if arguments.watch is not None:
+        return _watch(arguments)
+    from headrace.cli.status_view import make_console, view
+
+    found = reach(arguments).status()
+    if arguments.pipe:
+        _check_known([pipe.name for pipe in found.pipes] + [pipe.group for pipe in found.pipes], arguments.pipe)
+        found = _only(found, arguments.pipe)
+    with readers_may_leave():
+        if arguments.json:
+            print(json.dumps(found.to_json(), indent=2))
+        else:
+            make_console().print(view(found, tables=arguments.tables))
+        sys.stdout.flush()
+    return DIFFERENT if any(pipe.stage in _UNWELL for pipe in found.pipes) else OK
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    """Until interrupted; a process that is away for a while is waited for."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from headrace.cli.status_view import make_console, view
+
+    if arguments.json:
+        raise DefiniteError("--json and --watch do not go together", hint="read GET /api/stream, or call status --json in turn")
+    console = make_console()
+
+    def current() -> object:
+        try:
+            return view(_only(reach(arguments).status(), arguments.pipe), tables=arguments.tables)
+        except HeadraceError as error:
+            return Text(escape_text(f"{error.message} ({error.place})"))
+
+    # Whether there is one at all is said at once.
+    reach(arguments).status()
+    stopped = threading.Event()
+    stop_on_signal(stopped.set)
+    with readers_may_leave():
+        if not console.is_terminal:
+            while not stopped.is_set():
+                console.print(current())
+                stopped.wait(arguments.watch)
+            return OK
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while not stopped.is_set():
+                live.update(current(), refresh=True)  # type: ignore[arg-type]
+                stopped.wait(arguments.watch)
+    return OK
+
+
+def _only(found: ServiceStatus, names: Sequence[str]) -> ServiceStatus:
+    from dataclasses import replace
+
+    pipes = tuple(pipe for pipe in found.pipes if not names or pipe.name in names or pipe.group in names)
+    return replace(found, pipes=pipes)
+
+
+def _check_known(known: Sequence[str], asked: Sequence[str]) -> None:
+    unknown = next((name for name in asked if name not in known), None)
+    if unknown is not None:
+        raise DefiniteError(
+            f"there is no pipe {unknown!r}", place=unknown, hint=f"pipes of this process: {', '.join(dict.fromkeys(known))}"
+        )
+
+
+def pause(arguments: argparse.Namespace) -> int:
+    """Pause pipes."""
+    return _each(arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on")
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Let pipes go on."""
+    return _each(arguments, lambda control, name: control.resume(name), "goes on")
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Stop pipes."""
+    return _each(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
+
+
+def _each(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
+    """Ask all, whatever one of them answers: one that cannot is no reason to leave the others as they are."""
+    remote = reach(arguments)
+    if bool(arguments.pipes) == arguments.all:
+        raise DefiniteError("say which pipes" if not arguments.all else "--all and names do not go together", hint="name pipes, or --all")
+    found = remote.status().pipes
+    names = arguments.pipes or list(dict.fromkeys(pipe.group for pipe in found if pipe.stage is not PipeStage.DISABLED))
+    _check_known([name for pipe in found for name in (pipe.group, pipe.name)], names)
+    failures: list[HeadraceError] = []
+    for name in names:
+        try:
+            ask(remote, name)
+            print_line(f"{name}: {said}")
+        except HeadraceError as error:
+            failures.append(error)
+    for failure in failures[:-1]:
+        print(f"headrace: {failure}", file=sys.stderr)
+    if failures:
+        raise failures[-1]
+    return OK
+
+
+def skip(arguments: argparse.Namespace) -> int:
+    """Show the event that a pipe halts at, ask, and leave it out."""
+    from headrace.cli.status_view import trouble
+
+    if not arguments.pipe:
+        return _skip_without_a_process(arguments)
+    remote = reach(arguments)
+    halted = _halted(remote, arguments.pipe)
+    error = halted.error
+    place = arguments.place or (error.skippable if error is not None else "")
+    if error is not None:
+        for line in trouble(halted.name, error, time.time()):
+            print_line(line.plain)
+    if not place:
+        raise DefiniteError(
+            f"{arguments.pipe} does not halt at an event that can be left out", place=arguments.pipe, hint="see `headrace status`"
+        )
+    if not arguments.yes:
+        _confirm(f"Leave out the one event at {place} for good? It is recorded, and nothing else is left out.")
+    print_line(f"{halted.name}: {remote.skip(halted.name, place)}")
+    return OK
+
+
+def _skip_without_a_process(arguments: argparse.Namespace) -> int:
+    """The same for a pipe that nobody runs: its next run leaves the event out."""
+    from pathlib import Path
+
+    from headrace.pipes.state.event_skips import halted_at, request_skip
+
+    if not arguments.state:
+        raise DefiniteError("no pipe is named", hint="name one of a running process, or give --state DIR of a pipe that has halted")
+    directory = Path(arguments.state)
+    halted = halted_at(directory)
+    if halted is not None:
+        print_line(f"{halted['message']} (at {halted['place']})")
+        if not arguments.yes:
+            _confirm(f"Leave out the one event at {halted['event']} for good? It is recorded, and nothing else is left out.")
+    print_line(request_skip(directory, arguments.place))
+    return OK
+
+
+def _halted(remote: Remote, name: str) -> PipeStatus:
+    """The pipe; of one with several parts, the one that halts."""
+    found = remote.status().pipes
+    _check_known([known for pipe in found for known in (pipe.group, pipe.name)], [name])
+    parts = [pipe for pipe in found if name in (pipe.name, pipe.group)]
+    return next((pipe for pipe in parts if pipe.error is not None and pipe.error.skippable), parts[0])
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise DefiniteError("nobody is there to be asked", place="standard input", hint="give --yes")
+    if input(f"{escape_text(question)} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise DefiniteError("nothing was left out", hint="answer y, or give --yes")
+
+
+def dashboard(arguments: argparse.Namespace) -> int:
+    """Print the dashboard's address, with what it takes to press its buttons."""
+    from headrace.service.client.discovery import locate
+    from headrace.service.client.http_control import Remote
+
+    contact = locate(arguments.file, arguments.state, arguments.url)
+    Remote(contact).status()
+    # Behind the #: browsers send it to nobody.
+    print_line(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
+    return OK
+
+
+def resync_running(arguments: argparse.Namespace) -> int:
+    """Ask a running process to read tables of a pipe again."""
+    reach(arguments).resync(arguments.pipe, arguments.tables)
+    print_line(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
+    return OK
+
+
+def verify_running(arguments: argparse.Namespace) -> int:
+    """Have a running process compare tables with their source; 1 if rows differ, 3 if it could not be decided."""
+    remote = reach(arguments)
+    # Results of the past are there already: only what changes is new.
+    before = {(part, table.name): table.verify for part, table in _tables(remote, arguments.pipe)}
+    verdicts: dict[tuple[str, str], str] = {}
+    meant = {key for key in before if not arguments.tables or any(fnmatchcase(key[1], glob) for glob in arguments.tables)}
+    if not meant:
+        raise DefiniteError("there is no such table to compare", place=arguments.pipe, hint="`headrace status --tables` lists them")
+    remote.verify(arguments.pipe, sorted({name for _, name in meant}) if arguments.tables else ())
+    deadline, seen_at = time.monotonic() + arguments.wait, time.monotonic()
+    while meant - verdicts.keys():
+        for part, table in _tables(remote, arguments.pipe):
+            key, result = (part, table.name), table.verify
+            if key not in meant or key in verdicts or result is None or result == before.get(key):
+                continue
+            seen_at = time.monotonic()
+            if result.verdict != "running":
+                verdicts[key] = result.verdict
+                print_line(_verdict_line(table, result))
+        # As long as something goes on it is waited for.
+        if time.monotonic() > max(deadline, seen_at + arguments.wait):
+            left = ", ".join(sorted(name for _, name in meant - verdicts.keys()))
+            raise DefiniteError(f"no result came for {left}", place=arguments.pipe, hint="see `headrace status` and the process's log")
+        time.sleep(_POLL_S)
+    if "different" in verdicts.values():
+        return DIFFERENT
+    return OK if set(verdicts.values()) <= {"equal"} else UNDECIDED
+
+
+def _tables(remote: Remote, name: str) -> list[tuple[str, TableStatus]]:
+    return [(pipe.name, table) for pipe in remote.status().pipes if name in (pipe.name, pipe.group) for table in pipe.tables]
+
+
+def _verdict_line(table: TableStatus, result: VerifyResult) -> str:
+    # Of a comparison that could not decide, no number of differences is known.
+    differences = f", {result.differences:,} differences" if result.verdict != "undecided" or result.differences else ""
+    return f"{table.name}: {result.verdict}, {result.rows:,} rows{differences}"

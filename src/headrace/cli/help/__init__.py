@@ -1,0 +1,1 @@
+"""Help, manual pages and shell completion."""

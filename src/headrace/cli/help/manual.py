@@ -1,0 +1,139 @@
+"""What `--help` says beyond flags: what a command is for, examples, exit codes, variables. The same words make the man page.
+
+Invariant: every command has a page here, and every example parses; a test holds both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NoReturn
+
+from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES, Page
+
+_MOST_WIDE: Final = 100
+INTRODUCTION: Final = (
+    "Replicate operational data, continuously and exactly, into analytics: MySQL, MariaDB, ScyllaDB and Debezium's topics through Spark "
+    "into ClickHouse and Kafka."
+)
+_LONG_USAGE: Final = 8
+"""With more options than this, a usage that lists all of them is read by nobody."""
+
+
+class Manual(argparse.RawDescriptionHelpFormatter):
+    """Help that fits a terminal, and breaks neither addresses nor examples."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _MOST_WIDE)
+        super().__init__(prog, max_help_position=26, width=max(width - 2, 40))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Paragraphs are filled; lines that begin with spaces stay as they are."""
+        return "\n".join(indent + line for block in text.split("\n") for line in _filled(block, width - len(indent)))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was meant, if that can be told."""
+
+    def error(self, message: str) -> NoReturn:
+        chosen = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        unknown = re.fullmatch(r"unrecognized arguments: (--[\w-]+).*", message)
+        if chosen is not None:
+            meant = _nearest(chosen[1], re.findall("'(.*?)'", chosen[2]))
+            message = message.replace(chosen[0], f"{chosen[1]!r} is not known here{meant}")
+        elif unknown is not None:
+            spellings = {spelling for _, command, _ in commands(self) for spelling in command._option_string_actions}
+            message = f"{message}{_nearest(unknown[1], sorted(spellings))}"
+        super().error(message)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}?" if found else f" (choose from {', '.join(known)})" if len(known) < 30 else ""
+
+
+def _filled(line: str, width: int) -> list[str]:
+    if not line.strip() or line.startswith(" "):
+        return [line]
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+
+
+def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+    """All commands under a parser, with what they are called and their line of help."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, command in action.choices.items():
+                yield (*path, name), command, lines.get(name, "")
+                yield from commands(command, (*path, name))
+
+
+def describe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Give all commands their pages."""
+    parser.formatter_class = Manual
+    parser.usage = "headrace [OPTION]... COMMAND [ARGUMENT]..."
+    parser.epilog = "\n\n".join(_overview(parser))
+    for path, command, _ in commands(parser):
+        command.formatter_class = Manual
+        page = PAGES.get(" ".join(path))
+        _shorten_usage(command)
+        if page is not None:
+            command.description = "\n\n".join(filter(None, [command.description, page.text]))
+            command.epilog = "\n\n".join(sections(page))
+    return parser
+
+
+def _shorten_usage(command: argparse.ArgumentParser) -> None:
+    optional = [action for action in command._actions if action.option_strings]
+    if len(optional) > _LONG_USAGE:
+        rest = " ".join(_positional(action) for action in command._actions if not action.option_strings)
+        # A percent sign would be taken for a format.
+        command.usage = f"{command.prog} [OPTION]... {rest}".rstrip().replace("%", "%%")
+
+
+def _positional(action: argparse.Action) -> str:
+    name = action.metavar if isinstance(action.metavar, str) else action.dest
+    forms: Mapping[str | int | None, str] = {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}
+    return forms.get(action.nargs, name)
+
+
+def sections(page: Page) -> Iterator[str]:
+    """Examples, exit codes and variables, as they stand under the flags."""
+    if page.examples:
+        yield "examples:\n" + "\n".join(f"  {command}\n      {text}" for command, text in page.examples)
+    yield "exit codes:\n" + "\n".join(f"  {code:<4}{text}" for code, text in sorted({**CODES, **page.codes}.items()))
+    if page.variables:
+        yield "environment:\n" + "\n".join(f"  {name}\n      {VARIABLES[name]}" for name in page.variables)
+    if page.see:
+        yield f"see also: {', '.join(page.see)}"
+
+
+def _overview(parser: argparse.ArgumentParser) -> Iterator[str]:
+    lines = {path[0]: line for path, _, line in commands(parser) if len(path) == 1}
+    left = [name for name in lines if not any(name in names for names in GROUPS.values())]
+    for title, names in {**GROUPS, **({"other": tuple(left)} if left else {})}.items():
+        told = [f"  {name:<12}{lines[name]}" for name in names if name in lines]
+        if told:
+            yield "\n".join([f"{title}:", *(_hung(line) for line in told)])
+    yield "\n".join(
+        [
+            "Begin with:",
+            "  headrace demo                                      see it work",
+            "  headrace check mysql://user@host/db                is this server ready?",
+            "  headrace replicate mysql://user@host/db chdb:copy  one pipe, no file",
+            "  headrace run                                       pipes of ./headrace.toml",
+        ]
+    )
+    yield "`headrace COMMAND --help` says all of a command: flags, examples, exit codes, variables. `headrace help` is the same."
+
+
+def _hung(line: str) -> str:
+    width = max(min(shutil.get_terminal_size().columns, _MOST_WIDE) - 2, 40)
+    return textwrap.fill(line, width, subsequent_indent=" " * 14, break_long_words=False, break_on_hyphens=False)

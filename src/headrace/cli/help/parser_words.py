@@ -1,0 +1,99 @@
+"""The command line as plain words, for shells and for the man page: commands, their flags, and what may stand where."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.cli.help.manual import commands
+
+
+class Kind(StrEnum):
+    """What a value is, as far as a shell can complete it."""
+
+    NOTHING = "nothing"
+    """Only the user knows."""
+    WORDS = "words"
+    FILE = "file"
+    DIRECTORY = "directory"
+    PIPE = "pipe"
+    """A pipe of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What stands after a flag, or by itself."""
+
+    name: str
+    kind: Kind
+    words: tuple[str, ...] = ()
+    nargs: str = ""
+    """`?`, `*`, `+`, or one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option."""
+
+    spellings: tuple[str, ...]
+    text: str
+    value: Value | None
+    repeats: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command; the whole program is the one without a name."""
+
+    path: tuple[str, ...]
+    line: str
+    flags: tuple[Flag, ...]
+    values: tuple[Value, ...]
+    values_text: tuple[str, ...]
+    below: tuple[tuple[str, str], ...]
+    """Commands of its own, with their lines of help."""
+    parser: argparse.ArgumentParser
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.path)
+
+
+def words(parser: argparse.ArgumentParser) -> list[Command]:
+    """All commands, the program first."""
+    return [_command((), parser, parser.description or ""), *(_command(*found) for found in commands(parser))]
+
+
+def _command(path: tuple[str, ...], parser: argparse.ArgumentParser, line: str) -> Command:
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction)]
+    positional = [one for one in shown if not one.option_strings and not isinstance(one, argparse._SubParsersAction)]
+    return Command(
+        path,
+        line,
+        tuple(_flag(one) for one in shown if one.option_strings),
+        tuple(_value(one) for one in positional),
+        tuple(_text(one) for one in positional),
+        tuple((below[-1], text) for below, _, text in commands(parser) if len(below) == 1),
+        parser,
+    )
+
+
+def _flag(action: argparse.Action) -> Flag:
+    takes = action.nargs != 0
+    return Flag(tuple(action.option_strings), _text(action), _value(action) if takes else None, isinstance(action, argparse._AppendAction))
+
+
+def _value(action: argparse.Action) -> Value:
+    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    nargs = action.nargs if isinstance(action.nargs, str) else ""
+    if action.choices is not None:
+        return Value(name, Kind.WORDS, tuple(str(choice) for choice in action.choices), nargs)
+    kinds = {"FILE": Kind.FILE, "DIR": Kind.DIRECTORY, "PATH": Kind.DIRECTORY, "DIRECTORY": Kind.DIRECTORY, "PIPE": Kind.PIPE}
+    kind = Kind.PIPE if "--pipe" in action.option_strings else kinds.get(name, Kind.NOTHING)
+    return Value(name, kind, (), nargs)
+
+
+def _text(action: argparse.Action) -> str:
+    """The help of a flag with its default put in."""
+    return (action.help or "") % {**vars(action), "prog": "headrace"}

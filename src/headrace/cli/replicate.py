@@ -1,0 +1,196 @@
+"""`headrace replicate`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.cli.flags import (
+    OK,
+    Verbs,
+    add_choices,
+    add_columns,
+    add_command,
+    add_sink,
+    add_source,
+    add_spark,
+    add_tables,
+    add_topics,
+    chosen_by_flags,
+    size,
+    spark_settings,
+)
+from headrace.cli.signals import readers_may_be_gone
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
+from headrace.shutdown import is_requested, stop_on_signal
+from headrace.sinks.url_schemes import is_kafka, is_stdout
+
+if TYPE_CHECKING:
+    from headrace.pipes.factory import PipeSpec
+    from headrace.pipes.lifecycle.keeper_link import Lifeline
+    from headrace.pipes.lifecycle.progress_view import ProgressView
+
+log = logging.getLogger("headrace")
+
+_ATTEMPTS: Final = 5
+"""Of a pipe on a machine that is too busy to start Spark's Python processes in time."""
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, replicate, "replicate", "copy tables and then follow their changes")
+    add_source(command, kafka=True, scylla=True)
+    add_sink(command, kafka=True)
+    add_tables(command)
+    add_columns(command)
+    add_topics(command)
+    command.add_argument(
+        "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
+    )
+    command.add_argument("--name", default="", help="what the pipe is called in the sink (the name of its state directory)")
+    command.add_argument(
+        "--shared-target", action="store_true", help="write also to tables or topics that another pipe writes to; otherwise an error"
+    )
+    command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
+    command.add_argument(
+        "--snapshot",
+        choices=("lock-free", "consistent", "none"),
+        default="lock-free",
+        help="how the rows that are there already come over (%(default)s)",
+    )
+    command.add_argument(
+        "--start-at", default="", metavar="WHERE", help="no snapshot: follow the log from now, oldest, FILE:OFFSET or a GTID set on"
+    )
+    add_choices(command)
+    command.add_argument(
+        "--zero-dates",
+        choices=[*ZeroDates],
+        default="halt",
+        help="what to do with dates such as 0000-00-00 (%(default)s); epoch: 1970-01-01",
+    )
+    command.add_argument("--flush-bytes", type=size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
+    command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
+    command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
+    command.add_argument("--relay-bytes", type=size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
+    command.add_argument(
+        "--relay",
+        default="",
+        metavar="DIR",
+        help="where the log is mirrored; on a cluster, a directory that all machines share (the state)",
+    )
+    command.add_argument("--chunk-rows", type=int, default=200_000, metavar="N", help="rows per snapshot chunk (%(default)s)")
+    command.add_argument(
+        "--patience",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="how long a sink that is away or busy is waited for; 0: for ever (%(default)s)",
+    )
+    add_spark(command)
+    command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
+    command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
+
+
+OF_TOPICS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
+OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
+"""Flags that only one kind of source heeds."""
+
+
+def replicate(arguments: argparse.Namespace) -> int:
+    """Snapshot, then follow the changes."""
+    from headrace.pipes.factory import PipeSpec, TopicChoice, selected
+    from headrace.pipes.lifecycle.keeper_link import held_line
+    from headrace.pipes.lifecycle.progress_view import LogView, choose_view
+    from headrace.pipes.state.stored_settings import chosen_for
+    from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_before
+    from headrace.sources.mysql.source import Limits
+
+    # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
+    os.umask(0o077)
+    if is_kafka(arguments.source):
+        hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
+        check_heeded(arguments, OF_A_LOG, "is about a server's log, and the source is in Kafka", hint)
+    else:
+        check_heeded(arguments, OF_TOPICS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source")
+    chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
+    settings = PipeSettings(
+        selection=selected(arguments.source, arguments.tables, arguments.exclude),
+        projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
+        state=Path(arguments.state),
+        name=arguments.name,
+        shared_target=arguments.shared_target,
+        once=arguments.once,
+        start_at=arguments.start_at,
+        snapshot=snapshot_before(arguments.start_at, SnapshotMode(arguments.snapshot)),
+        limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
+        relay_bytes=arguments.relay_bytes,
+        relay=arguments.relay,
+        chunk_rows=arguments.chunk_rows,
+        zero_dates=ZeroDates(arguments.zero_dates),
+        patience_s=arguments.patience or math.inf,
+        master=arguments.master,
+        spark=spark_settings(arguments.conf),
+        spark_log=arguments.spark_log,
+        schema_changes=chosen.schema_changes,
+        choices=chosen.plain,
+    )
+    topics = TopicChoice(
+        tuple(arguments.topics),
+        arguments.topic_pattern,
+        arguments.start,
+        arguments.max_offsets,
+        arguments.min_partitions,
+        arguments.kafka_jars,
+    )
+    spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
+    # Lines of changes on a terminal leave no room for a line that is rewritten.
+    view = LogView() if is_stdout(arguments.sink) else choose_view()
+    with held_line(arguments.keeper_fd) as line:
+        _run_pipe(spec, view, line)
+    return OK
+
+
+def _run_pipe(spec: PipeSpec, view: ProgressView, line: Lifeline) -> None:
+    """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
+    from headrace.pipes.factory import built
+    from headrace.spark.runtime import java_process
+    from headrace.spark.runtime.micro_batch import WorkersLate
+
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with built(spec, view) as ready:
+                ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
+                stop_on_signal(ready.pipe.stop)
+                if is_requested():
+                    # The signal stopped the pipe of the last attempt.
+                    ready.pipe.stop()
+                with readers_may_be_gone():
+                    try:
+                        ready.pipe.run()
+                    finally:
+                        # The sink closes with this attempt.
+                        line.is_in_vain = lambda: False
+            return
+        except WorkersLate as error:
+            if attempt == _ATTEMPTS or is_requested():
+                raise
+            log.warning("waiting: %s; the pipe starts again", error.message)
+            # The next attempt waits until the processes of this one are gone.
+            java_process.forget()
+
+
+def check_heeded(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
+    """Raise `DefiniteError` if one of these flags is given: nobody would heed it."""
+    parser = argparse.ArgumentParser()
+    add(parser.add_subparsers())
+    usual = parser.parse_args(["replicate", "source", "sink"])
+    for name in names:
+        if getattr(arguments, name) != getattr(usual, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise DefiniteError(f"{flag} {why}", place=flag, hint=hint)

@@ -1,0 +1,122 @@
+"""`headrace run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
+from headrace.errors import DefiniteError
+from headrace.shutdown import stop_on_signal
+from headrace.sinks.url_schemes import is_stdout
+from headrace.terminal_text import escape_text, print_line
+
+if TYPE_CHECKING:
+    from headrace.config.configuration import Configuration
+    from headrace.service.supervisor import Supervisor
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C ends them in order")
+    command.add_argument(
+        "file", nargs="?", default="headrace.toml", metavar="FILE", help="the file of pipes (%(default)s; mypipe's and Debezium's, too)"
+    )
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="run only this one; may be repeated (all)")
+    command.add_argument("--once", action="store_true", help="end when all pipes have caught up with where their logs stood at the start")
+    add_spark(command, usual="")
+    command.add_argument(
+        "--listen", default=None, metavar="HOST:PORT", help="where the dashboard is served; empty: nowhere (what the file says)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run pipes until they are done, or asked to end; 2 if one failed and none is left."""
+    from headrace.config.configuration import LogFormat
+    from headrace.config.load import load
+    from headrace.dashboard.server import serve
+    from headrace.kernels.compile import ensure_compiled
+    from headrace.service.client.control_file import new_token, published
+    from headrace.service.instance_lock import alone
+    from headrace.service.logging.formatters import JsonLines
+    from headrace.service.logging.pipe_context import name_pipes
+    from headrace.service.supervisor import Supervisor
+
+    # Once, before several pipes would begin with it at the same time.
+    ensure_compiled()
+    configuration = _asked_for(load(Path(arguments.file), arguments.pipe), arguments)
+    _check_some(configuration)
+    # State, relays and sockets are nobody else's business, whoever makes them.
+    os.umask(0o077)
+    process = configuration.process
+    as_json = (arguments.log_format or process.log) == LogFormat.JSON
+    name_pipes(JsonLines() if as_json else None)
+    with ExitStack() as stack:
+        stack.enter_context(alone(process.state))
+        supervisor = Supervisor(configuration)
+        if process.listen:
+            # Before any pipe begins: an address that is taken is known at once.
+            token = new_token()
+            server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
+            stack.enter_context(published(process.state, server.url, token))
+            told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
+            print_line(told, file=_told_to(configuration))
+        _tell(configuration)
+        stop_on_signal(supervisor.end)
+        with supervisor:
+            well = supervisor.wait()
+    return _conclude(supervisor, well, told=as_json)
+
+
+def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
+    process = configuration.process
+    if arguments.master:
+        process = replace(process, master=arguments.master)
+    if arguments.conf:
+        process = replace(process, spark={**process.spark, **spark_settings(arguments.conf)})
+    if arguments.listen is not None:
+        process = replace(process, listen=arguments.listen)
+    pipes = configuration.pipes
+    if arguments.once:
+        pipes = tuple(
+            replace(pipe, parts=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.parts)) for pipe in pipes
+        )
+    return replace(configuration, process=process, pipes=pipes)
+
+
+def _check_some(configuration: Configuration) -> None:
+    if not any(pipe.enabled for pipe in configuration.pipes):
+        raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
+
+
+def _tell(configuration: Configuration) -> None:
+    from headrace.pipes.factory import shown_sink, shown_source
+
+    out = _told_to(configuration)
+    for pipe in configuration.pipes:
+        for part in pipe.parts:
+            off = "" if pipe.enabled else " (disabled)"
+            print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out)
+
+
+def _told_to(configuration: Configuration) -> TextIO:
+    """Where it is said what runs: not among the lines of a pipe that prints."""
+    printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.parts)
+    return sys.stderr if printing else sys.stdout
+
+
+def _conclude(supervisor: Supervisor, well: bool, *, told: bool) -> int:
+    """Say what failed, unless the log has told it in a form that leaves no room for this; asked to end, a process ends well while some of
+    its pipes ran."""
+    failed = [part for part in supervisor.parts.values() if part.has_failed and not told]
+    for part in failed:
+        error = part.error
+        assert error is not None
+        text = str(DefiniteError(error.message, place=error.place, hint=error.remedy))
+        print(f"headrace: pipe {escape_text(part.name)} failed: {text}", file=sys.stderr)
+    is_over = all(part.is_over for part in supervisor.parts.values())
+    return FAILED if not well and is_over else OK

@@ -1,0 +1,147 @@
+"""`headrace tail`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import threading
+from typing import Any, Final
+
+from headrace.cli.flags import OK, Verbs, add_command, add_tables
+from headrace.cli.signals import readers_may_leave
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
+from headrace.model.schema import ZeroDates
+from headrace.model.table_selection import Selection
+from headrace.shutdown import stop_on_signal
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.terminal_text import print_line
+
+COLOURS: Final = ("auto", "always", "never")
+_SERVERS: Final = ("mysql://", "mariadb://")
+_FILES: Final = "binlog:"
+
+
+def add(verbs: Verbs) -> None:
+    text = "print changes as they happen: of a server's tables, of log files, in a Kafka topic, or in the log of ScyllaDB's tables"
+    command = add_command(verbs, tail, "tail", text)
+    text = f"mysql://user:password@host:port/db (password also from {SOURCE_PASSWORD}), mariadb://…, binlog:DIR"
+    text += f"; kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+    text += ", where a topic that begins with ^ is a pattern; or scylla://user:password@host:port/keyspace"
+    command.add_argument("topic", metavar="SOURCE", help=text)
+    command.add_argument("--from-beginning", action="store_true", help="from the oldest change or message (what comes from now on)")
+    command.add_argument("--start-at", default="", metavar="WHERE", help="of a server's log: now, oldest, FILE:OFFSET or a GTID set (now)")
+    command.add_argument("--offset", default="", metavar="N", help="of a topic: from this offset of each partition; -N: the last N of each")
+    command.add_argument("--limit", type=int, default=None, metavar="N", help="end after N changes or messages")
+    text = "end where the log or topic ends now; from the beginning unless --start-at or --offset is given"
+    command.add_argument("--once", action="store_true", help=text)
+    text = "of a server's log: what to do with dates such as 0000-00-00 (%(default)s)"
+    command.add_argument("--zero-dates", choices=[*ZeroDates], default=ZeroDates.HALT.value, help=text)
+    command.add_argument("--colour", choices=COLOURS, default="auto", help="colours (auto: on a terminal, unless NO_COLOR is set)")
+    command.add_argument("--registry", default="", metavar="ADDRESS", help="where schemas are: a folder, or http://host:port of a registry")
+    command.add_argument("--json", action="store_true", help="print each as a line of JSON")
+    add_tables(command)
+    text = "of ScyllaDB's log: a setting such as scylla.confidence=1 (5: seconds that a change waits to be shown)"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def tail(arguments: argparse.Namespace) -> int:
+    """Print what is in a topic, message by message, in ScyllaDB's log, row by row, or in a server's log, change by change."""
+    if arguments.topic.startswith((*_SERVERS, _FILES)):
+        return _tail_changes(arguments)
+    if arguments.start_at:
+        raise DefiniteError("this is about a server's log", place="--start-at", hint="leave it out, or give mysql://user@host:port/db")
+    if is_cql(arguments.topic):
+        return _tail_log(arguments)
+    if not arguments.topic.startswith("kafka://"):
+        hint = "write mysql://user@host:port/db, binlog:DIR, kafka://host:port/topic or scylla://host:port/keyspace"
+        raise DefiniteError("the source's address cannot be read", place=arguments.topic.partition(":")[0], hint=hint)
+    from headrace.kafka.consumers.consumer import Reading
+    from headrace.kafka.consumers.message_source import EARLIEST, LATEST
+    from headrace.kafka.consumers.tail import json_line, tail, text_line
+
+    start = arguments.offset or (EARLIEST if arguments.from_beginning or arguments.once else LATEST)
+    line = json_line if arguments.json else text_line
+    stop = threading.Event()
+    stop_on_signal(stop.set)
+    with readers_may_leave():
+        for found in tail(
+            Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
+        ):
+            print_line(line(found))
+    return OK
+
+
+def _tail_changes(arguments: argparse.Namespace) -> int:
+    """Print what happens to a server's tables, or what log files say of it."""
+    from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, Looking, ServerTail
+    from headrace.sinks.stdout.batches import LineChoices, as_bytes
+    from headrace.sinks.stdout.output import may_colour
+    from headrace.sources.mysql.offline_source import parse_directory
+    from headrace.sources.mysql.server.connection import parse_mysql_url
+
+    for name, value in (("--offset", arguments.offset), ("--registry", arguments.registry), ("--set", arguments.set)):
+        if value:
+            raise DefiniteError("this is not about a server's log", place=name, hint="leave it out")
+    if arguments.start_at and arguments.from_beginning:
+        raise DefiniteError("--start-at and --from-beginning say two things", place="--start-at", hint="give one of them")
+    files = arguments.topic.startswith(_FILES)
+    database = "" if files else parse_mysql_url(arguments.topic).database
+    looking = Looking(
+        Selection.of_globs(arguments.tables or (["*.*"] if files else []), arguments.exclude, database),
+        arguments.start_at or (OLDEST if arguments.from_beginning or arguments.once else NOW),
+        arguments.once,
+        ZeroDates(arguments.zero_dates),
+        LineChoices(human=not arguments.json, colour=not arguments.json and may_colour(arguments.colour)),
+    )
+    left = arguments.limit
+
+    def show(lines: Any) -> None:
+        nonlocal left
+        shown = lines if left is None else lines[:left]
+        sys.stdout.buffer.write(as_bytes(shown))
+        sys.stdout.buffer.flush()
+        if left is not None:
+            left -= len(shown)
+            if left <= 0:
+                found.stop()
+
+    found: DirectoryTail | ServerTail
+    if files:
+        found = DirectoryTail(parse_directory(arguments.topic), looking)
+    else:
+        found = ServerTail(parse_mysql_url(arguments.topic), looking, show)
+    stop_on_signal(found.stop)
+    with readers_may_leave(), contextlib.closing(found.lines()) as several:
+        for lines in several:
+            show(lines)
+            if left is not None and left <= 0:
+                break
+    found.stop()
+    return OK
+
+
+def _tail_log(arguments: argparse.Namespace) -> int:
+    """Print what is in the CDC log of a cluster's tables."""
+    from headrace.pipes.scylla.tail import Tail, tail_choices, text_line
+
+    for name, value in (("--offset", arguments.offset), ("--registry", arguments.registry)):
+        if value:
+            raise DefiniteError("this is about topics of Kafka", place=name, hint="leave it out")
+    address = parse_cql_url(arguments.topic)
+    looking = Tail(
+        address,
+        tail_choices(arguments.set),
+        Selection.of_globs(arguments.tables, arguments.exclude, address.keyspace),
+        oldest=arguments.from_beginning,
+        once=arguments.once,
+    )
+    stop = threading.Event()
+    stop_on_signal(stop.set)
+    with readers_may_leave():
+        for document in itertools.islice(looking.documents(stop), arguments.limit):
+            print_line(document.decode() if arguments.json else text_line(document))
+    return OK

@@ -1,0 +1,136 @@
+"""`headrace verify`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.control import add_running, verify_running
+from headrace.cli.flags import (
+    DIFFERENT,
+    OK,
+    UNDECIDED,
+    Verbs,
+    add_columns,
+    add_command,
+    add_comparison,
+    add_sink,
+    add_source,
+    add_tables,
+    spark_settings,
+)
+from headrace.cql.address import is_cql
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
+from headrace.model.table_selection import Selection
+from headrace.sinks.url_schemes import is_kafka
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.terminal_text import print_line
+
+if TYPE_CHECKING:
+    from headrace.verify.result import TableResult
+    from headrace.verify.verifier import Sample
+
+
+def add(verbs: Verbs) -> None:
+    command = add_command(verbs, verify, "verify", "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
+    add_source(command, optional=True)
+    add_sink(command, optional=True)
+    add_tables(command)
+    add_columns(command)
+    add_comparison(command)
+    add_running(command)
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    if not arguments.source and arguments.pipe:
+        return verify_running(arguments)
+    if not arguments.sink:
+        raise DefiniteError("what is to be compared?", place="SOURCE SINK", hint="give SOURCE and SINK, or --pipe of a running process")
+    if is_kafka(arguments.source):
+        raise DefiniteError(
+            "topics hold changes, and no rows to compare a copy with",
+            place="the source of verify",
+            hint="give the database that the connector reads: mysql://user:password@host:port/db",
+        )
+    if is_cql(arguments.source):
+        from headrace.verify.scylla.command import verified
+
+        return _tell_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))
+    return _tell_results(arguments, _verified(arguments))
+
+
+def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
+    from headrace.pipes.lifecycle.sink_factory import open_sink
+    from headrace.settings.settings_file import read_settings
+    from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
+    from headrace.verify.view import choose_view
+    from headrace.verify.watched_pipe import find_watermark, known_pipe, pipe_in_sink
+
+    address = parse_mysql_url(arguments.source)
+    with open_sink(arguments.sink) as named:
+        known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(named.sink.own_tables(), address, arguments.pipe)
+        options = VerifyOptions(
+            projection=known.carried(Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))),
+            zero_dates=ZeroDates(arguments.zero_dates or known.zero_dates),
+            chunk_rows=arguments.chunk_rows,
+            sample=_sample(arguments),
+            repair=arguments.repair,
+            spark=SparkUse(arguments.spark),
+            master=arguments.master,
+            spark_settings=spark_settings(arguments.conf),
+        )
+        chosen = (
+            known.selection
+            if known.selection is not None and not arguments.tables
+            else Selection.of_globs(arguments.tables, arguments.exclude, address.database)
+        )
+        given = read_settings(Path(arguments.settings)) if arguments.settings else None
+        sink = replace(named.sink, choices=known.choices if given is None else given.sink)
+        options = replace(options, transforms=known.transforms if given is None else given.transforms)
+        watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())
+
+
+def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
+    from headrace.verify.result import Verdict
+    from headrace.verify.view import overall, result_lines, results_json, summary
+
+    results: list[TableResult] = []
+    for result in found:
+        results.append(result)
+        if not arguments.json:
+            for line in result_lines(result):
+                print_line(line)
+    if arguments.json:
+        print(results_json(results, seed=arguments.seed if arguments.sample else None))
+    else:
+        if arguments.sample:
+            print_line(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
+        print_line(f"verify: {len(results)} tables, {sum(one.comparison.rows for one in results)} rows, {summary(results)}")
+    return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
+
+
+def _sample(arguments: argparse.Namespace) -> Sample | None:
+    """`1%`, `0.5%` or a number of rows. A seed that was not given is drawn."""
+    from headrace.verify.verifier import Sample
+
+    text: str = arguments.sample
+    if not text:
+        return None
+    if arguments.seed is None:
+        arguments.seed = secrets.randbelow(1 << 31)
+    try:
+        share, rows = (float(text[:-1]) / 100, 0) if text.endswith("%") else (0.0, int(text))
+    except ValueError:
+        share = rows = 0
+    if not (0 < share <= 1 or rows > 0):
+        raise DefiniteError(f"{text!r} is no sample", hint="write --sample 1% or --sample 100000")
+    return Sample(arguments.seed, share, rows)

@@ -1,0 +1,116 @@
+"""A file of pipes as it was written: tables of keys and values, each with its place, whatever language they came from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from headrace.config.document.problems import Problems
+from headrace.config.document.substitution import References
+from headrace.errors import DefiniteError
+from headrace.kafka.address import is_secret
+from headrace.kafka.registry import MEMORY
+from headrace.settings.dataclass_fields import Field, Unfit, nearest, read
+from headrace.settings.toml_lines import find_lines, line_of
+
+Keys: TypeAlias = tuple[str, ...]
+HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
+TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
+_TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})
+"""In `topic` these are what is put in for each table."""
+_JARS: Final = "kafka_jars"
+_RELAY: Final = "relay"
+_FOLDERS: Final = ("registry", _JARS)
+"""Keys that may name a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says, not yet checked."""
+
+    file: str
+    directory: Path
+    """What its relative paths are seen from."""
+    content: Mapping[str, Any]
+    place: Callable[[Keys], str]
+    """Where a key stands, for messages."""
+    references: References | None = None
+    """Where `${…}` leads; None: it means nothing in the file's language."""
+
+    def settled(self, path: Keys, raw: Any) -> Any:
+        """A value with what its references lead to."""
+        if isinstance(raw, dict):
+            return {name: self.settled((*path, name), one) for name, one in raw.items()}
+        if isinstance(raw, list):
+            return [self.settled(path, one) for one in raw]
+        if not isinstance(raw, str) or self.references is None:
+            return raw
+        if path[-1] == "url":
+            return self.references.resolve_address(raw, self.place(path))
+        left = _TOPIC_WORDS if path[-1] == "topic" else frozenset[str]()
+        settled = self.references.resolve(raw, self.place(path), left, hidden=is_secret(path[-1]))
+        is_folder = path[-1] in _FOLDERS or (path[0], path[-1]) == (SOURCES, _RELAY)
+        return self._seen_from_here(path[-1], settled) if is_folder and settled else settled
+
+    def _seen_from_here(self, name: str, place: str) -> str:
+        """A folder beside the file; what is an address, or coordinates, stays as it is."""
+        there = self.directory / place
+        is_folder = there.is_dir() if name == _JARS else "://" not in place and place.removesuffix(":") != MEMORY
+        return str(there) if is_folder else place
+
+    def secret_file(self, path: str, place: Keys) -> str:
+        """What a file with a password holds."""
+        references = self.references or References(self.directory)
+        return references.read_secret(path, self.place(place))
+
+
+def parse_document(text: str, file: str, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
+    """A TOML text."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DefiniteError(f"the file is not TOML: {error}", place=file, hint='write KEY = "TEXT", KEY = 1 or [SECTION]') from error
+    lines = find_lines(text)
+
+    def place(path: Keys) -> str:
+        line = line_of(lines, path)
+        return f"{file}, {dotted(path)}" if line is None else f"{file}, line {line}, {dotted(path)}"
+
+    return Document(file, directory, content, place, References(directory, environment))
+
+
+def dotted(path: Keys) -> str:
+    """A key's path as TOML writes it."""
+    return ".".join(f'"{name}"' if "." in name or not name else name for name in path)
+
+
+def read_words(document: Document, path: Keys, known: Mapping[str, Field], raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """The values of keys that are known; those that are not given have their defaults."""
+    values = {name: one.default for name, one in known.items()}
+    for name, given in raw.items():
+        one = known[name]
+        try:
+            values[name] = read(one.kind, given)
+        except Unfit as unfit:
+            # What should be a password may be one, whatever form it has.
+            instead = "" if is_secret(name) else f", not {given!r}"
+            problems.add(f"{name} must be {unfit}{instead}", document.place((*path, name)), one.text)
+    return values
+
+
+def as_table(document: Document, path: Keys, raw: Any) -> dict[str, Any]:
+    """What must be a table of keys."""
+    if not isinstance(raw, dict):
+        raise DefiniteError(f"{path[-1]!r} is a table", place=document.place(path), hint=f"write [{dotted(path)}] and its keys below")
+    return raw
+
+
+def unknown_key(document: Document, path: Keys, known: Iterable[str], elsewhere: str = "") -> DefiniteError:
+    """A key that nobody heeds; `elsewhere` says where it would be heeded."""
+    names = sorted(known)
+    near = nearest(path[-1], names)
+    hint = elsewhere or (f"did you mean {near}?" if near else f"known: {', '.join(names)}")
+    return DefiniteError(f"there is no setting {path[-1]!r} in [{dotted(path[:-1])}]", place=document.place(path), hint=hint)

@@ -1,0 +1,268 @@
+"""mypipe's `application.conf`: consumers are sources, producers are sinks, pipes are pipes.
+
+mypipe follows the log from where it stands at the first start, or from its position file if there is one; so do the pipes made from its
+file. Several consumers of a pipe write to the same topics there, hence they are merged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from headrace.config.document.document import PIPES, SINKS, SOURCES
+from headrace.config.importers.hocon import Hocon, Keys, parse_hocon
+from headrace.config.importers.mypipe_conditions import globs_of
+from headrace.config.importers.translation import Translation, literal, name_of
+from headrace.errors import DefiniteError
+from headrace.settings.dataclass_fields import nearest
+
+_GENERIC, _SPECIFIC, _STDOUT = "generic", "specific", "stdout"
+_CLASSES: Final = {
+    "mypipe.producer.stdout.StdoutProducer": _STDOUT,
+    "mypipe.producer.StdoutProducer": _STDOUT,
+    "mypipe.producer.KafkaMutationGenericAvroProducer": _GENERIC,
+    "mypipe.kafka.producer.KafkaMutationGenericAvroProducer": _GENERIC,
+    "mypipe.kafka.producer.KafkaGenericMutationAvroProducer": _GENERIC,
+    "mypipe.producer.KafkaMutationSpecificAvroProducer": _SPECIFIC,
+    "mypipe.kafka.producer.KafkaMutationSpecificAvroProducer": _SPECIFIC,
+    "mypipe.kafka.producer.KafkaSpecificMutationAvroProducer": _SPECIFIC,
+}
+_UNNEEDED: Final = {
+    "data-dir": "positions are kept in the state directory ([headrace] state)",
+    "log-dir": "the log is written to the standard error",
+    "shutdown-wait-time-seconds": "pipes end after the batch under way",
+    "flush-interval-seconds": "a batch counts when all of it is acknowledged (flush_seconds of a source says how long one gathers)",
+    "group-events-by-tx": "transactions are never cut",
+    "group-mutations-by-tx": "transactions are never cut",
+    "mysql-server-id-prefix": "an id that is free is taken",
+    "error": "what cannot be handled halts the pipe with its place and remedy; headrace skip leaves one event out",
+    "schema-repo-client": "registry of the sink says where Avro schemas are kept",
+}
+_ONLY_STDOUT: Final = "mypipe's stdout producer has no settings"
+_REGISTRY: Final = "schemas"
+_YES: Final = ("true", "yes", "on")
+_DATA: Final = "/tmp/mypipe"
+
+
+def translate_mypipe(text: str, file: str, environment: Mapping[str, str] | None = None) -> Translation:
+    """A file of mypipe's."""
+    return _Mypipe(parse_hocon(text, file, environment), file).whole()
+
+
+class _Mypipe:
+    def __init__(self, hocon: Hocon, file: str) -> None:
+        self._hocon, self._to = hocon, Translation(file)
+        root = hocon.content.get("mypipe", {})
+        self._root: Mapping[str, Any] = root if isinstance(root, dict) else {}
+        self._tables: tuple[str, ...] = ("*.*",)
+        self._sources: dict[str, list[str]] = {}
+        self._sinks: dict[tuple[str, str], str] = {}
+
+    def whole(self) -> Translation:
+        if not self._root.get("pipes"):
+            place, hint = self._to.file, "mypipe's files have mypipe { consumers, producers, pipes }"
+            raise DefiniteError("there are no pipes of mypipe's in the file", place=place, hint=hint)
+        for name in self._hocon.content:
+            if name == "akka":
+                self._to.drop(name, self._line((name,)), "there is no Akka here")
+            elif name != "mypipe":
+                self._refuse((name,), f"there is no section {name!r} in mypipe's files", "leave it out")
+        for name, value in self._root.items():
+            self._setting(name, value)
+        for name, value in self._table(("mypipe", "consumers")).items():
+            with self._to.problems.catching():
+                self._consumer(name, value)
+        for name, value in self._table(("mypipe", "pipes")).items():
+            with self._to.problems.catching():
+                self._pipe(name, value)
+        return self._to
+
+    def _setting(self, name: str, value: Any) -> None:
+        path = ("mypipe", name)
+        if name in ("consumers", "producers", "pipes", "kafka"):
+            return
+        if name == "include-event-condition":
+            with self._to.problems.catching():
+                self._tables = globs_of(str(value), self._place(path)) if str(value).strip() else self._tables
+        elif name in _UNNEEDED:
+            self._to.drop(f"mypipe.{name}", self._line(path), _UNNEEDED[name])
+        else:
+            known = (*_UNNEEDED, "include-event-condition", "consumers", "producers", "pipes", "kafka")
+            self._unknown(path, known)
+
+    def _consumer(self, name: str, raw: Any) -> None:
+        path = ("mypipe", "consumers", name)
+        table = self._checked(path, raw, ("source",))
+        given = table.get("source")
+        several = given if isinstance(given, list) else [given]
+        self._sources[name] = []
+        for number, source in enumerate(several):
+            section = name_of(name) if not number else f"{name_of(name)}-{number + 1}"
+            if section in self._to.written.content.get(SOURCES, {}):
+                raise DefiniteError(f"another consumer would be called {section} here", place=self._place(path), hint="rename one of them")
+            self._source(section, source, (*path, "source"))
+            self._sources[name].append(section)
+
+    def _source(self, section: str, source: Any, path: Keys) -> None:
+        parts = source.split(":", 3) if isinstance(source, str) else []
+        if len(parts) != 4 or not parts[0] or not parts[1].isdigit() or not parts[2]:
+            raise DefiniteError(
+                "a source is host:port:user:password", place=self._place(path), hint='write source = "host:3306:user:password"'
+            )
+        host, port, user, password = parts
+        line, here = self._line(path), (SOURCES, section)
+        self._to.set((*here, "url"), f"mysql://{quote(user, safe='')}@{host}:{port}", line)
+        if password:
+            self._to.set_secret((*here, "password"), literal(password), line)
+        self._to.set((*here, "tables"), list(self._tables), line)
+        self._to.set((*here, "start_at"), "now", line)
+        self._to.written.beside[*here, "start_at"] = "as mypipe: changes from now on; leave it out to copy the rows that are there first"
+
+    def _pipe(self, name: str, raw: Any) -> None:
+        path = ("mypipe", "pipes", name)
+        table = self._checked(path, raw, ("enabled", "consumers", "producer", "binlog-position-repo"))
+        consumers, producers = table.get("consumers"), table.get("producer")
+        if not isinstance(consumers, list) or not consumers:
+            raise DefiniteError("the pipe names no consumers", place=self._place(path), hint='write consumers = ["NAME"]')
+        if not isinstance(producers, dict) or len(producers) != 1:
+            raise DefiniteError("the pipe names no producer, or several", place=self._place((*path, "producer")), hint="name one")
+        ((producer, settings),) = producers.items()
+        here, line = (PIPES, name_of(name)), self._line(path)
+        if name_of(name) in self._to.written.content.get(PIPES, {}):
+            raise DefiniteError(f"another pipe would be called {name_of(name)} here", place=self._place(path), hint="rename one of them")
+        sources = [source for consumer in consumers for source in self._consumers_sources(consumer, (*path, "consumers"))]
+        if not sources:
+            # What is wrong with the consumer was told.
+            return
+        sources = [self._from_position(name, source, table, path) for source in sources]
+        kind = self._kind(producer, (*path, "producer", producer))
+        sink = self._sink(name, producer, kind, settings, (*path, "producer", producer))
+        self._to.set((*here, "sources" if len(sources) > 1 else "source"), sources if len(sources) > 1 else sources[0], line)
+        self._to.set((*here, "sink"), sink, line)
+        if "enabled" in table:
+            enabled = table["enabled"]
+            self._to.set((*here, "enabled"), enabled if isinstance(enabled, bool) else enabled in _YES, self._line((*path, "enabled")))
+        if len(sources) > 1 and kind != _STDOUT:
+            self._to.set((*here, "merge"), True, line)
+            self._to.written.beside[*here, "merge"] = "as mypipe: all write to the same topics"
+        if "binlog-position-repo" in table:
+            reason = "positions are kept in the state directory ([headrace] state)"
+            self._to.drop(f"{'.'.join(path)}.binlog-position-repo", self._line((*path, "binlog-position-repo")), reason)
+
+    def _consumers_sources(self, consumer: Any, path: Keys) -> list[str]:
+        if consumer not in self._sources:
+            near = nearest(str(consumer), self._sources)
+            hint = f"did you mean {near}?" if near else f"consumers: {', '.join(self._sources) or 'none'}"
+            raise DefiniteError(f"there is no consumer {consumer!r}", place=self._place(path), hint=hint)
+        return self._sources[consumer]
+
+    def _from_position(self, pipe: str, source: str, table: Mapping[str, Any], path: Keys) -> str:
+        """The source, or one that goes on where mypipe's position file says."""
+        section = self._to.written.content[SOURCES][source]
+        host, _, port = section["url"].rpartition("@")[2].rpartition(":")
+        repository = table.get("binlog-position-repo", {})
+        config = repository.get("config", {}) if isinstance(repository, dict) else {}
+        directory = config.get("data-dir") or self._root.get("data-dir") or _DATA
+        prefix = config.get("file-prefix") or pipe
+        file = Path(str(directory)) / f"{prefix}-{host}-{port}.pos"
+        try:
+            name, _, offset = file.read_text(encoding="utf-8").strip().rpartition(":")
+        except OSError:
+            return source
+        if not name or not offset.isdigit():
+            raise DefiniteError(
+                f"the position file {file} cannot be read", place=self._place(path), hint="it has FILE:POSITION; or remove it"
+            )
+        own = f"{source}-{name_of(pipe)}"
+        for key, value in section.items():
+            self._to.set((SOURCES, own, key), value, self._to.lines.get((SOURCES, source, key), 0))
+        if (SOURCES, source, "password") in self._to.secrets:
+            self._to.secrets[SOURCES, own, "password"] = self._to.secrets[SOURCES, source, "password"]
+        self._to.set((SOURCES, own, "start_at"), f"{name}:{offset}")
+        self._to.written.beside[SOURCES, own, "start_at"] = f"from {file}"
+        return own
+
+    def _kind(self, producer: str, path: Keys) -> str:
+        declared = self._table(("mypipe", "producers")).get(producer)
+        if not isinstance(declared, dict):
+            known = self._table(("mypipe", "producers"))
+            raise DefiniteError(
+                f"there is no producer {producer!r}", place=self._place(path), hint=f"producers: {', '.join(known) or 'none'}"
+            )
+        where = ("mypipe", "producers", producer)
+        name = self._checked(where, declared, ("class",)).get("class", "")
+        if name not in _CLASSES:
+            hint = "producers of your own are Python classes here (docs/producers.md); mypipe's own are " + ", ".join(
+                sorted({one.rpartition(".")[2] for one in _CLASSES})
+            )
+            raise DefiniteError(f"the producer's class {name!r} is not known", place=self._place((*where, "class")), hint=hint)
+        return _CLASSES[name]
+
+    def _sink(self, pipe: str, producer: str, kind: str, settings: Any, path: Keys) -> str:
+        """The section of the pipe's sink; pipes that say the same of a producer share one."""
+        table = settings if isinstance(settings, dict) else {}
+        if kind == _STDOUT:
+            if table:
+                self._unknown((*path, next(iter(table))), (), _ONLY_STDOUT)
+            content: dict[str, Any] = {"url": "stdout:"}
+        else:
+            self._checked(path, table, ("metadata-brokers", "zk-connect"))
+            brokers = str(table.get("metadata-brokers", "")).replace(" ", "")
+            if not brokers:
+                raise DefiniteError("metadata-brokers is missing", place=self._place(path), hint='write metadata-brokers = "host:9092"')
+            content = {"url": f"kafka://{brokers}", "format": kind, **self._kafka_settings(kind)}
+            if "zk-connect" in table:
+                self._to.drop(".".join((*path, "zk-connect")), self._line((*path, "zk-connect")), "brokers are asked, not ZooKeeper")
+        same = (producer, repr(content))
+        if same not in self._sinks:
+            name = name_of(producer)
+            self._sinks[same] = name if name not in self._sinks.values() else f"{name}-{name_of(pipe)}"
+            for key, value in content.items():
+                self._to.set((SINKS, self._sinks[same], key), value, self._line(path))
+            if "key_changes" in content:
+                self._to.written.beside[SINKS, self._sinks[same], "key_changes"] = "as mypipe: one update, under the new key"
+        return self._sinks[same]
+
+    def _kafka_settings(self, kind: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"key_changes": "update"}
+        for path in (("mypipe", "kafka"), ("mypipe", "kafka", f"{kind}-producer")):
+            known = ("generic-producer", "specific-producer") if len(path) == 2 else ("topic-format",)
+            self._checked(path, self._table(path), known)
+        topic = self._table(("mypipe", "kafka", f"{kind}-producer")).get("topic-format", "")
+        if topic:
+            for theirs, ours in (("${database}", "${db}"), ("$database", "${db}"), ("$db", "${db}"), ("$table", "${table}")):
+                topic = topic.replace(theirs, ours)
+            found["topic"] = topic
+        if kind == _SPECIFIC:
+            found["registry"] = _REGISTRY
+        return found
+
+    def _table(self, path: Keys) -> Mapping[str, Any]:
+        found: Any = self._hocon.content
+        for name in path:
+            found = found.get(name, {}) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+
+    def _checked(self, path: Keys, raw: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+        if not isinstance(raw, dict):
+            raise DefiniteError(f"{path[-1]} is an object", place=self._place(path), hint=f"write {path[-1]} {{ … }}")
+        for name in raw:
+            if name not in known:
+                self._unknown((*path, name), known)
+        return raw
+
+    def _unknown(self, path: Keys, known: tuple[str, ...], hint: str = "") -> None:
+        near = nearest(path[-1], known)
+        allowed = f"known: {', '.join(known)}" if known else "leave it out"
+        self._refuse(path, f"{'.'.join(path)} is no setting that is known", hint or (f"did you mean {near}?" if near else allowed))
+
+    def _refuse(self, path: Keys, message: str, hint: str) -> None:
+        self._to.refuse(".".join(path), self._line(path), message, hint)
+
+    def _line(self, path: Keys) -> int:
+        return next((self._hocon.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._hocon.lines), 0)
+
+    def _place(self, path: Keys) -> str:
+        return f"{self._to.file}, line {self._line(path)}, {'.'.join(path)}"

@@ -1,0 +1,122 @@
+"""What every translation of another tool's file is made with.
+
+Invariant: each key of the file is translated, told to be without need (with the reason), or an error that names it and its line. Nothing is
+passed over. Passwords are known as such: a converted file has references in their place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.config.document.document import Document, Keys, dotted
+from headrace.config.document.problems import Problems
+from headrace.config.document.substitution import References, references_in
+from headrace.config.document.toml_writer import SCHEMA_LINE, Written, to_text
+from headrace.errors import DefiniteError
+
+
+@dataclass(slots=True)
+class Translation:
+    """A file in the words of `headrace.toml`, under way."""
+
+    file: str
+    written: Written = field(default_factory=Written)
+    lines: dict[Keys, int] = field(default_factory=dict)
+    """Where in the file the values come from."""
+    secrets: dict[Keys, str] = field(default_factory=dict)
+    """Keys whose values are passwords, with the variables that a converted file has them from."""
+    unneeded: list[str] = field(default_factory=list)
+    """Keys that are without need here, each with the reason."""
+    problems: Problems = field(default_factory=Problems)
+
+    def set(self, path: Keys, value: Any, line: int = 0) -> None:
+        """Write a key."""
+        table = self.written.content
+        for name in path[:-1]:
+            table = table.setdefault(name, {})
+        table[path[-1]] = value
+        self.lines[path] = line
+
+    def set_secret(self, path: Keys, value: str, line: int = 0) -> None:
+        """Write a key with a password."""
+        self.set(path, value, line)
+        if not references_in(value):
+            variable = re.sub(r"[^A-Z0-9]+", "_", f"{path[1]}_{path[-1]}".upper())
+            taken = set(self.secrets.values())
+            self.secrets[path] = next(name for name in _numbered(variable) if name not in taken)
+
+    def section(self, path: Keys, line: int = 0) -> None:
+        table = self.written.content
+        for name in path:
+            table = table.setdefault(name, {})
+        self.lines.setdefault(path, line)
+
+    def drop(self, key: str, line: int, reason: str) -> None:
+        """A key that is without need."""
+        self.unneeded.append(f"{key} (line {line}): {reason}" if line else f"{key}: {reason}")
+
+    def refuse(self, key: str, line: int, message: str, hint: str) -> None:
+        """A key that cannot be translated."""
+        place = f"{self.file}, line {line}, {key}" if line else f"{self.file}, {key}"
+        self.problems.add(message, place, hint)
+
+    def document(self, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
+        """What is loaded; raises what was wrong."""
+        self.problems.raise_any(self.file)
+        return Document(self.file, directory, self.written.content, self._place, References(directory, environment))
+
+    def text(self) -> str:
+        """The converted file, with notes; raises what was wrong."""
+        self.problems.raise_any(self.file)
+        content, above = _copied(self.written.content), {path: list(notes) for path, notes in self.written.above.items()}
+        top = [SCHEMA_LINE.removeprefix("#"), f"Converted from {Path(self.file).name} by headrace convert."]
+        if self.secrets:
+            top.append("Set these variables to the passwords that the file has:")
+        for path, variable in self.secrets.items():
+            table = content
+            for name in path[:-1]:
+                table = table[name]
+            table[path[-1]] = f"${{{variable}}}"
+            top.append(f"  {variable}: {self._place(path)}")
+        if self.unneeded:
+            top.append("Without need here:")
+            top += [f"  {one}" for one in self.unneeded]
+        above[()] = [*top, *above.get((), [])]
+        text = to_text(Written(content, above, self.written.beside))
+        # The line for editors is a comment of its own form.
+        return text.replace(f"# {SCHEMA_LINE.removeprefix('#')}", SCHEMA_LINE, 1)
+
+    def _place(self, path: Keys) -> str:
+        line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if self.lines.get(path[:end])), 0)
+        return f"{self.file}, line {line}, {dotted(path)}" if line else f"{self.file}, {dotted(path)}"
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))
+
+
+def name_of(text: str) -> str:
+    """A name that a section may have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).lstrip("-") or "pipe"
+
+
+def literal(text: str) -> str:
+    """A text in which `${` means nothing."""
+    return text.replace("${", "$${")
+
+
+def _copied(content: Any) -> Any:
+    return {name: _copied(one) for name, one in content.items()} if isinstance(content, dict) else content
+
+
+def as_text(value: Any, place: str) -> str:
+    """A value that must be a text."""
+    if not isinstance(value, str):
+        raise DefiniteError("a text is needed here", place=place, hint='write it in quotes: "…"')
+    return value

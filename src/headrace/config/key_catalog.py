@@ -1,0 +1,111 @@
+"""Every section of `headrace.toml` with all its keys: one list for messages, for the JSON schema and for the page of settings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.config.configuration import ProcessSettings
+from headrace.config.file_keys import (
+    CHOICES_OF_SOURCES,
+    OF_PRODUCERS,
+    OWN_OF_SOURCES,
+    PipeWords,
+    SinkWords,
+    SourceKind,
+    StdoutWords,
+    own_fields,
+)
+from headrace.settings.dataclass_fields import Field, fields_of
+from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
+from headrace.sinks.url_schemes import STDOUT
+from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
+from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
+from headrace.transforms.options import TransformChoices
+
+_KINDS: Final = {
+    SourceKind.MYSQL: ("a MySQL or MariaDB server", "^(mysql|mariadb)://"),
+    SourceKind.FILES: ("binary log files", "^binlog:"),
+    SourceKind.TOPICS: ("Debezium's topics", "^kafka://"),
+    SourceKind.SCYLLA: ("ScyllaDB", "^scylla://"),
+}
+_SINKS: Final = {
+    SINK: ("ClickHouse", "^(clickhouses?://|chdb:)"),
+    KAFKA: ("Kafka", "^kafka://"),
+    REPLAY: ("a CQL cluster", "^cql://"),
+    STDOUT: ("the standard output", "^stdout:"),
+}
+_PLACES: Final = frozenset({"url", "password", "password_file"})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One kind of section."""
+
+    header: str
+    """What stands between the brackets."""
+    of: str
+    """What it is about, if the header does not say."""
+    fields: Mapping[str, Field]
+    later: frozenset[str]
+    """Which of them may change when a pipe starts again."""
+    url: str = ""
+    """A regular expression over the address, where that says which kind it is."""
+
+    @property
+    def title(self) -> str:
+        return f"[{self.header}] of {self.of}" if self.of else f"[{self.header}]"
+
+
+def source_title(kind: SourceKind) -> str:
+    """How messages call the section of such a source."""
+    return f"[sources.NAME] of {_KINDS[kind][0]}"
+
+
+def sink_title(section: str) -> str:
+    """How messages call the section of a sink, by where its choices are kept."""
+    return f"[sinks.NAME] of {_SINKS[section][0]}" if section in _SINKS else "[sinks.NAME]"
+
+
+@functools.cache
+def sections() -> tuple[Section, ...]:
+    """All of them, in the order of a file."""
+    process = fields_of(ProcessSettings)
+    return (
+        Section("headrace", "", process, frozenset(process) - {"state"}),
+        *(_source(kind) for kind in OWN_OF_SOURCES),
+        *(_sink(section) for section in _SINKS),
+        Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
+        Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
+        Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableChoices), CHANGEABLE),
+        Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
+    )
+
+
+def _source(kind: SourceKind) -> Section:
+    own, choices = own_fields(*OWN_OF_SOURCES[kind]), CHOICES_OF_SOURCES.get(kind, ("", {}))[1]
+    fixed = {"columns", "exclude_columns", "zero_dates"} | DEBEZIUM_FIXED | SCYLLA_FIXED
+    return Section("sources.NAME", _KINDS[kind][0], {**own, **choices}, frozenset({**own, **choices}) - fixed, _KINDS[kind][1])
+
+
+def _sink(section: str) -> Section:
+    return Section("sinks.NAME", _SINKS[section][0], {**fields_of(SinkWords), **sink_choices(section)}, _later(section), _SINKS[section][1])
+
+
+def sink_choices(section: str) -> dict[str, Field]:
+    """The keys of a sink's own choices, but those that are about single tables."""
+    if section == SINK:
+        of_sink = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
+        return {**of_sink, **fields_of(TableChoices)}
+    if section == STDOUT:
+        return fields_of(StdoutWords)
+    return dict(fields_of(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
+
+
+def _later(section: str) -> frozenset[str]:
+    kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(fields_of(PLAIN_SECTIONS[REPLAY]))}
+    return kept.get(section, frozenset(fields_of(StdoutWords))) | _PLACES

@@ -1,0 +1,69 @@
+"""Where a key that stands in the wrong place belongs, and what to write for keys that users of other tools know. Only for messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.config.key_catalog import sections
+from headrace.settings.foreign_names import ELSEWHERE
+from headrace.settings.schema_policy import ChangeKind
+
+_WORDS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
+    (r" under \[kafka\] or \[debezium\]", lambda _: " under [sinks.NAME], or [sources.NAME] of topics"),
+    (r"use --([a-z-]+)( '[^']*')?( or --[a-z-]+)?", lambda found: f"write {found[1].replace('-', '_')} of the source"),
+    (r"under \[(sink|kafka|debezium)\]", lambda found: f"under [{'sources' if found[1] == 'debezium' else 'sinks'}.NAME]"),
+    (r"\[sink\.tables\.", lambda _: "[pipes.NAME.tables."),
+    (r"under \[schema_changes\]", lambda _: "under [pipes.NAME.schema_changes]"),
+    (r"write master of the source", lambda _: 'write master = "local[N]" under [headrace]'),
+    (r"--([a-z]+(?:-[a-z]+)*)", lambda found: found[1].replace("-", "_")),
+)
+"""From the words of a settings file and of flags to those of a file of pipes."""
+_FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
+_SETTING: Final = re.compile(r"--set [a-z]+\.([a-z_]+)")
+_SCHEMA_CHANGES: Final = "schema_changes"
+_OTHERS: Final = frozenset({"set", "state"})
+"""Keys that are called like flags and mean something else."""
+
+
+def hint_for(name: str, raw: Any, here: str) -> str:
+    """Where the key belongs, or what to write instead; empty if nobody knows. `here` is the title of the section that it stands in."""
+    places = [section.title for section in sections() if name in section.fields and section.title != here]
+    if name in set(ChangeKind):
+        places = ["[pipes.NAME.schema_changes]"]
+    if places:
+        return f"it is a setting of {' and of '.join(places)}"
+    for known in _dotted(name, raw):
+        if known in ELSEWHERE:
+            return in_words_of_the_file(ELSEWHERE[known])
+    return ""
+
+
+def in_words_of_the_file(hint: str) -> str:
+    """A hint about flags and settings files, said of a file of pipes."""
+    for pattern, words in _WORDS:
+        hint = re.sub(pattern, words, hint)
+    return hint
+
+
+def _dotted(name: str, raw: Any) -> list[str]:
+    """The name, and the longer ones that a dotted key of another tool is read as."""
+    if not isinstance(raw, dict):
+        return [name]
+    return [f"{name}.{rest}" for inner, value in raw.items() for rest in _dotted(inner, value)] + [name]
+
+
+def in_file_words(hint: str) -> str:
+    """A hint that speaks of flags, for who has a file: with the keys that are meant, and the sections they stand in."""
+    flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
+    keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
+    told = [f"{key} in [{header}]" for key in keys for header in _headers_of(key)[:1]]
+    if _SCHEMA_CHANGES in keys:
+        told.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
+    return f"{hint} (in the file: {', '.join(told)})" if told else hint
+
+
+def _headers_of(key: str) -> list[str]:
+    """Where a key may stand."""
+    return [section.header for section in sections() if key in section.fields and key not in _OTHERS]

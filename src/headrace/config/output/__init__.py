@@ -1,0 +1,1 @@
+"""What `headrace config` prints: the JSON schema, the reference page, and the resolved configuration."""

@@ -1,0 +1,123 @@
+"""The JSON schema of `headrace.toml`, for editors: what may be written where, and what it means. Made from the classes alone.
+
+An editor cannot follow `${…}`, so whatever depends on a server or on the environment is left to `headrace config check`; what the schema
+refuses, the file's reader refuses too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from headrace.config.file_keys import CLASS
+from headrace.config.key_catalog import Section, sections
+from headrace.settings.dataclass_fields import NAMES, PAIRS, TEXTS, Field, Size, plain
+from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, allowed_for
+
+_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+_NAME: Final = "^[A-Za-z0-9_][A-Za-z0-9_-]*$"
+_WORDS: Final[dict[Any, dict[str, Any]]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer", "minimum": 0},
+    float: {"type": "number", "minimum": 0},
+    str: {"type": "string"},
+    Path: {"type": "string", "minLength": 1},
+    Size: {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^\\s*[0-9]+[KMGkmg]?[iI]?[bB]?\\s*$"}]},
+    NAMES: {"type": "array", "items": {"type": "string"}},
+    PAIRS: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    TEXTS: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+}
+
+
+def schema() -> dict[str, Any]:
+    """The whole schema."""
+    by_kind: dict[str, list[Section]] = {}
+    for section in sections():
+        by_kind.setdefault(section.header, []).append(section)
+    tables = _tables(by_kind['pipes.NAME.tables."GLOB"'])
+    pipes = _object(_properties(by_kind["pipes.NAME"][0].fields))
+    pipes["properties"] |= {"tables": tables, "schema_changes": _policies()}
+    pipes |= {"required": ["sink"], "oneOf": [{"required": ["source"]}, {"required": ["sources"]}]}
+    known = _kinds([section for section in by_kind["sinks.NAME"] if section.url], {"tables": tables})
+    free = next(section for section in by_kind["sinks.NAME"] if not section.url)
+    # A class of one's own has settings that nobody knows here.
+    sinks = {"if": {"required": [CLASS]}, "then": {"type": "object", "properties": _properties(free.fields)}, "else": known}
+    return {
+        "$schema": _DRAFT,
+        "title": "headrace.toml",
+        "description": "Sources, sinks, and pipes that join them. See docs/configuration.md.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["pipes"],
+        "properties": {
+            "headrace": _object(_properties(by_kind["headrace"][0].fields)),
+            "sources": _named(_kinds(by_kind["sources.NAME"], {})),
+            "sinks": _named(sinks),
+            "pipes": _named(pipes),
+        },
+    }
+
+
+def schema_text() -> str:
+    """The schema as a file."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def _named(section: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "propertyNames": {"pattern": _NAME}, "additionalProperties": section}
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+
+
+def _kinds(kinds: Iterable[Section], of_first: Mapping[str, Any]) -> dict[str, Any]:
+    """A section of several kinds: any key of any of them, and just those of one where the address says which."""
+    each = [({**_properties(section.fields), **(of_first if not number else {})}, section.url) for number, section in enumerate(kinds)]
+    every: dict[str, list[Any]] = {}
+    for properties, _ in each:
+        for name, one in properties.items():
+            if one not in every.setdefault(name, []):
+                every[name].append(one)
+    conditions = []
+    for properties, url in each:
+        # What a key may be depends on the kind where several kinds have it.
+        own = {name: one for name, one in properties.items() if len(every[name]) > 1}
+        then = {"propertyNames": {"enum": sorted(properties)}, **({"properties": own} if own else {})}
+        conditions.append({"if": {"required": ["url"], "properties": {"url": {"pattern": url}}}, "then": then})
+    anyhow = {name: several[0] if len(several) == 1 else {"anyOf": several} for name, several in every.items()}
+    return {**_object(anyhow), "required": ["url"], "allOf": conditions}
+
+
+def _tables(kinds: Iterable[Section]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for section in kinds:
+        properties |= _properties(section.fields)
+    return {"type": "object", "propertyNames": {"pattern": "\\."}, "additionalProperties": _object(properties)}
+
+
+def _properties(fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {name: _property(one) for name, one in fields.items()}
+
+
+def _property(one: Field) -> dict[str, Any]:
+    found = {**_kind(one.kind), "description": one.text}
+    default = plain(one.kind, one.default)
+    return found if default in ("", [], {}, None) else {**found, "default": default}
+
+
+def _kind(kind: Any) -> dict[str, Any]:
+    if get_origin(kind) in (Union, UnionType):
+        return {"anyOf": [_kind(one) for one in get_args(kind) if one is not type(None)]}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"enum": [one.value for one in kind]}
+    return dict(_WORDS[kind])
+
+
+def _policies() -> dict[str, Any]:
+    kinds: dict[str, Any] = {kind.value: {"enum": [policy.value for policy in allowed_for(kind)]} for kind in ChangeKind}
+    return _object({**kinds, EVERY: {"enum": [policy.value for policy in Policy], "description": "Every kind that may have this policy."}})

@@ -1,0 +1,230 @@
+"""From the sections of a file to pipes that can run.
+
+Invariant: whatever would be refused when a pipe starts, and can be told without asking a server, is refused here, with its place in the
+file; and no two parts write to the same target by accident.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from headrace.config.check import check_spec
+from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
+from headrace.config.document.document import PIPES, SINKS, SOURCES, Document
+from headrace.config.document.problems import Problems
+from headrace.config.file_keys import ColumnWords, LogWords, RelayWords, SnapshotWords, SourceKind, StartWords, own_fields
+from headrace.config.key_hints import in_words_of_the_file
+from headrace.config.sections import (
+    PipeSection,
+    SinkSection,
+    SourceSection,
+    check_top,
+    pipe_of,
+    process_of,
+    sections_of,
+    sink_of,
+    source_of,
+    table_choices,
+)
+from headrace.config.target_overlaps import check_apart
+from headrace.config.target_prefixes import apply_prefix
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.pipes.factory import PipeSpec, TopicChoice, selected
+from headrace.settings.dataclass_fields import nearest
+from headrace.settings.pipe_settings import PipeSettings, snapshot_before
+from headrace.settings.settings_file import KAFKA, SINK, Chosen, Plain
+from headrace.sources.mysql.source import Limits
+
+log = logging.getLogger("headrace")
+T = TypeVar("T")
+R = TypeVar("R")
+_USUAL: Final = {name: one.default for name, one in own_fields(ColumnWords, StartWords, SnapshotWords, LogWords, RelayWords).items()}
+"""What holds for sources that have no such key."""
+
+
+def resolve(document: Document, only: Sequence[str] = ()) -> Configuration:
+    """All of a document; with `only`, the pipes of these names, and nothing that only others need."""
+    problems = Problems()
+    check_top(document, problems)
+    process = ProcessSettings()
+    with problems.catching():
+        process = process_of(document, problems)
+    raw_pipes = _wanted(document, dict(sections_of(document, PIPES, problems)), only)
+    pipes = _each(raw_pipes, lambda name, raw: pipe_of(document, name, raw, problems), problems)
+    sources = _used(document, SOURCES, {name for pipe in pipes.values() for name in pipe.sources}, bool(only), problems)
+    sinks = _used(document, SINKS, {str(pipe.words["sink"]) for pipe in pipes.values()}, bool(only), problems)
+    resolved = _Resolving(
+        document,
+        process,
+        problems,
+        _each(sources, lambda name, raw: source_of(document, name, raw, problems), problems),
+        _each(sinks, lambda name, raw: sink_of(document, name, raw, problems), problems),
+    )
+    found = _each(pipes, lambda _, pipe: resolved.pipe(pipe), problems)
+    problems.raise_any(document.file)
+    check_apart(document, found.values())
+    return Configuration(document.file, process, tuple(found.values()))
+
+
+class _Resolving:
+    def __init__(
+        self,
+        document: Document,
+        process: ProcessSettings,
+        problems: Problems,
+        sources: Mapping[str, SourceSection],
+        sinks: Mapping[str, SinkSection],
+    ) -> None:
+        self._document, self._process, self._problems = document, process, problems
+        self._sources, self._sinks = sources, sinks
+
+    def pipe(self, pipe: PipeSection) -> ConfiguredPipe:
+        """A pipe with its parts."""
+        path = (PIPES, pipe.name)
+        several = bool(pipe.words["sources"])
+        if several and pipe.words["source"]:
+            raise self._wrong(pipe, "sources", "source and sources are both given", "give one of the two")
+        if not pipe.sources:
+            raise DefiniteError(f"the pipe {pipe.name} has no source", place=self._document.place(path), hint='write source = "NAME"')
+        twice = next((name for name in pipe.sources if pipe.sources.count(name) > 1), None)
+        if twice is not None:
+            raise self._wrong(pipe, "sources", f"the source {twice} is named twice", "name it once")
+        if not pipe.words["sink"]:
+            raise DefiniteError(f"the pipe {pipe.name} has no sink", place=self._document.place(path), hint='write sink = "NAME"')
+        sink = self._named(pipe, "sink", pipe.words["sink"], SINKS, self._sinks)
+        chosen = [self._named(pipe, "sources" if several else "source", name, SOURCES, self._sources) for name in pipe.sources]
+        if sink is None or any(one is None for one in chosen):
+            # What is wrong with those was told.
+            return ConfiguredPipe(pipe.name, ())
+        tables = table_choices(self._document, pipe, sink, self._problems)
+        parts = tuple(self._part(pipe, source, sink, tables, several) for source in chosen if source is not None)
+        return ConfiguredPipe(pipe.name, parts, pipe.words["enabled"], pipe.words["merge"], self._prefix(pipe, sink))
+
+    def _part(self, pipe: PipeSection, source: SourceSection, sink: SinkSection, tables: Plain, several: bool) -> PipeSpec:
+        path = (PIPES, pipe.name)
+        name = f"{pipe.name}/{source.name}" if several else pipe.name
+        words = {**_USUAL, **source.words}
+        chosen = Chosen(pipe.schema_changes).over(Chosen(tables)).over(Chosen(source.chosen)).over(Chosen(sink.chosen))
+        include, exclude = pipe.words["include"] or words["tables"], (*words["exclude"], *pipe.words["exclude"])
+        try:
+            chosen = apply_prefix(chosen, self._prefix(pipe, sink), source.name, sink.url)
+            start_at = words["start_at"]
+            settings = PipeSettings(
+                selection=selected(source.url, include, exclude),
+                projection=Projection(words["columns"], words["exclude_columns"]),
+                state=self._state(pipe, source, several),
+                name=name,
+                start_at=start_at,
+                snapshot=snapshot_before(start_at, words["snapshot"]),
+                limits=Limits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
+                relay_bytes=words["relay_bytes"],
+                relay=words["relay"],
+                chunk_rows=words["chunk_rows"],
+                zero_dates=words["zero_dates"],
+                patience_s=pipe.words["patience"] or math.inf,
+                master=self._process.master,
+                spark=self._process.spark,
+                spark_log=self._process.spark_log,
+                # Merged sources write to the same topics on purpose.
+                shared_target=pipe.words["shared_target"] or (pipe.words["merge"] and sink.section == KAFKA),
+                schema_changes=chosen.schema_changes,
+                choices=chosen.plain,
+            )
+            spec = PipeSpec(source.url, sink.url, settings, chosen, _topics(source))
+            check_spec(spec)
+        except DefiniteError as error:
+            where = f"{self._document.place(path)}, from [sources.{source.name}] to [sinks.{sink.name}]"
+            raise DefiniteError(
+                error.message, place=f"{where}: {error.place}" if error.place else where, hint=in_words_of_the_file(error.hint)
+            ) from error
+        return spec
+
+    def _prefix(self, pipe: PipeSection, sink: SinkSection) -> str:
+        """What the names of targets begin with, `{source}` still in it."""
+        prefix: str = pipe.words["prefix"]
+        if not pipe.words["merge"]:
+            return prefix
+        if len(pipe.sources) < 2:
+            raise self._wrong(pipe, "merge", "there is nothing to merge with one source", "leave merge out, or name several sources")
+        if sink.section == KAFKA:
+            if "{source}" in prefix:
+                raise self._wrong(pipe, "prefix", "merged sources write to the same topics", "leave {source} out of the prefix")
+            return prefix
+        if sink.section != SINK:
+            raise self._wrong(pipe, "merge", "this sink cannot merge sources", "leave merge out")
+        if prefix and "{source}" not in prefix:
+            raise self._wrong(
+                pipe, "prefix", "each source needs tables of its own under the merged ones", 'put {source} into it: prefix = "{source}_"'
+            )
+        return prefix or "{source}_"
+
+    def _state(self, pipe: PipeSection, source: SourceSection, several: bool) -> Path:
+        """The part's directory; an error if the pipe was begun under another one, which would be left behind with all it knows."""
+        alone, apart = self._process.state / pipe.name, self._process.state / pipe.name / source.name
+        wanted, other = (apart, alone) if several else (alone, apart)
+        if (other / "pipe.json").exists() and not (wanted / "pipe.json").exists():
+            key, before = ("sources", "source") if several else ("source", "sources")
+            raise self._wrong(
+                pipe,
+                key,
+                f"the pipe was begun with {before} = …, and its progress is in {other}",
+                f"write {before} as it was, or move that directory to {wanted} while nothing runs",
+            )
+        return wanted
+
+    def _named(self, pipe: PipeSection, key: str, name: str, kind: str, known: Mapping[str, T]) -> T | None:
+        """A section by its name; None if it is there and wrong."""
+        if name in known:
+            return known[name]
+        there = self._document.content.get(kind, {})
+        if isinstance(there, dict) and name in there:
+            return None
+        near = nearest(name, there)
+        hint = f"did you mean {near}?" if near else f"write [{kind}.{name}]" + (f"; there are {', '.join(sorted(there))}" if there else "")
+        raise self._wrong(pipe, key, f"there is no section [{kind}.{name}]", hint)
+
+    def _wrong(self, pipe: PipeSection, key: str, message: str, hint: str) -> DefiniteError:
+        return DefiniteError(message, place=self._document.place((PIPES, pipe.name, key)), hint=hint)
+
+
+def _wanted(document: Document, pipes: dict[str, dict[str, Any]], only: Sequence[str]) -> dict[str, dict[str, Any]]:
+    for name in only:
+        if name not in pipes:
+            near = nearest(name, pipes)
+            hint = f"did you mean {near}?" if near else f"pipes of this file: {', '.join(sorted(pipes)) or 'none'}"
+            raise DefiniteError(f"there is no pipe {name!r}", place=document.file, hint=hint)
+    if not pipes:
+        raise DefiniteError("the file has no pipes", place=document.file, hint="write [pipes.NAME] with source and sink")
+    return {name: raw for name, raw in pipes.items() if not only or name in only}
+
+
+def _used(document: Document, kind: str, names: set[str], alone: bool, problems: Problems) -> dict[str, dict[str, Any]]:
+    """Sections of sources or sinks: all, or those of these names alone."""
+    found = dict(sections_of(document, kind, problems))
+    for name in found:
+        if name not in names and not alone:
+            log.warning("%s: no pipe uses it", document.place((kind, name)))
+    return {name: raw for name, raw in found.items() if name in names or not alone}
+
+
+def _each(sections: Mapping[str, T], check: Callable[[str, T], R], problems: Problems) -> dict[str, R]:
+    """What comes of each section; of one that is wrong, nothing but the error."""
+    found = {}
+    for name, raw in sections.items():
+        with problems.catching():
+            found[name] = check(name, raw)
+    return found
+
+
+def _topics(source: SourceSection) -> TopicChoice:
+    if source.kind is not SourceKind.TOPICS:
+        return TopicChoice()
+    words = source.words
+    return TopicChoice(
+        words["topics"], words["topic_pattern"], words["start"], words["max_offsets"], words["min_partitions"], words["kafka_jars"]
+    )

@@ -1,0 +1,83 @@
+"""Whether the servers of a file are there and as pipes need them: what `headrace check` finds of a source, for every pipe at once.
+
+Nothing is changed on any server, and no embedded one is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from headrace.config.addresses import shown
+from headrace.config.configuration import Configuration
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import HeadraceError
+from headrace.pipes.factory import OFFLINE, PipeSpec
+from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sources.preflight import Finding, failure, ok, warning
+
+
+def ask_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """What was found at each server of the pipes that are run, with its address."""
+    asked: set[object] = set()
+    for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.parts):
+        for address, subject, ask in (
+            (part.source, (part.source, str(part.settings.selection)), _source),
+            (part.sink, part.sink, _sink),
+        ):
+            if subject not in asked:
+                asked.add(subject)
+                yield f"{part.name}, {shown(address)}", _answer(ask, part)
+
+
+def _answer(ask: Callable[[PipeSpec], Sequence[Finding]], part: PipeSpec) -> Sequence[Finding]:
+    try:
+        return ask(part)
+    except HeadraceError as error:
+        return (failure("answer", "none", error.message, error.hint),)
+
+
+def _source(part: PipeSpec) -> Sequence[Finding]:
+    from headrace.pipes.commands.preflight import check_cluster, check_server
+    from headrace.sources.mysql.server.connection import parse_mysql_url
+
+    if is_kafka(part.source):
+        return _topics(part)
+    if part.source.startswith(OFFLINE):
+        from headrace.sources.mysql.offline_source import open_directory, parse_directory
+
+        open_directory(parse_directory(part.source), part.settings.start_at or "oldest")
+        return ()
+    if is_cql(part.source):
+        return check_cluster(parse_cql_url(part.source), part.settings.selection)
+    return check_server(parse_mysql_url(part.source), part.settings.selection)
+
+
+def _topics(part: PipeSpec) -> Sequence[Finding]:
+    from headrace.kafka.address import parse_kafka_url
+    from headrace.pipes.debezium.kafka_cluster import standing
+    from headrace.pipes.debezium.topic_settings import topic_pattern
+
+    address = parse_kafka_url(part.source)
+    pattern = topic_pattern(part.topics.globs, part.topics.pattern, address.topic)
+    if standing(address, pattern).ids:
+        return ()
+    meaning = f"no topic matches {pattern}; a topic that is created later will be read"
+    return (warning("topics", "none", meaning, "correct topics of the source, or start the connector"),)
+
+
+def _sink(part: PipeSpec) -> Sequence[Finding]:
+    if part.sink.startswith(CLICKHOUSE):
+        from headrace.sinks.clickhouse.server.client import connect
+        from headrace.sinks.clickhouse.server.errors import translated
+        from headrace.sinks.clickhouse.server.url import parse_target
+
+        target = parse_target(part.sink)
+        with translated(target, "asking for the version"):
+            return (ok("version", str(connect(target).client.server_version)),)
+    if is_kafka(part.sink):
+        from headrace.kafka.address import parse_kafka_url
+        from headrace.pipes.debezium.kafka_cluster import standing
+
+        # No topic has such a name: only whether the cluster answers is asked.
+        standing(parse_kafka_url(part.sink), "(?!)")
+    return ()

@@ -1,0 +1,187 @@
+"""Whether two pipes, or two sources of one, would write to the same target.
+
+Rows of two sources in one table would replace each other (their versions are places in different logs), and what one source drops or
+empties would take the other's rows with it. Names are known here as globs only, so what *may* be the same is refused; whoever knows better
+narrows the globs, gives a prefix, or merges on purpose.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from headrace.config.configuration import ConfiguredPipe
+from headrace.config.document.document import PIPES, Document
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.kafka.address import parse_kafka_url
+from headrace.model.schema import TableName
+from headrace.pipes.factory import PipeSpec
+from headrace.settings.settings_file import SINK, Chosen
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
+from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sources.debezium.events.topic_tables import Naming
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where some tables of a part go: globs all."""
+
+    source: str
+    """Over `database.table` of the source."""
+    target: str
+    renamed: bool = False
+
+    def reaching(self, target: str) -> str:
+        """Tables of the source that may go to targets that a glob matches."""
+        return self.source if self.renamed else f"{self.source.partition('.')[0]}.{target.partition('.')[2]}"
+
+
+def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
+    """Raise `DefiniteError` if two parts of pipes that are run may write to the same table or topic."""
+    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.parts, *_merged(pipe))]
+    for (one, first), (other, second) in combinations(parts, 2):
+        # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
+        is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
+        shared = "" if is_allowed else _shared(first, second)
+        if not shared:
+            continue
+        what = "topic" if is_kafka(first.sink) else "table"
+        within = one is other
+        raise DefiniteError(
+            f"{first.name} and {second.name} may both write to the {what} {shared}",
+            place=document.place((PIPES, other.name, "sources" if within else "sink")),
+            hint='give a prefix, such as prefix = "{source}_" (and merge = true to see all sources\' rows in one)'
+            if within
+            else "leave those out of one (exclude), give one a prefix or another sink, make it one pipe whose sources are merged, or "
+            "allow it: shared_target = true",
+        )
+
+
+def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
+    """The tables over those of a pipe's sources, as if there were a part that wrote them."""
+    if pipe.merged and pipe.parts and not is_kafka(pipe.parts[0].sink):
+        part = pipe.parts[0]
+        tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
+        settings = replace(part.settings, name=pipe.name)
+        yield replace(part, settings=settings, chosen=Chosen({**part.chosen.plain, SINK: tables}))
+
+
+def _shared(first: PipeSpec, second: PipeSpec) -> str:
+    """A glob of targets that both may write to; empty if there is none."""
+    if not (_servers(first.sink) & _servers(second.sink)):
+        return ""
+    for one in _targets(first):
+        for other in _targets(second):
+            left_out = (
+                _covered(one.reaching(other.target), first.settings.selection.exclude)
+                or _covered(other.reaching(one.target), second.settings.selection.exclude)
+                or not overlap(one.target, other.target)
+            )
+            if not left_out:
+                return one.target if "*" in other.target else other.target
+    return ""
+
+
+def _covered(glob: str, by: Iterable[str]) -> bool:
+    # A glob's own text matches another one that holds everything it matches: `shop.or*` matches `shop.*`.
+    return any(fnmatch.fnmatchcase(glob, one) for one in by)
+
+
+def _servers(sink: str) -> frozenset[object]:
+    """By what two sinks are known to be the same."""
+    if is_kafka(sink):
+        return frozenset(parse_kafka_url(sink).servers.split(","))
+    if is_cql(sink):
+        return frozenset(parse_cql_url(sink).hosts)
+    return frozenset(parse_target(sink).hosts) if sink.startswith(CLICKHOUSE) else frozenset({sink} if sink.startswith("chdb:") else ())
+
+
+def _targets(spec: PipeSpec) -> Iterator[_Target]:
+    for glob in _source_globs(spec):
+        database, _, table = glob.partition(".")
+        name = TableName(database, table or "*")
+        if is_kafka(spec.sink):
+            yield _Target(glob, _topic_glob(spec, name), renamed=True)
+        elif spec.sink.startswith((*CLICKHOUSE, "chdb:")):
+            yield from _table_targets(spec, glob, name)
+        else:
+            yield _Target(glob, glob)
+
+
+def _source_globs(spec: PipeSpec) -> Iterable[str]:
+    """Which tables a part takes: as chosen; of topics of which all tables are taken, as the topics' names tell."""
+    include, choices = spec.settings.selection.include, spec.chosen.debezium
+    if not is_kafka(spec.source) or include != ("*.*",):
+        return include
+    if spec.topics.pattern or choices.topic_patterns or choices.naming is not Naming.TOPIC:
+        return (f"{choices.database or '*'}.*",)
+    named = [name for name in parse_kafka_url(spec.source).topic.split(",") if name]
+    mapped = dict(choices.topics)
+    parts = [glob.rsplit(".", 2) for glob in (*spec.topics.globs, *named) if glob not in mapped]
+    return {
+        *mapped.values(),
+        *(f"{choices.database or part[1]}.{part[2]}" if len(part) == 3 else f"{choices.database or '*'}.*" for part in parts),
+    }
+
+
+def _table_targets(spec: PipeSpec, glob: str, name: TableName) -> Iterator[_Target]:
+    choices = spec.chosen.sink
+    target = parse_target(spec.sink) if spec.sink.startswith(CLICKHOUSE) else ClickHouseTarget("")
+    own = [one for one, fields in choices.tables if {"database", "target"} & dict(fields).keys() and overlap(one, glob)]
+    if not _covered(glob, own):
+        database, table = place_of_name(name, target, choices)
+        yield _Target(glob, f"{database}.{table}", table != name.table)
+    for one in own:
+        database, _, table = one.partition(".")
+        yield _Target(one, ".".join(place_of_name(TableName(database, table or "*"), target, choices)), renamed=True)
+
+
+def _topic_glob(spec: PipeSpec, name: TableName) -> str:
+    choices, named = spec.chosen.kafka, parse_kafka_url(spec.sink).topic
+    choices = replace(choices, topic=named) if named else choices
+    # A star is no letter that a topic may have: put in after the name is made.
+    topic = choices.topic_of(TableName(name.database.replace("*", "0STAR0"), name.table.replace("*", "0STAR0")))
+    return topic.replace("0STAR0", "*")
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some name may match both globs; a set of characters counts as any character."""
+    first, second = _letters(one), _letters(other)
+    reached = {(0, 0)}
+    seen = set(reached)
+    while reached:
+        at, to = reached.pop()
+        if at == len(first) and to == len(second):
+            return True
+        for step in _steps(first, second, at, to):
+            if step not in seen:
+                seen.add(step)
+                reached.add(step)
+    return False
+
+
+def _steps(first: list[str], second: list[str], at: int, to: int) -> Iterator[tuple[int, int]]:
+    here, there = (first[at] if at < len(first) else ""), (second[to] if to < len(second) else "")
+    if here == "*":
+        yield at + 1, to
+        if there:
+            yield at, to + 1
+    if there == "*":
+        yield at, to + 1
+        if here:
+            yield at + 1, to
+    if here and there and (here == there or "?" in (here, there)) and "*" not in (here, there):
+        yield at + 1, to + 1
+
+
+def _letters(glob: str) -> list[str]:
+    found, at = [], 0
+    while at < len(glob):
+        end = glob.find("]", at + 2) if glob[at] == "[" else -1
+        found.append("?" if end > 0 else glob[at])
+        at = end + 1 if end > 0 else at + 1
+    return found

@@ -1,0 +1,51 @@
+"""Names of targets that tell the sources of a pipe apart: a prefix, and `{source}` in what is chosen for tables."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import parse_kafka_url
+from headrace.settings.settings_file import KAFKA, SINK, TABLES, Chosen, Plain
+from headrace.sinks.kafka.messages.options import TOPIC_FORMATS
+from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+
+SOURCE: Final = "{source}"
+_NAMES: Final = ("database", "target")
+
+
+def apply_prefix(chosen: Chosen, prefix: str, source: str, sink: str) -> Chosen:
+    """The choices for one source of a pipe."""
+    if is_kafka(sink):
+        return Chosen({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(SOURCE, source), sink)}) if prefix else chosen
+    if not sink.startswith((*CLICKHOUSE, "chdb:")):
+        if prefix:
+            raise DefiniteError("targets of this sink have no names to put a prefix to", place="prefix", hint="leave it out")
+        return chosen
+    tables = dict(chosen.plain.get(SINK, {}))
+    if prefix and tables.get("target"):
+        raise DefiniteError("prefix and target say both how tables are called", place="prefix", hint="put the prefix into target")
+    if prefix:
+        tables["target"] = f"{prefix}{{table}}"
+    named = _named(tables, source)
+    return Chosen({**chosen.plain, SINK: named}) if named else chosen
+
+
+def _topics(chosen: Chosen, prefix: str, sink: str) -> Plain:
+    if parse_kafka_url(sink).topic:
+        raise DefiniteError("the sink's address names the topic", place="prefix", hint="leave the topic out of the address, or the prefix")
+    pattern = chosen.kafka.topic or TOPIC_FORMATS[chosen.kafka.format]
+    return {**chosen.plain.get(KAFKA, {}), "topic": f"{prefix}{pattern}"}
+
+
+def _named(choices: Plain, source: str) -> Plain:
+    """The choices with the source's name in the names of tables."""
+    found: dict[str, Any] = {}
+    for name, value in choices.items():
+        if name in _NAMES:
+            found[name] = value.replace(SOURCE, source)
+        elif name == TABLES:
+            found[name] = {glob: _named(own, source) for glob, own in value.items()}
+        else:
+            found[name] = value
+    return found

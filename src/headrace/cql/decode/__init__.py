@@ -1,0 +1,1 @@
+"""Decodes pages of CQL rows into Arrow arrays with compiled kernels."""

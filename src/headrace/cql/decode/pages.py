@@ -1,0 +1,230 @@
+"""Rows of queries as columns of serialised values, page by page; many queries at once.
+
+No value is decoded and no row is a Python object: a page's bytes go through one compiled loop into Arrow's buffers. What a server does not
+answer in time is asked for again, from the same page on; reading is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from cassandra.query import BoundStatement, PreparedStatement
+
+from headrace.cql.decode.page_kernel import FINE, gather_pages, measure_pages
+from headrace.cql.errors import DRIVER_ERRORS, as_ours, server_errors
+from headrace.cql.raw_pages import RawPage, Whole
+from headrace.cql.session import RAW, CqlSession
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import DEADLINE_S, retrying
+
+FETCH_SIZE: Final = 5000
+CONCURRENCY: Final = 32
+BATCH_ROWS, BATCH_BYTES = 65_536, 64 << 20
+_GRACE_S: Final = 30.0
+"""How much longer than the driver's own limit we wait for it."""
+
+Request = tuple[str, Sequence[Any]]
+"""A query with question marks, and its parameters."""
+
+
+class RawValues(tuple[bytes | None, ...]):
+    """Parameters that are serialised already."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of one of many requests."""
+
+    request: int
+    """Which one, by its place."""
+    rows: RawPage
+    last: bool
+    """Whether it is the request's last."""
+
+
+def read_rows(
+    session: CqlSession,
+    query: str,
+    parameters: Sequence[Any] = (),
+    fetch_size: int = FETCH_SIZE,
+    *,
+    patience_s: float = DEADLINE_S,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a query, a batch for each page; the next page is under way while one is used. No batch is empty."""
+    for page in read_pages(session, [(query, parameters)], fetch_size=fetch_size, patience_s=patience_s):
+        if page.rows.count:
+            yield as_batch([page.rows], str(session.address))
+
+
+def read_many(
+    session: CqlSession,
+    requests: Iterable[Request],
+    *,
+    concurrency: int = CONCURRENCY,
+    fetch_size: int = FETCH_SIZE,
+    patience_s: float = DEADLINE_S,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of many queries that answer with the same columns; each query's rows in their order, the queries in any. No empty batch."""
+    waiting: list[RawPage] = []
+    rows = size = 0
+    for page in read_pages(session, requests, concurrency=concurrency, fetch_size=fetch_size, patience_s=patience_s):
+        if page.rows.count:
+            waiting.append(page.rows)
+            rows, size = rows + page.rows.count, size + len(page.rows.body)
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield as_batch(waiting, str(session.address))
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield as_batch(waiting, str(session.address))
+
+
+def read_pages(
+    session: CqlSession,
+    requests: Iterable[Request],
+    *,
+    concurrency: int = CONCURRENCY,
+    fetch_size: int = FETCH_SIZE,
+    patience_s: float = DEADLINE_S,
+) -> Iterator[Page]:
+    """The pages of many queries, as they come, each query's in order; up to `concurrency` queries are under way, each with one page.
+
+    A page without rows may be a query's last, or in its middle.
+    """
+    return _Reading(session, fetch_size, patience_s).pages(iter(enumerate(requests)), concurrency)
+
+
+class _Reading:
+    """Queries under way. Answers come on the driver's thread, and are only put aside there."""
+
+    def __init__(self, session: CqlSession, fetch_size: int, patience_s: float) -> None:
+        self._session, self._fetch_size, self._patience_s = session, fetch_size, patience_s
+        self._answers: queue.SimpleQueue[tuple[_Asked, Whole | BaseException]] = queue.SimpleQueue()
+        self._wait_s = session.address.read_timeout_s + session.address.connect_timeout_s + _GRACE_S
+
+    def pages(self, requests: Iterator[tuple[int, Request]], concurrency: int) -> Iterator[Page]:
+        running = 0
+        while True:
+            while running < concurrency and (wanted := next(requests, None)) is not None:
+                self._ask(_Asked(wanted[0], *wanted[1]))
+                running += 1
+            if not running:
+                return
+            asked, page = self._next()
+            after = asked.paging_state
+            if after is None:
+                running -= 1
+            else:
+                self._ask(_Asked(asked.number, asked.query, asked.parameters, after))
+            yield Page(asked.number, page, last=after is None)
+
+    def _next(self) -> tuple[_Asked, RawPage]:
+        asked, answer = self._take()
+        if isinstance(answer, BaseException):
+            error = self._ours(answer, asked)
+            if not isinstance(error, TransientError):
+                raise error from answer
+            answer = retrying(lambda: self._again(asked), deadline_s=self._patience_s)
+        return asked, answer.page
+
+    def _again(self, asked: _Asked) -> Whole:
+        """What was not answered, once more and waited for."""
+        with server_errors(self._session.address, asked.query):
+            future = self._start(asked)
+            answer: Whole = future.result().one()
+        asked.note(future)
+        return answer
+
+    def _take(self) -> tuple[_Asked, Whole | BaseException]:
+        try:
+            return self._answers.get(timeout=self._wait_s)
+        except queue.Empty:
+            raise TransientError(f"the driver has been silent for {self._wait_s:.0f} s", place=str(self._session.address)) from None
+
+    def _ask(self, asked: _Asked) -> None:
+        try:
+            future = self._start(asked)
+        except HeadraceError as error:
+            self._answers.put((asked, error))
+            return
+
+        def answered(found: Whole) -> None:
+            asked.note(future)
+            self._answers.put((asked, found))
+
+        future.add_callbacks(answered, lambda error: self._answers.put((asked, error)))
+
+    def _start(self, asked: _Asked) -> Any:
+        statement = _bound(self._session.prepare(asked.query), asked.parameters)
+        statement.fetch_size, statement.is_idempotent = self._fetch_size, True
+        return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=asked.paging_state)
+
+    def _ours(self, error: BaseException, asked: _Asked) -> HeadraceError:
+        if not isinstance(error, (HeadraceError, *DRIVER_ERRORS)):
+            raise error
+        return as_ours(error, self._session.address, asked.query)
+
+
+def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundStatement:
+    statement = BoundStatement(prepared)
+    if isinstance(parameters, RawValues):
+        statement.values = list(parameters)
+        return statement
+    return statement.bind(parameters)
+
+
+class _Asked:
+    """One page that was asked for: of which request, and after what."""
+
+    __slots__ = ("number", "paging_state", "parameters", "query")
+
+    def __init__(self, number: int, query: str, parameters: Sequence[Any], paging_state: bytes | None = None) -> None:
+        self.number, self.query, self.parameters = number, query, parameters
+        self.paging_state = paging_state
+        """Where the page begins; once it is there, where the next one does."""
+
+    def note(self, future: Any) -> None:
+        self.paging_state = future._paging_state
+
+
+def as_batch(pages: Sequence[RawPage], place: str = "") -> pa.RecordBatch:
+    """Pages of the same columns, one after the other, as one batch of `binary` columns named as the answer's."""
+    names = pages[0].names
+    if any(page.names != names for page in pages):
+        raise TransientError("answers to one query have different columns", place=place, hint="its table was altered meanwhile; ask again")
+    bodies = [pa.py_buffer(page.body) for page in pages]
+    described = np.array([(body.address, page.start, body.size, page.count) for body, page in zip(bodies, pages, strict=True)], np.int64)
+    rows, columns = int(described[:, 3].sum()), len(names)
+    sizes = np.zeros(columns, np.int64)
+    damaged = measure_pages(described, columns, sizes)
+    if damaged != FINE:
+        raise _damaged(damaged, rows, place)
+    if sizes.max(initial=0) > np.iinfo(np.int32).max:
+        raise DefiniteError("a column of a page is larger than 2 GiB", place=place, hint="fetch fewer rows at once")
+    starts = np.zeros(columns + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    offsets, validity = np.zeros((columns, rows + 1), np.int32), np.zeros((columns, (rows + 7) // 8), np.uint8)
+    nulls, out = np.zeros(columns, np.int64), np.empty(int(starts[-1]), np.uint8)
+    gather_pages(described, columns, starts, offsets, validity, nulls, out)
+    data = pa.py_buffer(out)
+    arrays = [
+        pa.Array.from_buffers(
+            pa.binary(),
+            rows,
+            [pa.py_buffer(validity[at]) if nulls[at] else None, pa.py_buffer(offsets[at]), data.slice(int(starts[at]), int(sizes[at]))],
+            null_count=int(nulls[at]),
+        )
+        for at in range(columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _damaged(row: int, rows: int, place: str) -> DefiniteError:
+    message = f"row {row} of an answer of {rows} rows cannot be read: its lengths do not fit"
+    return DefiniteError(message, place=place, hint="the network or the server damages answers: check both; this should not happen")

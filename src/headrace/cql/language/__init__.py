@@ -1,0 +1,1 @@
+"""CQL text: lexer, DDL parser and printer, literals and value encoding."""

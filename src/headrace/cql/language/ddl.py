@@ -1,0 +1,434 @@
+"""Tables and user types by the text of their statements: what CREATE, ALTER, DROP and USE do to what is known.
+
+`Definitions` is a value; `apply` gives another one. A statement that would change a table in a way that is not understood is an error, one
+that has nothing to do with tables' columns (indexes, views, roles, functions) changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from headrace.cql.language.lexer import Cursor, Kind, shortened, statements
+from headrace.cql.options import CdcOptions
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.types import CqlType, parse_type
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+_BESIDES: Final = frozenset({"index", "materialized", "custom", "function", "aggregate", "trigger", "role", "user", "or", "service"})
+"""What else is created and dropped; none of it changes a table's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What is known of keyspaces."""
+
+    keyspace: str = ""
+    """The one that USE chose."""
+    tables: Mapping[TableName, CqlTable] = field(default_factory=dict)
+    types: Mapping[tuple[str, str], CqlType] = field(default_factory=dict)
+    """User types by keyspace and name, not frozen."""
+    cdc: Mapping[TableName, CdcOptions] = field(default_factory=dict)
+    """For each table; tables whose statement says nothing of it have the defaults."""
+
+    def apply_all(self, script: str) -> Definitions:
+        """After all statements of a script."""
+        found = self
+        for statement in statements(script):
+            found = found.apply(statement)
+        return found
+
+    def apply(self, statement: str) -> Definitions:
+        """After one statement."""
+        cursor = Cursor(statement)
+        if cursor.skip_word("use"):
+            return replace(self, keyspace=cursor.name())
+        verb = cursor.peek.text if cursor.peek.kind is Kind.NAME else ""
+        if verb not in {"create", "alter", "drop"}:
+            raise _unknown(statement)
+        cursor.take()
+        what = cursor.name()
+        if what == "columnfamily":
+            what = "table"
+        done = _DOING.get((verb, what))
+        if done is not None:
+            return done(self, cursor)
+        if what in _BESIDES or (verb in {"create", "alter"} and what == "keyspace"):
+            return self
+        raise _unknown(statement)
+
+    def table(self, name: TableName) -> CqlTable:
+        if name not in self.tables:
+            raise DefiniteError(f"there is no table {name}", place=f"table {name}", hint="check its name, or what defines it")
+        return self.tables[name]
+
+    def named(self, text: str) -> CqlTable:
+        """A table by `keyspace.table`, or by its name alone after USE."""
+        cursor = Cursor(text)
+        name = _table_name(self, cursor)
+        cursor.end()
+        return self.table(name)
+
+    def types_of(self, keyspace: str) -> dict[str, CqlType]:
+        """A keyspace's user types by name."""
+        return {name: found for (of, name), found in self.types.items() if of == keyspace}
+
+    def with_table(self, table: CqlTable, options: CdcOptions | None = None) -> Definitions:
+        cdc = self.cdc if options is None else {**self.cdc, table.name: options}
+        return replace(self, tables={**self.tables, table.name: table}, cdc=cdc)
+
+
+def _unknown(statement: str) -> DefiniteError:
+    return DefiniteError(
+        f"this is no definition: {shortened(statement)}", hint="give CREATE, ALTER, DROP and USE statements alone, as DESCRIBE prints them"
+    )
+
+
+def _qualified(known: Definitions, cursor: Cursor) -> tuple[str, str]:
+    first = cursor.name()
+    if cursor.skip_sign("."):
+        return first, cursor.name()
+    if not known.keyspace:
+        raise DefiniteError(
+            f"{first} is in no keyspace", place=f"statement {shortened(cursor.text)}", hint=f"write keyspace.{first}, or USE one before"
+        )
+    return known.keyspace, first
+
+
+def _table_name(known: Definitions, cursor: Cursor) -> TableName:
+    return TableName(*_qualified(known, cursor))
+
+
+def _drop_keyspace(known: Definitions, cursor: Cursor) -> Definitions:
+    cursor.skip_word("if", "exists")
+    gone = cursor.name()
+    return replace(
+        known,
+        tables={name: table for name, table in known.tables.items() if name.database != gone},
+        cdc={name: options for name, options in known.cdc.items() if name.database != gone},
+        types={key: found for key, found in known.types.items() if key[0] != gone},
+    )
+
+
+def _type_text(cursor: Cursor) -> str:
+    """A type's words and signs; they end where its brackets are closed."""
+    words, depth = [], 0
+    while True:
+        token = cursor.take()
+        if token.kind is Kind.QUOTED:
+            words.append('"' + token.text.replace('"', '""') + '"')
+        elif token.kind in (Kind.NAME, Kind.INTEGER) or (token.kind is Kind.SIGN and token.text in "<>,."):
+            words.append(token.text)
+        else:
+            raise cursor.unexpected("a type")
+        depth += (token.text == "<") - (token.text == ">")
+        goes_on = cursor.is_sign("<") or cursor.is_sign(".") or token.text == "."
+        if depth == 0 and not goes_on:
+            return "".join(words)
+
+
+def _read_type(known: Definitions, keyspace: str, cursor: Cursor) -> CqlType:
+    return parse_type(_type_text(cursor), known.types_of(keyspace))
+
+
+# --- types
+
+
+def _create_type(known: Definitions, cursor: Cursor) -> Definitions:
+    if_not_exists = cursor.skip_word("if", "not", "exists")
+    keyspace, name = _qualified(known, cursor)
+    names: list[str] = []
+    types: list[CqlType] = []
+    cursor.sign("(")
+    while True:
+        names.append(cursor.name())
+        types.append(_read_type(known, keyspace, cursor).as_frozen())
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign(")")
+    cursor.end()
+    if (keyspace, name) in known.types:
+        if if_not_exists:
+            return known
+        raise DefiniteError(f"a user type of name {keyspace}.{name} exists already", hint="add IF NOT EXISTS, or leave it out")
+    made = CqlType("udt", tuple(types), keyspace=keyspace, udt=name, fields=tuple(names))
+    return replace(known, types={**known.types, (keyspace, name): made})
+
+
+def _alter_type(known: Definitions, cursor: Cursor) -> Definitions:
+    cursor.skip_word("if", "exists")
+    keyspace, name = _qualified(known, cursor)
+    if (keyspace, name) not in known.types:
+        raise DefiniteError(f"there is no user type {keyspace}.{name}", hint="check its name")
+    old = known.types[keyspace, name]
+    if cursor.skip_word("add"):
+        cursor.skip_word("if", "not", "exists")
+        fields, args = list(old.fields), list(old.args)
+        while True:
+            fields.append(cursor.name())
+            args.append(_read_type(known, keyspace, cursor).as_frozen())
+            if not cursor.skip_sign(",") and not cursor.skip_word("and"):
+                break
+        new = replace(old, fields=tuple(fields), args=tuple(args))
+    elif cursor.skip_word("rename"):
+        renamed = _renames(cursor)
+        new = replace(old, fields=tuple(renamed.get(name, name) for name in old.fields))
+    else:
+        raise cursor.unexpected("ADD or RENAME")
+    cursor.end()
+    return _retyped(known, new)
+
+
+def _renames(cursor: Cursor) -> dict[str, str]:
+    cursor.skip_word("if", "exists")
+    found = {}
+    while True:
+        old = cursor.name()
+        cursor.word("to")
+        found[old] = cursor.name()
+        if not cursor.skip_word("and"):
+            return found
+
+
+def _retyped(known: Definitions, new: CqlType) -> Definitions:
+    """With a user type changed wherever it is used."""
+    types = {key: _with_type(found, new) for key, found in known.types.items()}
+    tables = {
+        name: replace(table, columns=tuple(replace(column, type=_with_type(column.type, new)) for column in table.columns))
+        for name, table in known.tables.items()
+    }
+    return replace(known, types=types, tables=tables)
+
+
+def _with_type(old: CqlType, new: CqlType) -> CqlType:
+    if old.name == "udt" and (old.keyspace, old.udt) == (new.keyspace, new.udt):
+        return replace(new, frozen=old.frozen)
+    return replace(old, args=tuple(_with_type(arg, new) for arg in old.args)) if old.args else old
+
+
+def _drop_type(known: Definitions, cursor: Cursor) -> Definitions:
+    cursor.skip_word("if", "exists")
+    gone = _qualified(known, cursor)
+    return replace(known, types={key: found for key, found in known.types.items() if key != gone})
+
+
+# --- tables
+
+
+def _create_table(known: Definitions, cursor: Cursor) -> Definitions:
+    if_not_exists = cursor.skip_word("if", "not", "exists")
+    name = _table_name(known, cursor)
+    columns: dict[str, CqlColumn] = {}
+    partition: list[str] = []
+    clustering: list[str] = []
+    cursor.sign("(")
+    while not cursor.is_sign(")"):
+        if cursor.is_word("primary", "key"):
+            partition, clustering = _primary_key(cursor)
+        else:
+            column, is_key = _column(known, name.database, cursor)
+            columns[column.name] = column
+            partition = [column.name] if is_key else partition
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign(")")
+    orders, options = _table_options(cursor)
+    cursor.end()
+    if name in known.tables:
+        if if_not_exists:
+            return known
+        raise DefiniteError(f"a table of name {name} exists already", place=f"table {name}", hint="add IF NOT EXISTS, or leave it out")
+    table = _table(name, columns, partition, clustering, orders)
+    return known.with_table(table, options or CdcOptions())
+
+
+def _column(known: Definitions, keyspace: str, cursor: Cursor) -> tuple[CqlColumn, bool]:
+    name = cursor.name()
+    kind = _read_type(known, keyspace, cursor)
+    role = Role.STATIC if cursor.skip_word("static") else Role.REGULAR
+    if cursor.skip_word("mask"):
+        cursor.word("with")
+        _skip_value(cursor)
+    return CqlColumn(name, kind, role), cursor.skip_word("primary", "key")
+
+
+def _primary_key(cursor: Cursor) -> tuple[list[str], list[str]]:
+    cursor.word("primary", "key")
+    cursor.sign("(")
+    partition = cursor.names() if cursor.is_sign("(") else [cursor.name()]
+    clustering = []
+    while cursor.skip_sign(","):
+        clustering.append(cursor.name())
+    cursor.sign(")")
+    return partition, clustering
+
+
+def _table(
+    name: TableName, columns: Mapping[str, CqlColumn], partition: list[str], clustering: list[str], orders: Mapping[str, bool]
+) -> CqlTable:
+    if not partition:
+        raise DefiniteError(f"table {name} has no primary key", place=f"table {name}", hint="add PRIMARY KEY")
+    missing = [key for key in (*partition, *clustering, *orders) if key not in columns]
+    if missing:
+        raise DefiniteError(f"column {missing[0]} of the key is not defined", place=f"table {name}", hint="define it, or check its name")
+    keys = [
+        *(CqlColumn(key, columns[key].type, Role.PARTITION) for key in partition),
+        *(CqlColumn(key, columns[key].type, Role.CLUSTERING, orders.get(key, False)) for key in clustering),
+    ]
+    return sorted_table(name, [*keys, *(column for key, column in columns.items() if key not in {*partition, *clustering})])
+
+
+def sorted_table(name: TableName, columns: list[CqlColumn]) -> CqlTable:
+    """A table of these columns in the order that tables have; columns of the key are in theirs already."""
+    keys = [column for column in columns if column.role in (Role.PARTITION, Role.CLUSTERING)]
+    keys.sort(key=lambda column: column.role is Role.CLUSTERING)
+    cells = [column for column in columns if column.role in (Role.STATIC, Role.REGULAR)]
+    cells.sort(key=lambda column: (column.role is Role.REGULAR, column.name))
+    return CqlTable(name, (*keys, *cells))
+
+
+def _table_options(cursor: Cursor) -> tuple[dict[str, bool], CdcOptions | None]:
+    """WITH ...: the clustering order (whether descending), and what it says of CDC."""
+    orders: dict[str, bool] = {}
+    cdc = None
+    if not cursor.skip_word("with"):
+        return orders, cdc
+    while True:
+        if cursor.skip_word("clustering", "order", "by"):
+            orders = _orders(cursor)
+        elif cursor.is_word("compact", "storage"):
+            raise DefiniteError(
+                "tables with COMPACT STORAGE have no log",
+                place=f"statement {shortened(cursor.text)}",
+                hint="drop it: ALTER TABLE … DROP COMPACT STORAGE",
+            )
+        else:
+            option = cursor.name()
+            cursor.sign("=")
+            if option == "cdc" and cursor.is_sign("{"):
+                cdc = CdcOptions.from_words(_words(cursor))
+            else:
+                _skip_value(cursor)
+        if not cursor.skip_word("and"):
+            return orders, cdc
+
+
+def _orders(cursor: Cursor) -> dict[str, bool]:
+    found = {}
+    cursor.sign("(")
+    while True:
+        name = cursor.name()
+        found[name] = cursor.skip_word("desc")
+        if not found[name]:
+            cursor.skip_word("asc")
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign(")")
+    return found
+
+
+def _words(cursor: Cursor) -> dict[str, str]:
+    """A map of words, as options are written."""
+    found = {}
+    cursor.sign("{")
+    while not cursor.is_sign("}"):
+        name = cursor.take().text
+        cursor.sign(":")
+        found[name] = cursor.take().text
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign("}")
+    return found
+
+
+def _skip_value(cursor: Cursor) -> None:
+    """An option's value, whatever it is."""
+    depth = 0
+    while not cursor.at_end:
+        token = cursor.peek
+        if depth == 0 and (cursor.is_word("and") or cursor.is_sign(";") or cursor.is_sign(",") or cursor.is_sign(")")):
+            return
+        depth += (token.kind is Kind.SIGN and token.text in "({[") - (token.kind is Kind.SIGN and token.text in ")}]")
+        cursor.take()
+
+
+def _alter_table(known: Definitions, cursor: Cursor) -> Definitions:
+    cursor.skip_word("if", "exists")
+    table = known.table(_table_name(known, cursor))
+    if cursor.is_word("with"):
+        _, options = _table_options(cursor)
+        cursor.end()
+        return known.with_table(table, options)
+    if cursor.skip_word("add"):
+        columns = _added(known, table, cursor)
+    elif cursor.skip_word("drop"):
+        columns = _dropped(table, cursor)
+    elif cursor.skip_word("rename"):
+        renamed = _renames(cursor)
+        columns = [replace(column, name=renamed.get(column.name, column.name)) for column in table.columns]
+    else:
+        raise DefiniteError(
+            f"this change of a table is not known: {shortened(cursor.text)}",
+            place=f"table {table.name}",
+            hint="ADD, DROP, RENAME and WITH are known",
+        )
+    if not cursor.skip_word("using"):
+        cursor.end()
+    return known.with_table(sorted_table(table.name, columns))
+
+
+def _added(known: Definitions, table: CqlTable, cursor: Cursor) -> list[CqlColumn]:
+    if_not_exists = cursor.skip_word("if", "not", "exists")
+    columns = {column.name: column for column in table.columns}
+    in_brackets = cursor.skip_sign("(")
+    while True:
+        column, _ = _column(known, table.name.database, cursor)
+        if column.name not in columns:
+            columns[column.name] = column
+        elif not if_not_exists:
+            raise DefiniteError(f"column {column.name} exists already", place=f"table {table.name}", hint="choose another name")
+        if not cursor.skip_sign(","):
+            break
+    if in_brackets:
+        cursor.sign(")")
+    return list(columns.values())
+
+
+def _dropped(table: CqlTable, cursor: Cursor) -> list[CqlColumn]:
+    if cursor.is_word("compact", "storage"):
+        raise cursor.unexpected("a column's name")
+    if_exists = cursor.skip_word("if", "exists")
+    if cursor.is_sign("("):
+        names = cursor.names()
+    else:
+        names = [cursor.name()]
+        while cursor.skip_sign(","):
+            names.append(cursor.name())
+    known = {column.name for column in table.cells}
+    unknown = [name for name in names if name not in known]
+    if unknown and not if_exists:
+        raise DefiniteError(f"there is no column {unknown[0]} to drop", place=f"table {table.name}", hint="check its name; keys stay")
+    return [column for column in table.columns if column.name not in names]
+
+
+def _drop_table(known: Definitions, cursor: Cursor) -> Definitions:
+    cursor.skip_word("if", "exists")
+    gone = _table_name(known, cursor)
+    return replace(
+        known,
+        tables={name: table for name, table in known.tables.items() if name != gone},
+        cdc={name: options for name, options in known.cdc.items() if name != gone},
+    )
+
+
+_DOING: Final = {
+    ("create", "table"): _create_table,
+    ("alter", "table"): _alter_table,
+    ("drop", "table"): _drop_table,
+    ("create", "type"): _create_type,
+    ("alter", "type"): _alter_type,
+    ("drop", "type"): _drop_type,
+    ("drop", "keyspace"): _drop_keyspace,
+}

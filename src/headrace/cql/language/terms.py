@@ -1,0 +1,168 @@
+"""Terms of CQL statements: what is written where a value goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cassandra.query import UNSET_VALUE
+
+from headrace.cql.language.lexer import Cursor, Kind
+from headrace.errors import DefiniteError
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A single word, number or string; `null`, `true` and fields' names are of kind NAME."""
+
+    kind: Kind
+    text: str
+
+    @property
+    def is_null(self) -> bool:
+        return self.kind is Kind.NAME and self.text == "null"
+
+    def __str__(self) -> str:
+        return f"'{self.text}'" if self.kind is Kind.STRING else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Where a parameter goes."""
+
+    number: int
+    """Its place among the statement's markers, from 0."""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f":{self.name}" if self.name else "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Brackets:
+    """`[a, b]`: a list or a vector."""
+
+    items: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.items))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Braces:
+    """`{a, b}`, `{k: v}` or `{field: v}`; `{}` is any of them."""
+
+    keys: tuple[Term, ...] = ()
+    values: tuple[Term, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.values is None:
+            return f"{{{', '.join(map(str, self.keys))}}}"
+        return "{" + ", ".join(f"{key}: {value}" for key, value in zip(self.keys, self.values, strict=True)) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parentheses:
+    """`(a, b)`: a tuple, or what IN chooses from."""
+
+    items: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+
+Term = Constant | Marker | Brackets | Braces | Parentheses
+NULL = Constant(Kind.NAME, "null")
+
+
+@dataclass(slots=True)
+class Markers:
+    """Numbers markers as they come."""
+
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serialised:
+    """A parameter that is serialised already."""
+
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a statement's markers stand for."""
+
+    given: Sequence[object] | Mapping[str, object] = field(default_factory=tuple)
+
+    def of(self, marker: Marker) -> object:
+        if isinstance(self.given, Mapping):
+            if marker.name in self.given:
+                return self.given[marker.name]
+        elif marker.number < len(self.given):
+            return self.given[marker.number]
+        shown = f":{marker.name}" if marker.name else f"{marker.number + 1}"
+        raise DefiniteError(f"there is no parameter for marker {shown}", hint="give as many parameters as the statement has markers")
+
+    def is_unset(self, term: Term | None) -> bool:
+        """Whether the driver's *unset* is given: then what it is for is left alone."""
+        found = self.of(term) if isinstance(term, Marker) else None
+        return (found.value if isinstance(found, Serialised) else found) is UNSET_VALUE
+
+
+_CONSTANTS = frozenset({Kind.STRING, Kind.INTEGER, Kind.FLOAT, Kind.BLOB, Kind.UUID, Kind.DURATION, Kind.QUOTED})
+
+
+def read_term(cursor: Cursor, markers: Markers) -> Term:
+    """The term that comes next."""
+    token = cursor.peek
+    if cursor.skip_sign("["):
+        return Brackets(_items(cursor, markers, "]"))
+    if cursor.skip_sign("("):
+        return Parentheses(_items(cursor, markers, ")"))
+    if cursor.is_sign("{"):
+        return _braces(cursor, markers)
+    if cursor.skip_sign("-"):
+        negative = cursor.take()
+        if negative.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.DURATION) and negative.text not in {"nan", "infinity"}:
+            raise cursor.unexpected("a number")
+        return Constant(negative.kind, "-" + negative.text)
+    if token.kind is Kind.BIND or cursor.is_sign(":"):
+        cursor.take()
+        name = cursor.name() if token.kind is Kind.SIGN else ""
+        markers.count += 1
+        return Marker(markers.count - 1, name)
+    if token.kind is Kind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is Kind.SIGN:
+        raise DefiniteError(
+            f"what {token.text}() gives is known to the server alone", place=f"statement {cursor.text}", hint="write the value itself"
+        )
+    if token.kind in _CONSTANTS or token.kind is Kind.NAME:
+        cursor.take()
+        return Constant(token.kind, token.text)
+    raise cursor.unexpected("a value")
+
+
+def _items(cursor: Cursor, markers: Markers, end: str) -> tuple[Term, ...]:
+    found: list[Term] = []
+    while not cursor.is_sign(end):
+        found.append(read_term(cursor, markers))
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign(end)
+    return tuple(found)
+
+
+def _braces(cursor: Cursor, markers: Markers) -> Braces:
+    cursor.sign("{")
+    keys: list[Term] = []
+    values: list[Term] = []
+    while not cursor.is_sign("}"):
+        keys.append(read_term(cursor, markers))
+        if cursor.skip_sign(":"):
+            values.append(read_term(cursor, markers))
+        if not cursor.skip_sign(","):
+            break
+    cursor.sign("}")
+    if values and len(values) != len(keys):
+        raise cursor.unexpected("a value for every key")
+    return Braces(tuple(keys), tuple(values) if values else None)

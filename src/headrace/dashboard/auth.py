@@ -1,0 +1,131 @@
+"""Who may ask: the rules that every request passes before anything is done for it.
+
+Invariant: a page of another site, open in a browser of this machine, can neither read nor change anything here. It cannot read, for the
+`Host` of its requests must be one of ours, whatever its own name resolves to (DNS rebinding); it cannot change, for it has no token, and
+its `Origin` is another.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from email.message import Message
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+from headrace.dashboard.responses import Refused
+from headrace.errors import DefiniteError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or _is_loopback_ip(self.host)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(listen: str) -> Address:
+    """`127.0.0.1:8088`, `[::1]:8088`, `:8088` (this machine only)."""
+    parts = urlsplit(f"//{listen.strip()}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if port is None or parts.username is not None or parts.path or parts.query:
+        raise DefiniteError(f"{listen!r} is no address to listen on", place="listen", hint="write it as 127.0.0.1:8088")
+    return Address(parts.hostname or "127.0.0.1", port)
+
+
+def check_reach(address: Address, hosts: Sequence[str]) -> None:
+    """Other machines get in by choice only, under names that a request can have."""
+    wrong = next((host for host in hosts if not _NAME.fullmatch(host) and not _is_ip(host)), None)
+    if wrong is not None:
+        raise DefiniteError(
+            f"{wrong!r} is no host's name", place="hosts", hint='write names alone, without http:// and port: hosts = ["headrace.internal"]'
+        )
+    if not address.is_loopback and not hosts:
+        raise DefiniteError(
+            f"listening on {address} would let other machines in",
+            place="listen",
+            hint='listen on 127.0.0.1 behind a proxy with TLS, or name the hosts it is to be reached by: hosts = ["headrace.internal"]',
+        )
+
+
+class Gate:
+    """The rules of one server."""
+
+    def __init__(self, address: Address, token: str, hosts: Sequence[str] = ()) -> None:
+        if not token:
+            raise DefiniteError("the control API needs a token", hint="make one with secrets.token_urlsafe()")
+        self._token = token.encode()
+        self._named = frozenset(host.lower() for host in hosts)
+        self._hosts = _LOOPBACK | self._named | {address.host.lower()}
+        self._open = not address.is_loopback
+
+    def check_host(self, host: str) -> None:
+        """Raise `Refused` unless the request was meant for us."""
+        name = _host_name(host)
+        # A name may be made to resolve to us; a number that is not ours would have led elsewhere.
+        if name not in self._hosts and not (_is_loopback_ip(name) or (self._open and _is_ip(name))):
+            remedy = "ask by an address that it listens on, or name this host in [headrace] hosts"
+            raise Refused(HTTPStatus.FORBIDDEN, f"{host!r} is not served here", place="Host", remedy=remedy)
+
+    def check_origin(self, headers: Message) -> None:
+        """Raise `Refused` if a browser asks for a page that is not ours."""
+        origin = headers.get("Origin")
+        if origin is None and headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+            return
+        if origin is not None:
+            parts = urlsplit(origin)
+            if parts.scheme in ("http", "https") and (
+                parts.netloc.lower() == headers.get("Host", "").lower() or (parts.hostname or "") in self._named
+            ):
+                return
+        raise Refused(HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page")
+
+    def check_token(self, headers: Message) -> None:
+        """Raise `Refused` unless the request has the token."""
+        kind, _, given = headers.get("Authorization", "").strip().partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token):
+            raise Refused(
+                HTTPStatus.UNAUTHORIZED,
+                "this needs the process's token" if not given else "this is not the process's token",
+                place="Authorization",
+                remedy="`headrace dashboard` prints the link with the token; send it as `Authorization: Bearer TOKEN`",
+                headers={"WWW-Authenticate": 'Bearer realm="headrace"'},
+            )
+
+
+def _host_name(host: str) -> str:
+    try:
+        parts = urlsplit(f"//{host}")
+        return (parts.hostname or "").rstrip(".") if not parts.username and not parts.path else ""
+    except ValueError:
+        return ""
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback_ip(name: str) -> bool:
+    return _is_ip(name) and ipaddress.ip_address(name).is_loopback

@@ -1,0 +1,1 @@
+"""Access control of the embedded server: credentials, privileges, sandbox, statement guard."""

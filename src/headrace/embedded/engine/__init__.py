@@ -1,0 +1,1 @@
+"""The chDB engine, its directory lock, configuration, errors and statement scanner."""

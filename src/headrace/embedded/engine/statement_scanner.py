@@ -1,0 +1,264 @@
+"""Reading a statement just far enough to run it: what kind it is, where its FORMAT clause stands, where inserted data begins.
+
+The engine parses SQL; this module only finds the places where the server must cut or splice, by ClickHouse's own lexical rules (strings,
+quoted names, comments, heredocs). It works on bytes and never looks past the first byte of inserted data, which may be binary. A text that
+it cannot split is handed to the engine whole, whose error message is the right one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import pairwise
+
+from headrace.embedded.engine.errors import INTO_OUTFILE_NOT_ALLOWED, SYNTAX_ERROR, UNKNOWN_TYPE_OF_QUERY, refuse
+
+_TOKEN = re.compile(
+    rb"""
+      (?P<blank>(?:\s|\x00|--[^\n]*+|\#[!\ ][^\n]*+|/\*.*?\*/)++)
+    | (?P<text>'(?:[^'\\]++|\\.|'')*+'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
+    | (?P<quoted>`(?:[^`\\]++|\\.|``)*+`|"(?:[^"\\]++|\\.|"")*+")
+    | (?P<word>[A-Za-z_][\w$]*+)
+    | (?P<number>\d[\w.]*+)
+    | (?P<broken>['`"]|/\*)
+    | (?P<mark>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_DATA_LEAD = re.compile(rb"[ \t\f]*\r?\n?")
+_OUTPUT_VERBS = frozenset({b"SELECT", b"WITH", b"SHOW", b"DESCRIBE", b"DESC", b"EXPLAIN", b"EXISTS", b"CHECK", b"FROM"})
+# Their SETTINGS clause must follow the FORMAT clause; a SELECT's may also precede it.
+_PLAIN_VERBS = frozenset({b"SHOW", b"DESCRIBE", b"DESC", b"EXISTS", b"CHECK"})
+_SESSION_VERBS = frozenset({b"SET", b"USE", b"BEGIN", b"START", b"COMMIT", b"ROLLBACK"})
+
+
+class Kind(Enum):
+    """How the server has to run a statement."""
+
+    EMPTY = auto()
+    OUTPUT = auto()
+    """Reads and answers with a result, which can be streamed."""
+    INSERT_DATA = auto()
+    """Takes rows from the request in some format."""
+    INSERT_INPUT = auto()
+    """INSERT ... SELECT ... FROM input(...): takes rows from the request through a query."""
+    SESSION = auto()
+    """Changes only the session: SET, USE, temporary tables, transactions."""
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    value: bytes
+    start: int
+    end: int
+
+    @property
+    def upper(self) -> bytes:
+        return self.value.upper() if self.kind == "word" else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement and the places in it that the server needs."""
+
+    kind: Kind
+    head: bytes
+    """The statement without its FORMAT clause, inserted data and trailing semicolon."""
+    tail: bytes = b""
+    """OUTPUT: what follows the FORMAT clause (a SETTINGS clause)."""
+    format: str = ""
+    """The format the statement names; empty if it names none."""
+    data_start: int = -1
+    """INSERT_DATA, INSERT_INPUT: where the rows begin in the text."""
+    input_span: tuple[int, int, bytes] | None = None
+    """INSERT_INPUT: start and end of `input(...)` in the head, and its argument."""
+    source_at: int = -1
+    """INSERT_DATA: where in the head a FROM INFILE clause has its place: before the SETTINGS clause, if there is one."""
+
+
+def leading_word(text: bytes) -> bytes:
+    """The statement's first keyword, upper-case; a parenthesis stands for the SELECT inside it."""
+    for token in lex(text):
+        if token.value != b"(":
+            return token.upper
+    return b""
+
+
+def parse_statement(text: bytes) -> Statement:
+    """Split a whole statement that is not an INSERT."""
+    tokens = list(lex(text))
+    while tokens and tokens[-1].value == b";":
+        tokens.pop()
+    if not tokens:
+        return Statement(Kind.EMPTY, b"")
+    whole = text[tokens[0].start : tokens[-1].end]
+    if any(token.kind == "broken" for token in tokens):
+        return Statement(Kind.OTHER, text)
+    if any(token.value == b";" for token in tokens):
+        raise refuse(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+    verb = leading_word(whole)
+    if verb in _SESSION_VERBS or _makes_temporary(tokens):
+        return Statement(Kind.SESSION, whole)
+    outer = [token for token, depth in _with_depth(tokens) if depth == 0]
+    if verb not in _OUTPUT_VERBS or any(token.upper == b"INSERT" for token in outer if verb == b"WITH"):
+        return Statement(Kind.OTHER, whole)
+    return _split_output(text, tokens[0].start, tokens[-1].end, outer)
+
+
+def parse_insert(text: bytes) -> Statement | None:
+    """Split an INSERT at the start of `text`; None if its end or the start of its data is not in `text`."""
+    walk = _InsertWalk(text)
+    return walk.split()
+
+
+def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> Statement:
+    for token, follower in pairwise(outer):
+        if token.upper == b"INTO" and follower.upper == b"OUTFILE":
+            raise refuse(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+    for at in range(len(outer) - 2, 0, -1):
+        token, name = outer[at], outer[at + 1]
+        after = outer[at + 2] if at + 2 < len(outer) else None
+        if token.upper == b"FORMAT" and name.kind == "word" and (after is None or after.upper == b"SETTINGS"):
+            return Statement(Kind.OUTPUT, text[start : token.start], text[name.end : end], name.value.decode())
+    if outer[0].upper in _PLAIN_VERBS:
+        for at in range(1, len(outer) - 2):
+            if outer[at].upper == b"SETTINGS" and outer[at + 2].value == b"=":
+                return Statement(Kind.OUTPUT, text[start : outer[at].start], b" " + text[outer[at].start : end])
+    return Statement(Kind.OUTPUT, text[start:end])
+
+
+def _makes_temporary(tokens: list[Token]) -> bool:
+    words = [token.upper for token in tokens[:4]]
+    return words[:1] in ([b"CREATE"], [b"DROP"]) and b"TEMPORARY" in words
+
+
+class _InsertWalk:
+    """One pass over INSERT [INTO] [TABLE] [FUNCTION] name ... up to its rows or its SELECT."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.stream = lex(text)
+        self.settings_at = -1
+
+    def split(self) -> Statement | None:
+        first = True
+        depth = 0
+        after_name = False
+        begin = 0
+        previous = b""
+        for token in self.stream:
+            qualified, previous = previous == b".", token.value
+            if first:
+                begin, first = token.start, False
+                continue
+            if token.kind == "broken":
+                return None
+            depth += {b"(": 1, b")": -1}.get(token.value, 0)
+            if not after_name:
+                after_name = self._names_target(token)
+                continue
+            if depth == 1 and token.value == b"(":
+                if self._opens_select(token):
+                    return self._select(begin)
+                continue
+            if depth or qualified:
+                continue
+            if token.value == b";":
+                return Statement(Kind.OTHER, self.text[begin : token.start])
+            word = token.upper
+            if word in (b"SELECT", b"WITH", b"WATCH"):
+                return self._select(begin)
+            if word == b"SETTINGS" and self.settings_at < 0:
+                self.settings_at = token.start
+            if word == b"VALUES":
+                head = self.text[begin : token.start]
+                place = self._source_at(begin, head)
+                return Statement(Kind.INSERT_DATA, head, format="Values", data_start=token.end, source_at=place)
+            if word == b"FROM":
+                raise refuse(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
+            if word == b"FORMAT":
+                return self._rows(begin, token)
+        return None
+
+    def _names_target(self, token: Token) -> bool:
+        """Whether `token` ends the words before the target's name: the name itself may be any word, `values` and `format` included."""
+        return token.upper not in (b"INTO", b"TABLE", b"FUNCTION")
+
+    def _opens_select(self, token: Token) -> bool:
+        return leading_word(self.text[token.end : token.end + 4096]) in (b"SELECT", b"WITH")
+
+    def _rows(self, begin: int, keyword: Token) -> Statement | None:
+        name = next(self.stream, None)
+        if name is None or name.kind != "word":
+            return None
+        head, at = self.text[begin : keyword.start], name.end
+        place = self._source_at(begin, head)
+        after = next(self.stream, None)
+        if after is not None and after.upper == b"SETTINGS":
+            at = self._settings_end(after)
+            head += self.text[after.start : at]
+        lead = _DATA_LEAD.match(self.text, at)
+        assert lead is not None
+        return Statement(Kind.INSERT_DATA, head, format=name.value.decode(), data_start=lead.end(), source_at=place)
+
+    def _source_at(self, begin: int, head: bytes) -> int:
+        return len(head) if self.settings_at < 0 else self.settings_at - begin
+
+    def _settings_end(self, keyword: Token) -> int:
+        """The end of `SETTINGS a = 1, b = 'x'`: after a value that no comma follows."""
+        end = keyword.end
+        while True:
+            run = [next(self.stream, None) for _ in range(3)]
+            value = run[2]
+            if value is None:
+                return end
+            end = value.end
+            if value.value in (b"-", b"+"):
+                number = next(self.stream, None)
+                end = end if number is None else number.end
+            if not re.compile(rb"\s*,").match(self.text, end):
+                return end
+            next(self.stream, None)
+
+    def _select(self, begin: int) -> Statement:
+        """INSERT ... SELECT: run as it is, unless it reads the request's rows through input()."""
+        tokens = [token for token in lex(self.text) if token.start >= begin]
+        head = self.text[begin:]
+        for at, token in enumerate(tokens[:-3]):
+            if token.upper != b"INPUT" or tokens[at + 1].value != b"(" or tokens[at + 2].kind != "text" or tokens[at + 3].value != b")":
+                continue
+            if tokens[at - 1].upper not in (b"FROM", b"JOIN"):
+                continue
+            for keyword, name in zip(tokens[at:], tokens[at + 1 :], strict=False):
+                if keyword.upper == b"FORMAT" and name.kind == "word":
+                    lead = _DATA_LEAD.match(self.text, name.end)
+                    assert lead is not None
+                    span = (token.start - begin, tokens[at + 3].end - begin, tokens[at + 2].value)
+                    body = self.text[begin : keyword.start]
+                    return Statement(Kind.INSERT_INPUT, body, format=name.value.decode(), data_start=lead.end(), input_span=span)
+        whole = [token for token in tokens if token.kind != "broken"]
+        while whole and whole[-1].value == b";":
+            whole.pop()
+        if any(token.value == b";" for token in whole):
+            raise refuse(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+        return Statement(Kind.OTHER, head[: whole[-1].end - begin])
+
+
+def _with_depth(tokens: list[Token]) -> Iterator[tuple[Token, int]]:
+    depth = 0
+    for token in tokens:
+        depth -= token.value in (b")", b"]", b"}")
+        yield token, depth
+        depth += token.value in (b"(", b"[", b"{")
+
+
+def lex(text: bytes) -> Iterator[Token]:
+    """The tokens of a text, by ClickHouse's lexical rules; without blanks and comments."""
+    for found in _TOKEN.finditer(text):
+        kind = found.lastgroup or "mark"
+        if kind != "blank":
+            yield Token(kind, found[0], found.start(), found.end())

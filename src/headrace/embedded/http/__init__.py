@@ -1,0 +1,1 @@
+"""ClickHouse's HTTP interface: connections, request options, content encodings."""

@@ -1,0 +1,149 @@
+"""What a request asks for, read from its URL, headers and form fields.
+
+Every parameter that is not one of the interface's own words is a setting or a query parameter, as in ClickHouse; an unknown setting is the
+engine's error, never ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from headrace.embedded.access.credentials import Account
+from headrace.embedded.engine.errors import (
+    AUTHENTICATION_FAILED,
+    BAD_ARGUMENTS,
+    INVALID_SESSION_TIMEOUT,
+    REQUIRED_PASSWORD,
+    UNKNOWN_FORMAT,
+    refuse,
+)
+
+_OWN_WORDS = frozenset(
+    {
+        "query", "database", "default_format", "user", "password", "quota_key", "query_id", "session_id", "session_timeout",
+        "session_check", "close_session", "compress", "decompress", "wait_end_of_query", "buffer_size", "client_protocol_version",
+        "role", "stacktrace",
+        "http_native_compression_disable_checksumming_on_decompress", "send_progress_in_http_headers", "http_headers_progress_interval_ms",
+        "enable_http_compression",
+    }
+)  # fmt: skip
+_MAX_SESSION_SECONDS = 3600
+_MOST_FIELDS = 10_000
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    query: str
+    database: str
+    default_format: str
+    query_id: str
+    session_id: str
+    session_seconds: int
+    session_must_exist: bool
+    close_session: bool
+    wait_end: bool
+    native_output: bool
+    native_input: bool
+    verify_checksums: bool
+    http_compression: bool
+    settings: Mapping[str, str]
+    parameters: Mapping[str, str]
+
+
+def read_fields(query: str) -> dict[str, str]:
+    """The URL's parameters; bytes that are not UTF-8 survive as surrogates."""
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise refuse(BAD_ARGUMENTS, f"The URL has more than {_MOST_FIELDS} parameters") from None
+
+
+def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external: frozenset[str] = frozenset()) -> Options:
+    settings = {name: value for name, value in fields.items() if name not in _OWN_WORDS and not name.startswith("param_")}
+    for table in external:
+        for suffix in ("_format", "_types", "_structure"):
+            settings.pop(table + suffix, None)
+    return Options(
+        query=fields.get("query", ""),
+        database=fields.get("database") or headers.get("x-clickhouse-database", ""),
+        default_format=check_format(fields.get("default_format") or headers.get("x-clickhouse-format") or "TabSeparated"),
+        query_id=fields.get("query_id", "") or headers.get("x-clickhouse-query-id", ""),
+        session_id=fields.get("session_id", ""),
+        session_seconds=_session_seconds(fields.get("session_timeout", "60")),
+        session_must_exist=_flag(fields, "session_check"),
+        close_session=_flag(fields, "close_session"),
+        wait_end=_flag(fields, "wait_end_of_query"),
+        native_output=_flag(fields, "compress"),
+        native_input=_flag(fields, "decompress"),
+        verify_checksums=not _flag(fields, "http_native_compression_disable_checksumming_on_decompress"),
+        http_compression=_flag(fields, "enable_http_compression", default=True),
+        settings=settings,
+        parameters={name.removeprefix("param_"): value for name, value in fields.items() if name.startswith("param_")},
+    )
+
+
+def check_format(name: str) -> str:
+    """A format's name, which stands in statements as it is; raises if it could be more than a name."""
+    if not name.isascii() or not name.isidentifier():
+        raise refuse(UNKNOWN_FORMAT, f"Unknown format {name}")
+    return name
+
+
+def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[str, str]) -> None:
+    """Check the request's credentials, given in one of the three ways; raises if they are not the account's."""
+    user, password = _credentials(fields, headers)
+    same_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), account.user.encode())
+    same_password = hmac.compare_digest(password.encode("utf-8", "surrogateescape"), account.password.encode())
+    if same_user and same_password:
+        return
+    code = REQUIRED_PASSWORD if same_user and not password else AUTHENTICATION_FAILED
+    raise refuse(code, f"{user}: Authentication failed: password is incorrect, or there is no user with such name")
+
+
+def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple[str, str]:
+    ways = []
+    if "x-clickhouse-user" in headers or "x-clickhouse-key" in headers:
+        ways.append((headers.get("x-clickhouse-user", "default"), headers.get("x-clickhouse-key", "")))
+    if "authorization" in headers:
+        ways.append(_basic(headers["authorization"]))
+    if "user" in fields or "password" in fields:
+        ways.append((fields.get("user", "default"), fields.get("password", "")))
+    if len(ways) > 1:
+        raise refuse(AUTHENTICATION_FAILED, "Invalid authentication: it is not allowed to use several ways of authentication at once")
+    return ways[0] if ways else ("default", "")
+
+
+def _basic(header: str) -> tuple[str, str]:
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise refuse(AUTHENTICATION_FAILED, f"Invalid authentication: '{scheme}' HTTP Authorization scheme is not supported")
+    try:
+        user, _, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        raise refuse(AUTHENTICATION_FAILED, "Invalid authentication: malformed HTTP Authorization header") from None
+    return user, password
+
+
+def _session_seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise refuse(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text[:40]}'")
+    if int(text) > _MAX_SESSION_SECONDS:
+        raise refuse(INVALID_SESSION_TIMEOUT, f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}")
+    return int(text)
+
+
+def _flag(fields: Mapping[str, str], name: str, default: bool = False) -> bool:
+    value = fields.get(name, "")
+    if value == "":
+        return default
+    if value.lower() in ("1", "true"):
+        return True
+    if value.lower() in ("0", "false"):
+        return False
+    raise refuse(BAD_ARGUMENTS, f"Cannot parse '{value}' as a flag for parameter {name}")

@@ -1,0 +1,27 @@
+"""The bytes before an Avro body: a zero, and the id of its schema in a registry, in four bytes (or eight), the most significant first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.kafka.avro.wire_header_kernel import read_ids
+
+ID_BYTES: Final = 4
+
+
+def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The id of each message's schema, and which messages have one; NULL has none."""
+    ids = np.full(len(messages), -1, np.int64)
+    validity, offsets, data = messages.buffers()
+    if len(messages) and data is not None:
+        read_ids(data.address, offsets.address, validity.address if validity else 0, messages.offset, id_bytes, ids)
+    return ids, ids >= 0
+
+
+def framed_with(number: int) -> bytes:
+    """The bytes before a body whose schema has this id."""
+    return b"\0" + number.to_bytes(ID_BYTES, "big")

@@ -1,0 +1,1 @@
+"""Consumers of Headrace's own topics: `consume`, `changes`, `blocks` and `tail`."""

@@ -1,0 +1,402 @@
+"""Consumers of topics: callbacks for changes, or blocks of them.
+
+Invariant: offsets are committed after the callbacks of a batch have returned, or when what follows it is asked for: every message is
+handed out at least once. A message that cannot be read ends the consumer, with its topic, partition and offset; nothing is skipped but
+messages that carry no change of a row (tombstones; Debezium's truncations, heartbeats and bounds of transactions).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from confluent_kafka import Message
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import SCHEME, KafkaAddress, parse_kafka_url
+from headrace.kafka.consumers.debezium_events import EventReader
+from headrace.kafka.consumers.message_source import EARLIEST, Batch, Marks, Start, TopicConsumer
+from headrace.kafka.consumers.row_changes import WHAT, RowChange, What, images_of
+from headrace.kafka.mypipe.reader import Headers, Incoming, MutationReader, Places, ReadBlock
+from headrace.kafka.mypipe.wire_format import MAGIC, POSITION_HEADER, Mutation, read_position
+from headrace.kafka.registry import SchemaRepository, open_repository
+from headrace.model.change_block import ChangeBlock, Op
+
+BATCH: Final = 5000
+_TICK_S: Final = 0.5
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HEADS: Final = frozenset(bytes((MAGIC, mutation)) for mutation in Mutation)
+"""How mypipe's messages begin; one with a registry's id of four bytes has a second zero there."""
+_NO_BLOCKS: Final = "take headrace.kafka.consume for Debezium's events, or `headrace replicate kafka://… clickhouse://…`"
+Callback = Callable[[RowChange], object]
+
+
+class _Unreadable(Exception):
+    """The first message of a batch that cannot be read."""
+
+    def __init__(self, row: int, reason: str, hint: str = "") -> None:
+        super().__init__(row, reason, hint)
+        self.row, self.reason, self.hint = row, reason, hint
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read, and how."""
+
+    topic: str | Sequence[str]
+    """`kafka://host:port/topic`, or names of topics at `servers`; a name that begins with ^ is a pattern."""
+    servers: str = ""
+    group: str = ""
+    registry: str | SchemaRepository | None = None
+    start: str = EARLIEST
+    drop_duplicates: bool = False
+    batch: int = BATCH
+    properties: Mapping[str, str] | None = None
+
+    def address(self) -> tuple[KafkaAddress, list[str]]:
+        """The cluster, and the topics."""
+        if isinstance(self.topic, str) and self.topic.startswith(SCHEME):
+            address = parse_kafka_url(self.topic)
+            topics = [name for name in address.topic.split(",") if name]
+        else:
+            if not self.servers:
+                raise DefiniteError("it is not said where the topic is", hint='give servers="host:9092", or kafka://host:9092/topic')
+            address = parse_kafka_url(self.servers if self.servers.startswith(SCHEME) else f"{SCHEME}{self.servers}")
+            topics = [self.topic] if isinstance(self.topic, str) else list(self.topic)
+        if not topics:
+            raise DefiniteError("no topic is named", place=str(address), hint="write kafka://host:port/topic")
+        return address, topics
+
+
+class Consumption:
+    """A consumer at work; close it, or use it in a `with`."""
+
+    def __init__(self, reading: Reading) -> None:
+        address, topics = reading.address()
+        repository = open_repository(reading.registry) if isinstance(reading.registry, str) and reading.registry else reading.registry
+        self._repository = None if isinstance(repository, str) else repository
+        self._reading = reading
+        self._halts: dict[tuple[str, int], tuple[Batch, DefiniteError]] = {}
+        self._mutations, self._events = MutationReader(self._repository), EventReader(self._repository)
+        self.source = TopicConsumer(address, topics, group=reading.group, start=Start(reading.start), properties=reading.properties)
+
+    def batches(self, *, until_end: bool = False, limit: int | None = None, stop: threading.Event | None = None) -> Iterator[list[Batch]]:
+        """What comes; a batch is committed when the next one is asked for. `limit`: as many messages at most."""
+        left = limit
+        while (left is None or left > 0) and not (stop is not None and stop.is_set()):
+            most = self._reading.batch if left is None else min(left, self._reading.batch)
+            found = self.source.poll(most, _TICK_S)
+            if found:
+                yield found
+                self.source.commit([one for one in map(self._done, found) if one.messages])
+                if self._halts:
+                    raise next(iter(self._halts.values()))[1]
+                left = None if left is None else left - sum(len(batch.messages) for batch in found)
+            elif until_end and self.source.is_at_end:
+                return
+
+    def changes(self, batch: Batch) -> list[RowChange]:
+        """The batch's changes, one by one, in the order of their messages; up to the first that cannot be read."""
+        while True:
+            try:
+                return self._changes(batch)
+            except _Unreadable as bad:
+                batch = self._cut(batch, bad)
+
+    def blocks(self, batch: Batch) -> list[ChangeBlock]:
+        """The batch's changes as blocks, up to the first that cannot be read; of mypipe's messages alone."""
+        while True:
+            try:
+                return self._blocks(batch)
+            except _Unreadable as bad:
+                batch = self._cut(batch, bad)
+
+    def _changes(self, batch: Batch) -> list[RowChange]:
+        found: dict[int, RowChange] = {}
+        ours, others = _by_format(batch)
+        events = [(row, told) for row in others if (told := self._event(batch, row)) is not None]
+        for read in self._read(batch, ours):
+            name = read.block.schema.name
+            for at, image in images_of(read):
+                row = ours[at]
+                old, new = (image.row, None) if image.op is Op.DELETE else (image.before, image.row)
+                found[row] = RowChange(
+                    WHAT[image.op],
+                    name.database,
+                    name.table,
+                    old,
+                    new,
+                    image.transaction,
+                    image.position,
+                    image.snapshot_row,
+                    _EPOCH + timedelta(microseconds=image.commit_us),
+                    batch.topic,
+                    batch.partition,
+                    batch.offset(row),
+                    batch.messages[row].key(),
+                )
+        found |= {row: change for row, (change, told_us) in events if self._is_new(batch, change, told_us)}
+        return [found[row] for row in sorted(found)]
+
+    def _blocks(self, batch: Batch) -> list[ChangeBlock]:
+        ours, others = _by_format(batch)
+        if others:
+            raise _Unreadable(others[0], "it is none of mypipe's messages, and only those are read as blocks", _NO_BLOCKS)
+        return [one.block for one in self._read(batch, ours)]
+
+    def _cut(self, batch: Batch, bad: _Unreadable) -> Batch:
+        """What is before a message that cannot be read: it is handed out and counts, then the consumer halts."""
+        error = DefiniteError(
+            f"a message cannot be read: {bad.reason}", place=batch.place(bad.row), hint=bad.hint or "see what writes to this topic"
+        )
+        left = Batch(batch.topic, batch.partition, batch.messages[: bad.row], batch.marks)
+        self._halts[batch.topic, batch.partition] = left, error
+        return left
+
+    def _done(self, batch: Batch) -> Batch:
+        halted = self._halts.get((batch.topic, batch.partition))
+        return batch if halted is None else halted[0]
+
+    def readable(self, batch: Batch) -> list[RowChange]:
+        """The batch's changes without those that cannot be read, for whoever tells of those in another way."""
+        found: list[RowChange] = []
+        rest = batch
+        while rest.messages:
+            try:
+                return found + self._changes(rest)
+            except _Unreadable as bad:
+                found += self._changes(Batch(batch.topic, batch.partition, rest.messages[: bad.row], batch.marks))
+                rest = Batch(batch.topic, batch.partition, rest.messages[bad.row + 1 :], batch.marks)
+        return found
+
+    def other(self, batch: Batch, row: int) -> str:
+        """A message that is no change, as text; a `DefiniteError` says why it cannot be read."""
+        try:
+            self._changes(Batch(batch.topic, batch.partition, [batch.messages[row]], {}))
+        except _Unreadable as bad:
+            raise DefiniteError(bad.reason, place=batch.place(row), hint=bad.hint) from bad
+        return orjson.dumps(self._events.tree(_value(batch.messages[row])), default=str).decode()
+
+    def close(self) -> None:
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _read(self, batch: Batch, rows: Sequence[int]) -> list[ReadBlock]:
+        if not rows:
+            return []
+        incoming = _incoming([batch.messages[row] for row in rows])
+        read = self._mutations.read(incoming)
+        if read.unreadable:
+            bad = read.unreadable[0]
+            raise _Unreadable(rows[bad.row], bad.reason, bad.hint)
+        if not self._reading.drop_duplicates:
+            return list(read.blocks)
+        return [left for one in read.blocks if (left := _without_duplicates(one, batch.marks)).block.rows]
+
+    def _event(self, batch: Batch, row: int) -> tuple[RowChange, int] | None:
+        """A change, and when it was committed, as the source says; -1 if it does not."""
+        message = batch.messages[row]
+        try:
+            event = self._events.event(_value(message))
+            position, number = _position(_headers(message))
+        except DefiniteError as error:
+            raise _Unreadable(row, error.message, error.hint) from error
+        if event is None:
+            return None
+        committed_ms = message.timestamp()[1] if event.committed_ms is None else event.committed_ms
+        change = RowChange(
+            event.what,
+            event.database,
+            event.table,
+            event.old,
+            event.new,
+            event.transaction,
+            position,
+            number,
+            _EPOCH + timedelta(milliseconds=committed_ms),
+            batch.topic,
+            batch.partition,
+            batch.offset(row),
+            message.key(),
+        )
+        return change, -1 if event.source_ms is None else event.source_ms * 1000
+
+    def _is_new(self, batch: Batch, change: RowChange, told_us: int) -> bool:
+        if not self._reading.drop_duplicates or change.position is None:
+            return True
+        table = f"{change.database}.{change.table}"
+        if change.snapshot_row is not None:
+            _see_snapshot(batch.marks, table, change.position)
+            return True
+        return _passes(batch.marks, table, change.position, told_us)
+
+
+def consume(
+    topic: str | Sequence[str],
+    on_insert: Callback | None = None,
+    on_update: Callback | None = None,
+    on_delete: Callback | None = None,
+    *,
+    servers: str = "",
+    group: str = "",
+    registry: str | SchemaRepository | None = None,
+    start: str = EARLIEST,
+    drop_duplicates: bool = False,
+    until_end: bool = False,
+    limit: int | None = None,
+    stop: threading.Event | None = None,
+    batch: int = BATCH,
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Call back for every change in a topic of mypipe's messages or of Debezium's events; returns how many there were, when it ends.
+
+    With a `group`, offsets are committed after the callbacks of a batch have returned; what a callback raises leaves, and its batch is
+    handed out again to whoever comes next. It ends by `stop`, after `limit` messages, or (`until_end`) where the topic ends now.
+    """
+    callbacks = {What.INSERT: on_insert, What.UPDATE: on_update, What.DELETE: on_delete}
+    count = 0
+    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+        for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
+            for one in batches:
+                for change in consumption.changes(one):
+                    callback = callbacks[change.what]
+                    if callback is not None:
+                        callback(change)
+                    count += 1
+    return count
+
+
+def changes(
+    topic: str | Sequence[str],
+    *,
+    servers: str = "",
+    group: str = "",
+    registry: str | SchemaRepository | None = None,
+    start: str = EARLIEST,
+    drop_duplicates: bool = False,
+    until_end: bool = False,
+    limit: int | None = None,
+    stop: threading.Event | None = None,
+    batch: int = BATCH,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[RowChange]:
+    """The same as an iterator: a batch is committed when the first change after it is asked for."""
+    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+        for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
+            for one in batches:
+                yield from consumption.changes(one)
+
+
+def blocks(
+    topic: str | Sequence[str],
+    *,
+    servers: str = "",
+    group: str = "",
+    registry: str | SchemaRepository | None = None,
+    start: str = EARLIEST,
+    drop_duplicates: bool = False,
+    until_end: bool = False,
+    limit: int | None = None,
+    stop: threading.Event | None = None,
+    batch: int = BATCH,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[ChangeBlock]:
+    """Change blocks of a topic of mypipe's messages, generic or specific: each of one table and one partition, in the partition's order."""
+    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+        for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
+            for one in batches:
+                yield from consumption.blocks(one)
+
+
+def _by_format(batch: Batch) -> tuple[list[int], list[int]]:
+    """Messages of mypipe's, and others; those without a value carry no change."""
+    ours: list[int] = []
+    others: list[int] = []
+    for row, message in enumerate(batch.messages):
+        value = message.value()
+        if value is not None:
+            (ours if value[:2] in _HEADS else others).append(row)
+    return ours, others
+
+
+def _incoming(messages: Sequence[Message]) -> Incoming:
+    return Incoming(
+        pa.array([_value(message) for message in messages], pa.binary()),
+        [_headers(message) for message in messages],
+        np.array([message.timestamp()[1] * 1000 for message in messages], np.int64),
+        np.array([message.offset() for message in messages], np.int64),
+        [message.key() for message in messages],
+    )
+
+
+def _value(message: Message) -> bytes:
+    value = message.value()
+    assert value is not None
+    return value
+
+
+def _headers(message: Message) -> Headers:
+    return message.headers() or ()  # type: ignore[return-value]
+
+
+def _position(headers: Headers) -> tuple[int | None, int | None]:
+    found = next((value for name, value in headers if name == POSITION_HEADER and value), None)
+    return (None, None) if found is None else read_position(found)
+
+
+def _passes(marks: Marks, table: str, position: int, committed_us: int) -> bool:
+    """Whether a change is none of those that were seen of its table in this partition; if it is not, it is seen now.
+
+    What was seen is not after the last position, and was not committed after all that was seen. A change that was is of another log, which
+    begins anew with it. `committed_us`: -1 if nobody says it.
+    """
+    last, newest_us = marks.pop(table, (-1, -1))
+    is_anew = position <= last and newest_us >= 0 and committed_us > newest_us
+    marks[table] = (position if is_anew else max(last, position), max(newest_us, committed_us))
+    return is_anew or position > last
+
+
+def _see_snapshot(marks: Marks, table: str, position: int) -> None:
+    """A snapshot is never of a place before changes that its pipe sent: if it is, the log is another one, and the mark means nothing."""
+    if position < marks.get(table, (-1, -1))[0]:
+        del marks[table]
+
+
+def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
+    """Without changes that were seen before. Rows of snapshots stay: theirs come in any order, under one position."""
+    block = read.block
+    table = str(block.schema.name)
+    ops = block.op.to_numpy()
+    kept = np.ones(len(ops), bool)
+    for at in np.flatnonzero((ops != Op.BEFORE) & read.has_position):
+        if ops[at] == Op.SNAPSHOT:
+            _see_snapshot(marks, table, int(read.position[at]))
+        elif not _passes(marks, table, int(read.position[at]), int(read.told_us[at])):
+            kept[at] = False
+            # The row before an update goes with it.
+            kept[at - 1] &= ops[at] != Op.UPDATE
+    return read if kept.all() else _taken(read, np.flatnonzero(kept))
+
+
+def _taken(read: ReadBlock, at: Places) -> ReadBlock:
+    block, taken = read.block, pa.array(at)
+    optional = {
+        name: None if found is None else found.take(taken) for name, found in (("transaction", block.transaction), ("order", block.order))
+    }
+    left = ChangeBlock(
+        block.schema, block.images.take(taken), block.op.take(taken), block.version.take(taken), block.commit_ts.take(taken), **optional
+    )
+    absent = {name: missing[at] for name, missing in read.absent.items()}
+    return ReadBlock(left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], read.told_us[at], absent)

@@ -1,0 +1,140 @@
+"""Single changes of rows, for programs that want them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.kafka.mypipe.reader import ReadBlock
+from headrace.kafka.mypipe.values import STRINGS, to_map
+from headrace.model.change_block import Op
+from headrace.model.schema import Column, Kind
+
+Row = Mapping[str, Any]
+
+
+class What(StrEnum):
+    """What happened to a row."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One message's change of one row."""
+
+    what: What
+    database: str
+    table: str
+    old: Row | None
+    """The row before an update or a deletion. A column that the message says nothing of is not in it; one that is NULL is, as None."""
+    new: Row | None
+    """The row after an insertion or an update."""
+    transaction: str | None
+    """The transaction, as the message names it."""
+    position: int | None
+    """The change's place in the source's log: the same whenever the message is sent again. None where the message does not carry it."""
+    snapshot_row: int | None
+    """The row's number in a snapshot; None for changes."""
+    committed: datetime | None
+    """When it was committed; where the message does not say it, when the message was made."""
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+
+    @property
+    def row(self) -> Row:
+        """The row as it is now, or was last."""
+        found = self.new if self.new is not None else self.old
+        return {} if found is None else found
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+_TEXTUAL: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
+_CALENDAR: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_OPS: Final = {int(op): op for op in Op}
+WHAT: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of a block, in Python's values."""
+
+    op: Op
+    row: Row
+    before: Row | None
+    transaction: str | None
+    commit_us: int
+    position: int | None
+    snapshot_row: int | None
+
+
+def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
+    """A block's changes with the number of each one's message; the image before an update goes with the one after it."""
+    block = read.block
+    rows = _rows(read)
+    names = block.transaction.to_pylist() if block.transaction is not None else [None] * block.rows
+    before: Row | None = None
+    positions = [found if has else None for found, has in zip(read.position.tolist(), read.has_position.tolist(), strict=True)]
+    numbers = [None if number < 0 else number for number in read.row_number.tolist()]
+    columns = (
+        map(_OPS.__getitem__, block.op.to_pylist()),
+        rows,
+        names,
+        block.commit_ts.to_pylist(),
+        positions,
+        numbers,
+        read.message.tolist(),
+    )
+    for op, row, transaction, commit_us, position, number, message in zip(*columns, strict=True):
+        if op is Op.BEFORE:
+            before = row
+            continue
+        yield message, Image(op, row, before, transaction, commit_us, position, number)
+        before = None
+
+
+def _rows(read: ReadBlock) -> list[dict[str, Any]]:
+    images = read.block.images
+    columns = [_plain(column, array) for column, array in zip(read.block.schema.columns, images.columns, strict=True)]
+    names = images.schema.names
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] if columns else [{} for _ in range(len(images))]
+    for name, missing in read.absent.items():
+        for at in np.flatnonzero(missing):
+            del rows[at][name]
+    return rows
+
+
+def _plain(column: Column, array: pa.Array) -> list[Any]:
+    """A column's values as Python has them; what Python has no type for is text, as the source shows it."""
+    if column.kind is Kind.TIME:
+        # Times of MySQL go below zero and past a day: spans, not times of a day.
+        return list(array.view(pa.int64()).cast(pa.duration("us")).to_pylist())
+    if column.kind in _TEXTUAL:
+        return list(to_map(column, array, STRINGS).to_pylist())
+    if column.kind not in _CALENDAR:
+        return list(array.to_pylist())
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        # Python's calendar begins with the year 1, MySQL's with 0.
+        return [_in_calendar(value, text) for value, text in zip(array, to_map(column, array, STRINGS).to_pylist(), strict=True)]
+
+
+def _in_calendar(value: pa.Scalar, text: str | None) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return text

@@ -1,0 +1,1 @@
+"""mypipe's message format: wire format, schemas, values and reader."""

@@ -1,0 +1,446 @@
+"""mypipe's messages, read in bulk: generic and specific ones to change blocks.
+
+Invariant: every message becomes its image (an update: the image before it and the one after it) or is told of as one that cannot be read;
+none is left out. Images of one table stand in the order of their messages. A row's types are those that the schema repository tells: of a
+specific message its own schema, of a generic one the schema in its header; a generic message without either (mypipe's own, or a
+repository in memory) has what its maps have: int, long, text and bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.decoder import Bodies, Decoder
+from headrace.kafka.avro.schema import AvroSchema, parse_schema
+from headrace.kafka.mypipe.map_columns import map_columns
+from headrace.kafka.mypipe.table_schemas import Told, told_columns, told_record
+from headrace.kafka.mypipe.values import from_field, from_map
+from headrace.kafka.mypipe.wire_format import (
+    COLUMNS_HEADER,
+    COMMITTED_HEADER,
+    HEAD_BYTES,
+    MAPS,
+    NULLS_HEADER,
+    OLD_NULLS_HEADER,
+    POSITION_HEADER,
+    Mutation,
+    generic_schema,
+    read_heads,
+    read_position,
+)
+from headrace.kafka.registry import SchemaRepository
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+
+_ID_BYTES, _TIME_BYTES = 2, 8
+Places = npt.NDArray[np.int64]
+Headers = Sequence[tuple[str, bytes | None]]
+_MAP_KINDS: Final = {"bytes": Kind.BYTES, "integers": Kind.INT32, "strings": Kind.STRING, "longs": Kind.INT64}
+_GENERIC: Final = frozenset(f"{mutation.word.capitalize()}Mutation" for mutation in Mutation)
+_OPS: Final = {Mutation.INSERT: Op.INSERT, Mutation.UPDATE: Op.UPDATE, Mutation.DELETE: Op.DELETE}
+_REPOSITORY: Final = "say where the schemas of its messages are: registry=… (a folder, or the http address of a registry)"
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Messages of one partition in their order, as columns; none of them without a value."""
+
+    value: pa.BinaryArray
+    headers: Sequence[Headers]
+    timestamp_us: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+    key: Sequence[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A message that cannot be read, by its place among those that came in."""
+
+    row: int
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlock:
+    """Images of one table, and the message of each."""
+
+    block: ChangeBlock
+    message: Places
+    position: npt.NDArray[np.uint64]
+    """The place in the source's log that each image's message names."""
+    has_position: npt.NDArray[np.bool_]
+    row_number: npt.NDArray[np.int64]
+    """Of rows of a snapshot; -1 for changes."""
+    told_us: npt.NDArray[np.int64]
+    """When each change was committed, as its message says; -1 if it does not."""
+    absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """Columns that the messages of some images say nothing of, not even that they are NULL; and which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessages:
+    blocks: tuple[ReadBlock, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How bodies under one head are read; the first decoder that reads a body counts."""
+
+    decoders: tuple[Decoder, ...]
+    told: Told | None = None
+    """Of specific messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Images under one head and of one table version, before their columns are made."""
+
+    table: TableName
+    told: Told | None
+    rows: Places
+    op: Op
+    columns: Mapping[str, Mapping[str, pa.Array]]
+    """Values by the column's name, by the map (or `field`) they come from."""
+    transaction: pa.Array
+    nulls: Sequence[frozenset[str]] | None
+    """The names that a generic message says are NULL."""
+
+
+class _BadHeader(Exception):
+    """A header of ours that is not as we write it."""
+
+    def __init__(self, row: int, name: str, why: str) -> None:
+        super().__init__(row, name, why)
+        self.found = Unreadable(
+            row, f"its header {name} cannot be read: {why}", "the message was not written by Headrace, or was changed since"
+        )
+
+
+class MutationReader:
+    """Reads messages; remembers schemas. Not for several threads at once."""
+
+    def __init__(self, repository: SchemaRepository | None = None) -> None:
+        """Without a repository: generic messages alone, of either shape."""
+        self._repository = repository
+        self._forms: dict[tuple[Mutation, int], _Form] = {}
+        self._told: dict[int, Told] = {}
+
+    def read(self, incoming: Incoming) -> ReadMessages:
+        """All messages; an error of the repository's leaves."""
+        heads = read_heads(incoming.value)
+        unreadable = [Unreadable(int(row), "it is no message of mypipe's") for row in np.flatnonzero(~heads.is_good)]
+        parts: list[_Part] = []
+        codes = heads.kind.astype(np.int64) << 16 | heads.schema_id.astype(np.uint16)
+        for code in np.unique(codes[heads.is_good]):
+            rows = np.flatnonzero(heads.is_good & (codes == code))
+            mutation, number = Mutation(int(code) >> 16), int(np.uint16(code & 0xFFFF).astype(np.int16))
+            try:
+                form = self._form(mutation, number)
+            except DefiniteError as error:
+                unreadable += [Unreadable(int(row), error.message, error.hint) for row in rows]
+                continue
+            decoded, kept, refused = _decode(form, incoming.value, rows)
+            unreadable += refused
+            try:
+                parts += self._parts(mutation, form, decoded, kept, incoming.headers) if len(kept) else []
+            except _BadHeader as bad:
+                unreadable.append(bad.found)
+        try:
+            blocks = _blocks(parts, incoming)
+        except _BadHeader as bad:
+            blocks, unreadable = [], [*unreadable, bad.found]
+        return ReadMessages(tuple(blocks), tuple(sorted(unreadable, key=lambda one: one.row)))
+
+    def _form(self, mutation: Mutation, number: int) -> _Form:
+        found = self._forms.get((mutation, number))
+        if found is None:
+            found = self._forms[mutation, number] = self._new_form(mutation, number)
+        return found
+
+    def _new_form(self, mutation: Mutation, number: int) -> _Form:
+        wanted = _generic(mutation, old_shape=False)
+        if self._repository is None:
+            return _Form((Decoder(wanted), Decoder(_generic(mutation, old_shape=True), wanted)))
+        schema = self._repository.by_id(number)
+        if schema.root.short_name in _GENERIC:
+            return _Form((Decoder(schema, wanted),))
+        return _Form((Decoder(schema),), told_record(json.loads(schema.text), mutation))
+
+    def _parts(self, mutation: Mutation, form: _Form, decoded: pa.StructArray, rows: Places, headers: Sequence[Headers]) -> list[_Part]:
+        names = pc.binary_join_element_wise(decoded.field("database"), decoded.field("table"), "\0").dictionary_encode()
+        described = [dict(headers[row]).get(COLUMNS_HEADER) for row in rows] if form.told is None else [None] * len(rows)
+        wrong = next((at for at, one in enumerate(described) if one and len(one) != _ID_BYTES), None)
+        if wrong is not None:
+            raise _BadHeader(int(rows[wrong]), COLUMNS_HEADER, f"it has {len(described[wrong] or b'')} bytes")
+        ids = np.array([int.from_bytes(one, "big", signed=True) if one else -1 for one in described], np.int64)
+        codes = names.indices.to_numpy().astype(np.int64) << 32 | (ids + 1)
+        found = []
+        for code in np.unique(codes):
+            mine = np.flatnonzero(codes == code)
+            table = TableName(*names.dictionary[int(code) >> 32].as_py().split("\0", 1))
+            try:
+                told = form.told if form.told is not None else self._told_by_header(int(code & 0xFFFFFFFF) - 1)
+            except DefiniteError as error:
+                raise _BadHeader(int(rows[mine[0]]), COLUMNS_HEADER, error.message) from error
+            found += _images(mutation, table, told, decoded.take(pa.array(mine)), rows[mine], headers, is_generic=form.told is None)
+        return found
+
+    def _told_by_header(self, number: int) -> Told | None:
+        if number < 0 or self._repository is None:
+            return None
+        if number not in self._told:
+            self._told[number] = told_columns(json.loads(self._repository.by_id(number).text))
+        return self._told[number]
+
+
+@functools.cache
+def _generic(mutation: Mutation, *, old_shape: bool) -> AvroSchema:
+    return parse_schema(json.dumps(generic_schema(mutation, old_shape=old_shape)))
+
+
+def _decode(form: _Form, values: pa.BinaryArray, rows: Places) -> tuple[pa.StructArray, Places, list[Unreadable]]:
+    """The bodies that can be read, whose they are, and the others."""
+    first: Bodies = form.decoders[0].decode(values.take(pa.array(rows)), skip=HEAD_BYTES)
+    if not first.bad:
+        return first.values, rows, []
+    bad = {one.row: one.reason for one in first.bad}
+    good = np.array([at for at in range(len(rows)) if at not in bad], np.int64)
+    decoded, kept = [first.values.take(pa.array(good))], [rows[good]]
+    for decoder in form.decoders[1:]:
+        at = np.array(sorted(bad), np.int64)
+        again = decoder.decode(values.take(pa.array(rows[at])), skip=HEAD_BYTES)
+        still = {int(at[one.row]) for one in again.bad}
+        fine = np.array([place for place, row in enumerate(at) if int(row) not in still], np.int64)
+        decoded.append(again.values.take(pa.array(fine)))
+        kept.append(rows[at[fine]])
+        bad = {row: reason for row, reason in bad.items() if row in still}
+    hint = _REPOSITORY if len(form.decoders) > 1 else ""
+    refused = [Unreadable(int(rows[row]), f"its Avro body cannot be read: {reason}", hint) for row, reason in bad.items()]
+    return pa.concat_arrays(decoded), np.concatenate(kept), refused
+
+
+def _images(
+    mutation: Mutation,
+    table: TableName,
+    told: Told | None,
+    decoded: pa.StructArray,
+    rows: Places,
+    headers: Sequence[Headers],
+    *,
+    is_generic: bool,
+) -> list[_Part]:
+    transaction = decoded.field("txid") if decoded.type.get_field_index("txid") >= 0 else pa.nulls(len(rows), pa.binary(16))
+    sides = [("old_", Op.BEFORE, OLD_NULLS_HEADER), ("new_", Op.UPDATE, NULLS_HEADER)]
+    found = []
+    for prefix, op, header in sides if mutation is Mutation.UPDATE else [("", _OPS[mutation], NULLS_HEADER)]:
+        if is_generic:
+            columns: dict[str, dict[str, pa.Array]] = {}
+            for name in MAPS:
+                for column, array in map_columns(decoded.field(prefix + name)).items():
+                    columns.setdefault(column, {})[name] = array
+            nulls: list[frozenset[str]] | None = [_nulls_of(int(row), header, dict(headers[row]).get(header)) for row in rows]
+        else:
+            assert told is not None
+            pairs = zip(told.columns, told.fields, strict=True)
+            columns = {column.name: {"field": decoded.field(prefix + name)} for column, name in pairs}
+            nulls = None
+        found.append(_Part(table, told, rows, op, columns, transaction, nulls))
+    return found
+
+
+def _nulls_of(row: int, name: str, header: bytes | None) -> frozenset[str]:
+    try:
+        return _null_names(header)
+    except (ValueError, TypeError) as error:
+        raise _BadHeader(row, name, f"it is no list of names ({error})") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _null_names(header: bytes | None) -> frozenset[str]:
+    found = json.loads(header) if header else []
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise TypeError(f"it is {str(found)[:60]!r}")
+    return frozenset(found)
+
+
+def _blocks(parts: Sequence[_Part], incoming: Incoming) -> list[ReadBlock]:
+    """Blocks of each table in the order of their first messages; a table whose columns change in between is cut there."""
+    by_table: dict[TableName, list[_Part]] = {}
+    for part in parts:
+        by_table.setdefault(part.table, []).append(part)
+    heads = _Heads(incoming)
+    found: list[ReadBlock] = []
+    for mine in by_table.values():
+        versions = list(dict.fromkeys(part.told for part in mine))
+        rows = np.concatenate([part.rows for part in mine])
+        version = np.concatenate([np.full(len(part.rows), versions.index(part.told)) for part in mine])
+        order = np.argsort(rows, kind="stable")
+        # The number of the run of messages of one version that each message is in.
+        runs = np.concatenate(([0], np.cumsum(np.diff(version[order]) != 0)))
+        starts = rows[order][np.concatenate(([True], np.diff(runs) != 0))]
+        for run, start in enumerate(starts):
+            end = starts[run + 1] if run + 1 < len(starts) else np.iinfo(np.int64).max
+            found.append(_block([_between(part, start, end) for part in mine], heads))
+    return sorted(found, key=lambda one: int(one.message[0]))
+
+
+def _between(part: _Part, start: int, end: int) -> _Part:
+    at = np.flatnonzero((part.rows >= start) & (part.rows < end))
+    if len(at) == len(part.rows):
+        return part
+    taken = pa.array(at)
+    columns = {name: {source: array.take(taken) for source, array in values.items()} for name, values in part.columns.items()}
+    nulls = None if part.nulls is None else [part.nulls[row] for row in at.tolist()]
+    return _Part(part.table, part.told, part.rows[at], part.op, columns, part.transaction.take(taken), nulls)
+
+
+def _block(cut: Sequence[_Part], heads: _Heads) -> ReadBlock:
+    parts = [part for part in cut if len(part.rows)]
+    told = parts[0].told
+    schema = told.schema(parts[0].table) if told is not None else _schema_of_maps(parts, heads)
+    message = np.concatenate([part.rows for part in parts])
+    ops = np.concatenate([np.full(len(part.rows), part.op, np.uint8) for part in parts])
+    # The image before an update stands in front of the one after it.
+    order = np.argsort(message * 2 + (ops != Op.BEFORE), kind="stable")
+    taken = pa.array(order)
+    arrays = [pa.concat_arrays([_values(part, column) for part in parts]).take(taken) for column in schema.columns]
+    images = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema)
+    message, ops = message[order], ops[order]
+    version, row_number, commit_us = heads.version[message], heads.row_number[message], heads.commit_us[message]
+    ops = np.where((ops == Op.INSERT) & (row_number >= 0), np.uint8(Op.SNAPSHOT), ops)
+    # An image's place is one byte or more after the one before it: the place before an update's is free for its before image.
+    version = version - ((ops == Op.BEFORE) & (version > 0))
+    transaction = _transactions(pa.concat_arrays([part.transaction for part in parts]).take(taken))
+    block = ChangeBlock(
+        schema,
+        images,
+        pa.array(ops, pa.uint8()),
+        pa.array(version, pa.uint64()),
+        pa.array(commit_us, pa.int64()),
+        transaction,
+        pa.array(row_number, pa.uint64()) if (row_number >= 0).all() else None,
+    )
+    position, has_position = heads.version[message], heads.has_position[message]
+    return ReadBlock(block, message, position, has_position, row_number, heads.told_us[message], _absent(parts, schema, order))
+
+
+def _values(part: _Part, column: Column) -> pa.Array:
+    """A column's values of a part; NULL where a message has none."""
+    found = part.columns.get(column.name)
+    if not found:
+        return pa.nulls(len(part.rows), column.arrow_type)
+    read = functools.partial(_of_maps, column) if part.told is None else functools.partial(_as_told, column)
+    made = [read(array, source) for source, array in found.items()]
+    return made[0] if len(made) == 1 else pc.coalesce(*made)
+
+
+def _as_told(column: Column, array: pa.Array, source: str) -> pa.Array:
+    return (from_field(column, array) if source == "field" else from_map(column, array, source)).cast(column.arrow_type)
+
+
+def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
+    """A column of which only its maps are known; numbers and text beside bytes are the bytes of their text."""
+    del source
+    return array.cast(pa.string() if column.kind is Kind.BYTES and pa.types.is_integer(array.type) else array.type).cast(column.arrow_type)
+
+
+def _schema_of_maps(parts: Sequence[_Part], heads: _Heads) -> TableSchema:
+    """A table of which nobody told more than what its messages hold."""
+    maps: dict[str, set[str]] = {}
+    for part in parts:
+        for name, found in part.columns.items():
+            maps.setdefault(name, set()).update(found)
+        for names in part.nulls or ():
+            for name in names:
+                maps.setdefault(name, set())
+    kinds = {name: _kind_in(found) for name, found in maps.items()}
+    key = heads.key_names(int(parts[0].rows[0]))
+    return TableSchema(
+        parts[0].table,
+        tuple(Column(name, kind) for name, kind in kinds.items()),
+        key if all(name in kinds for name in key) else (),
+    )
+
+
+def _kind_in(maps: set[str]) -> Kind:
+    """A column that moved to another map while messages were read is text, which holds numbers too, or bytes, which hold all."""
+    if len(maps) == 1:
+        return _MAP_KINDS[next(iter(maps))]
+    return Kind.BYTES if "bytes" in maps else Kind.STRING
+
+
+def _absent(parts: Sequence[_Part], schema: TableSchema, order: Places) -> dict[str, npt.NDArray[np.bool_]]:
+    found = {}
+    if parts[0].nulls is None:
+        return {}
+    for column in schema.columns:
+        missing = np.concatenate([_is_missing(part, column.name) for part in parts])[order]
+        if missing.any():
+            found[column.name] = missing
+    return found
+
+
+def _is_missing(part: _Part, name: str) -> npt.NDArray[np.bool_]:
+    there = np.zeros(len(part.rows), bool)
+    for array in part.columns.get(name, {}).values():
+        there |= array.is_valid().to_numpy(zero_copy_only=False)
+    if part.nulls is not None:
+        there |= np.fromiter((name in names for names in part.nulls), bool, len(part.rows))
+    return ~there
+
+
+def _transactions(guids: pa.Array) -> pa.DictionaryArray | None:
+    if guids.null_count == len(guids):
+        return None
+    coded = guids.dictionary_encode()
+    names = [str(uuid.UUID(bytes=one)) for one in coded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(names, pa.string()))
+
+
+class _Heads:
+    """What headers say of each message."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        count = len(incoming.headers)
+        self._incoming = incoming
+        # Without a position the offset is the order that there is.
+        self.version = incoming.offset.astype(np.uint64)
+        self.has_position = np.zeros(count, bool)
+        self.row_number = np.full(count, -1, np.int64)
+        self.commit_us = incoming.timestamp_us.copy()
+        self.told_us = np.full(count, -1, np.int64)
+        for at, headers in enumerate(incoming.headers):
+            for name, value in headers:
+                if name == POSITION_HEADER and value:
+                    if len(value) not in (8, 16) or value[8:9] > b"\x7f":
+                        raise _BadHeader(at, name, f"it is no position: {value[:20].hex()}")
+                    self.version[at], row = read_position(value)
+                    self.has_position[at] = True
+                    if row is not None:
+                        self.row_number[at] = row
+                elif name == COMMITTED_HEADER and value:
+                    if len(value) != _TIME_BYTES:
+                        raise _BadHeader(at, name, f"it has {len(value)} bytes")
+                    self.commit_us[at] = self.told_us[at] = int.from_bytes(value, "big", signed=True)
+
+    def key_names(self, row: int) -> tuple[str, ...]:
+        """The columns of a table's key, as the message's key has them."""
+        key = self._incoming.key[row]
+        try:
+            found: Any = json.loads(key) if key else None
+        except ValueError:
+            return ()
+        return tuple(found) if isinstance(found, dict) else ()

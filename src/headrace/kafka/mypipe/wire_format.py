@@ -1,0 +1,192 @@
+"""mypipe's messages: the four bytes before the Avro body, the generic schemas, and the names of subjects.
+
+Invariant: what is written here is what mypipe's own consumers read. Magic 0, the kind of the mutation (1 insert, 2 update, 3 delete), the
+schema's id as a signed 16-bit number with its most significant byte first, then one Avro record. What mypipe has no place for travels in
+headers of the message, which its consumers do not look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.registry import MemoryRepository
+from headrace.model.schema import TableName
+from headrace.model.text_values import fixed_bytes
+
+MAGIC: Final = 0
+HEAD_BYTES: Final = 4
+MOST_ID: Final = 32_767
+NAMESPACE: Final = "mypipe.avro"
+POSITION_HEADER: Final = "headrace.position"
+"""The change's place in the source's log: 8 bytes, the most significant first. A row of a snapshot: 8 more, its number in it."""
+COMMITTED_HEADER: Final = "headrace.committed"
+"""When the change was committed: microseconds since 1970, 8 bytes, the most significant first."""
+COLUMNS_HEADER: Final = "headrace.columns"
+"""Generic messages: the id (2 bytes) of the schema that lists the table's columns and their types."""
+NULLS_HEADER: Final = "headrace.nulls"
+"""Generic messages: the columns that are NULL, as a JSON list; they are in none of the maps."""
+OLD_NULLS_HEADER: Final = "headrace.old_nulls"
+"""The same, of the row before an update."""
+
+_NUMBERED: Final = r"(?s)^(?P<server>.*?)(?P<number>\d{0,18})$"
+
+
+class Mutation(IntEnum):
+    """What a message tells, by its second byte."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+
+    @property
+    def word(self) -> str:
+        """As it stands in subjects."""
+        return self.name.lower()
+
+
+GUID: Final[dict[str, Any]] = {"type": "fixed", "name": "Guid", "namespace": NAMESPACE, "size": 16}
+MAPS: Final = {"bytes": "bytes", "integers": "int", "strings": "string", "longs": "long"}
+"""The maps of a generic mutation in their order, and the Avro type of their values."""
+
+
+def header_fields(*, with_txid: bool = True) -> list[dict[str, Any]]:
+    """The fields with which each mutation begins."""
+    fields: list[dict[str, Any]] = [
+        {"name": "database", "type": "string"},
+        {"name": "table", "type": "string"},
+        {"name": "tableId", "type": "long"},
+    ]
+    return [*fields, {"name": "txid", "type": ["null", GUID], "default": None}] if with_txid else fields
+
+
+def generic_schema(mutation: Mutation, *, old_shape: bool = False) -> dict[str, Any]:
+    """The schema of a generic mutation; `old_shape`: as it was before transactions and bytes were in it."""
+    prefixes = ("old_", "new_") if mutation is Mutation.UPDATE else ("",)
+    fields = header_fields(with_txid=not old_shape)
+    for prefix in prefixes:
+        for name, values in MAPS.items():
+            if old_shape and name == "bytes":
+                continue
+            # A default lets readers of this schema read messages of the old shape.
+            default: dict[str, Any] = {"default": {}} if name == "bytes" else {}
+            fields.append({"name": prefix + name, "type": {"type": "map", "values": values}, **default})
+    return {"type": "record", "name": f"{mutation.word.capitalize()}Mutation", "namespace": NAMESPACE, "fields": fields}
+
+
+def schema_text(tree: Mapping[str, Any]) -> str:
+    """A schema as it is kept: the same text each time."""
+    return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+
+
+def generic_repository() -> MemoryRepository:
+    """A repository in memory with the generic schemas, under the same ids in every process: 1 insert, 2 update, 3 delete."""
+    found = MemoryRepository()
+    for mutation in Mutation:
+        found.register(generic_subject(mutation), parse_schema(schema_text(generic_schema(mutation))))
+    return found
+
+
+def generic_subject(mutation: Mutation) -> str:
+    return f"generic_{mutation.word}"
+
+
+def specific_subject(table: TableName, mutation: Mutation) -> str:
+    return f"{table.database}_{table.table}_{mutation.word}"
+
+
+def columns_subject(table: TableName) -> str:
+    """The subject under which the columns of a table in generic topics are described: mypipe knows none."""
+    return f"{table.database}_{table.table}_columns"
+
+
+def head(mutation: Mutation, schema_id: int) -> bytes:
+    """The bytes before the Avro body."""
+    return struct.pack(">BB", MAGIC, mutation) + id_bytes(schema_id)
+
+
+def id_bytes(schema_id: int) -> bytes:
+    if not 0 <= schema_id <= MOST_ID:
+        raise DefiniteError(
+            f"schema id {schema_id} does not fit mypipe's messages, which have two bytes for it",
+            hint="keep the schemas in a folder or in a registry of their own: kafka.registry",
+        )
+    return struct.pack(">h", schema_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What stands before the bodies of messages, as columns."""
+
+    is_good: npt.NDArray[np.bool_]
+    """Whether it is a message of mypipe's at all."""
+    kind: npt.NDArray[np.uint8]
+    schema_id: npt.NDArray[np.int16]
+
+
+def read_heads(values: pa.BinaryArray) -> Heads:
+    """The heads of messages; a message that is NULL or too short is no good one."""
+    count = len(values)
+    if not count:
+        return Heads(np.zeros(0, bool), np.zeros(0, np.uint8), np.zeros(0, np.int16))
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=count + 1 + values.offset)[values.offset :]
+    lengths = np.diff(offsets)
+    long_enough = lengths >= HEAD_BYTES
+    data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)
+    starts = np.where(long_enough, offsets[:-1], 0)
+    padded = data if data.size >= HEAD_BYTES else np.zeros(HEAD_BYTES, np.uint8)
+    heads = padded[starts[:, None] + np.arange(HEAD_BYTES)]
+    kind = heads[:, 1]
+    schema_id = np.ascontiguousarray(heads[:, 2:4]).view(">i2").reshape(-1).astype(np.int16)
+    good = long_enough & (heads[:, 0] == MAGIC) & (kind >= Mutation.INSERT) & (kind <= Mutation.DELETE)
+    if values.null_count:
+        good &= values.is_valid().to_numpy(zero_copy_only=False)
+    return Heads(good, kind, schema_id)
+
+
+def transaction_guids(names: pa.StringArray) -> pa.FixedSizeBinaryArray:
+    """The Guid of each transaction, from the source's name for it: the same whenever it is read.
+
+    A UUID of version 8: a digest of what stands before the name's last number (the server's part of a GTID), then that number. So nothing
+    is hashed per transaction, and the Guids of a server's transactions rise with their numbers.
+    """
+    parts = pc.extract_regex(names, _NUMBERED)
+    servers = parts.field(0).dictionary_encode()
+    digests = [hashlib.sha256(server.encode()).digest()[:8] for server in servers.dictionary.to_pylist()]
+    rows = np.empty((len(names), 16), dtype=np.uint8)
+    rows[:, :8] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 8)[servers.indices.to_numpy()]
+    numbers = pc.if_else(pc.equal(parts.field(1), ""), "0", parts.field(1)).cast(pa.uint64()).to_numpy()
+    rows[:, 8:] = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    rows[:, 6] = rows[:, 6] & 0x0F | 0x80
+    rows[:, 8] = rows[:, 8] & 0x3F | 0x80
+    return fixed_bytes(rows)
+
+
+def position_bytes(version: pa.Array, row: pa.Array | None = None) -> list[bytes]:
+    """The position header of each message; `row`: of rows of a snapshot, which share one version."""
+    columns = [version.to_numpy(zero_copy_only=False)]
+    if row is not None:
+        columns.append(row.to_numpy(zero_copy_only=False))
+    packed = np.stack(columns, axis=1).astype(">u8")
+    width = 8 * len(columns)
+    raw = packed.tobytes()
+    return [raw[at : at + width] for at in range(0, len(raw), width)]
+
+
+def read_position(header: bytes) -> tuple[int, int | None]:
+    """Version, and the row's number if it is of a snapshot."""
+    if len(header) not in (8, 16):
+        raise DefiniteError(f"a position of {len(header)} bytes", hint="the message was not written by Headrace, or was changed since")
+    return int.from_bytes(header[:8], "big"), int.from_bytes(header[8:], "big") if len(header) == 16 else None

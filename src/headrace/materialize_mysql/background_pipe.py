@@ -1,0 +1,175 @@
+"""Pipes that run in the background, from outside: started, looked at, stopped.
+
+A pipe's directory holds all that it needs to be started again: its plan, its settings, its secret (readable by its owner only), its
+state and its log. Invariant: at most one keeper runs a directory (its lock says so), and after `stop` nothing of the pipe runs any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.materialize_mysql import keeper
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.settings.settings_file import Plain
+from headrace.settings.toml_writer import to_toml
+
+SETTINGS: Final = "settings.toml"
+# -P: a module of the working directory must not take the place of one of ours.
+PYTHON: Final = (sys.executable, "-P", "-m")
+_PACKAGES: Final = Path(__file__).resolve().parents[2]
+_BEGIN_S: Final = 180.0
+_KEEPER_S: Final = 30.0
+_END_S: Final = 120.0
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The pipe of one directory."""
+
+    directory: Path
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a keeper, or a replicating process that has lost its keeper, works on the directory."""
+        return self._keeper_pid() is not None or (self.directory.exists() and StateDirectory(self.directory, make=False).is_owned)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the keeper said last; empty if it has said nothing."""
+        file = self.directory / keeper.STATUS
+        try:
+            content: dict[str, Any] = json.loads(file.read_text())
+        except FileNotFoundError:
+            return {}
+        return content
+
+    @property
+    def log(self) -> Path:
+        return self.directory / keeper.LOG
+
+    def secrets(self) -> dict[str, str]:
+        """The passwords that the pipe was started with."""
+        file = self.directory / keeper.SECRET
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    def write(self, command: Sequence[str], settings: Plain, secrets: Mapping[str, str], retry_ms: int) -> None:
+        """Put down what the pipe is to be run with: the command, besides its state and settings, and the variables that are secret."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._put(keeper.SECRET, json.dumps(dict(secrets)))
+        if not (self.directory / SETTINGS).exists():
+            # Someone may have edited what was put down before.
+            self._put(SETTINGS, to_toml(settings))
+        whole = [*command, "--state", str(self.directory), "--settings", str(self.directory / SETTINGS)]
+        self._put(keeper.PLAN, json.dumps({"command": whole, "retry_ms": retry_ms}))
+
+    def start(self, hidden: tuple[str, ...]) -> None:
+        """Start the keeper; it lives on when this process ends. `hidden` are variables that it must not inherit."""
+        self._await_gone(_END_S)
+        (self.directory / keeper.STATUS).unlink(missing_ok=True)
+        found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
+        environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"PYTHONPATH": found}
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            subprocess.run(
+                [*PYTHON, keeper.__name__, str(self.directory)],
+                check=True,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def await_begun(self, *, even_without_source: bool) -> None:
+        """Wait until the pipe has begun; its error if it fails. (A passing failure is one too, unless the source may be away.)"""
+        deadline = time.monotonic() + _BEGIN_S
+        while True:
+            status, running = self.status, self._keeper_pid() is not None
+            state = status.get("state", "")
+            if state == keeper.RUNNING or (state == keeper.WAITING and even_without_source):
+                return
+            if state in (keeper.FAILED, keeper.WAITING):
+                raise _failure(status)
+            if state == keeper.STOPPED or (state and not running):
+                raise DefiniteError("the pipe ended before it had begun", place=str(self.directory), hint=f"see {self.log}")
+            if not state and not running and time.monotonic() > deadline - _BEGIN_S + _KEEPER_S:
+                raise DefiniteError("the pipe's keeper did not start", place=str(self.directory), hint=f"see {self.log}")
+            if time.monotonic() > deadline:
+                raise TransientError("the pipe has not begun in time", place=str(self.directory), hint=f"see {self.log}")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """End the keeper and the pipe, in order if they let us, and wait until they are gone."""
+        pid = self._keeper_pid()
+        if pid is not None:
+            _send(pid, signal.SIGTERM)
+            deadline = time.monotonic() + _END_S
+            while self._keeper_pid() == pid and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if self._keeper_pid() == pid:
+                # The replicating process, and all that it started, end with their keeper.
+                _send(pid, signal.SIGKILL)
+        self._await_gone(_END_S)
+
+    def remove(self) -> None:
+        """Take away the directory, and those around it that are empty then."""
+        shutil.rmtree(self.directory, ignore_errors=False)
+        for around in self.directory.parents[:3]:
+            if any(around.iterdir()):
+                break
+            around.rmdir()
+            if around.name == "headrace":
+                break
+
+    def _put(self, name: str, text: str) -> None:
+        new = self.directory / f"{name}.new"
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.directory / name)
+
+    def _keeper_pid(self) -> int | None:
+        """The process that holds the keeper's lock."""
+        try:
+            file = (self.directory / keeper.LOCK).open("r")
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = file.read().strip()
+                return int(text) if text else 0
+        return None
+
+    def _await_gone(self, wait_s: float) -> None:
+        """Wait for the last process of an earlier run to be gone."""
+        if self.directory.exists():
+            StateDirectory(self.directory, make=False).acquire(wait_s).release()
+
+
+def _failure(status: Mapping[str, Any]) -> HeadraceError:
+    kind = TransientError if status["transient"] else DefiniteError
+    return kind(status["failed"], place=status["place"], hint=status["hint"])
+
+
+def _send(pid: int, number: int) -> None:
+    if pid:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return

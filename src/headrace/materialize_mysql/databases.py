@@ -1,0 +1,197 @@
+"""Databases that are pipes: created with their pipe, shown, dropped with it.
+
+The order of things makes every crash harmless. A database is entered in `headrace.pipes` before its pipe is started, and forgotten last
+when it is dropped: whatever was begun can be begun again or dropped by the same statement. An embedded sink has one owner at a time, so it
+is closed here before the pipe, which owns it while it runs, is started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.materialize_mysql import keeper
+from headrace.materialize_mysql.background_pipe import PYTHON, Background
+from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
+from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMirror, DropDatabase, parse_statement
+from headrace.pipes.lifecycle.sink_factory import NamedSink, open_sink
+from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, register
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
+from headrace.sinks.clickhouse.server.url import parse_target
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url
+
+_EMBEDDED: Final = "chdb:"
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """The databases of one sink that are pipes."""
+
+    sink: str
+    """The sink's address."""
+
+    def create(self, statement: CreateMirror) -> str:
+        """Create the database and start its pipe, or start it again; what was done."""
+        plan = plan_pipe(statement)
+        pipe = Background(self._directory(statement.name))
+        secrets = self._secrets(statement, pipe)
+        with open_sink(self.sink, creates=True) as named:
+            there = find_pipe(named.sink.own_tables(), statement.name)
+            self._check(named, statement, there)
+        if there is not None and pipe.is_running:
+            return f"{statement.name} is there, and its pipe is running"
+        if not plan.starts_without_source:
+            _reach(plan, secrets[SOURCE_PASSWORD])
+        with open_sink(self.sink, choices=plan.chosen.sink) as named:
+            if there is None:
+                options = {"settings": plan.settings}
+                entry = PipeEntry(plan.name, plan.source, options=options, state=str(pipe.directory), statement=statement.shown)
+                register(named.sink.books(), entry)
+        command = (*PYTHON, "headrace", "replicate", plan.source, self._address, *plan.arguments)
+        pipe.write(command, plan.settings, secrets, plan.retry_ms)
+        pipe.start((SOURCE_PASSWORD, SINK_PASSWORD))
+        try:
+            pipe.await_begun(even_without_source=plan.starts_without_source)
+        except HeadraceError:
+            if there is None:
+                self._undo(statement.name, statement.cluster, pipe)
+            raise
+        return f"{statement.name} is replicated from {plan.source}; its log is {pipe.log}"
+
+    def drop(self, statement: DropDatabase) -> bool:
+        """Stop the pipe, drop the database, forget both; False if the database is no pipe of ours."""
+        entry = self.find(statement.name)
+        if entry is None or not entry.statement:
+            return False
+        _check_here(entry)
+        self._undo(entry.name, entry.chosen.sink.cluster, Background(Path(entry.state)))
+        return True
+
+    def show(self, name: str) -> str | None:
+        """The statement that made the database, its password hidden; None if it is no pipe of ours."""
+        entry = self.find(name)
+        return entry.statement or None if entry is not None else None
+
+    def pipes(self) -> list[list[str]]:
+        """Every pipe that fills the sink: name, source, whether it runs, why not, and its log if it runs in the background."""
+        with open_sink(self.sink) as named:
+            return [[entry.name, entry.source, *_status(entry)] for entry in all_pipes(named.sink.own_tables())]
+
+    def find(self, name: str) -> PipeEntry | None:
+        with open_sink(self.sink) as named:
+            return find_pipe(named.sink.own_tables(), name)
+
+    def _check(self, named: NamedSink[ClickHouseSink], statement: CreateMirror, there: PipeEntry | None) -> None:
+        place = f"database {statement.name}"
+        if there is None:
+            found = named.sink.reader().query(f"SELECT 1 FROM system.databases WHERE name = {quote_text(statement.name)}")[1]
+            if found:
+                raise DefiniteError(
+                    "a database of this name is there, and it is not a pipe", place=place, hint="choose another name, or drop it"
+                )
+            return
+        _check_here(there)
+        if not there.statement:
+            raise DefiniteError(f"there is a pipe of this name, from {there.source}", place=place, hint="choose another name")
+        if not statement.if_not_exists:
+            raise DefiniteError(
+                "the database is there already", place=place, hint="write CREATE DATABASE IF NOT EXISTS to start its pipe again"
+            )
+        if _without_secret(parse_statement(there.statement)) != _without_secret(statement):
+            raise DefiniteError(
+                f"the database was made by another statement: {there.statement}",
+                place=place,
+                hint="give that one, or drop the database first",
+            )
+
+    def _undo(self, name: str, cluster: str, pipe: Background) -> None:
+        """Leave nothing of a database and its pipe. Repeatable."""
+        pipe.stop()
+        where = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
+        with open_sink(self.sink) as named:
+            named.sink.reader().query(f"DROP DATABASE IF EXISTS {quote_name(name)}{where} SYNC")
+            if pipe.directory.exists():
+                pipe.remove()
+            named.sink.own_tables().forget(name)
+
+    def _secrets(self, statement: CreateMirror, pipe: Background) -> dict[str, str]:
+        known = pipe.secrets()
+        password = statement.password
+        if password == HIDDEN:
+            found = os.environ.get(SOURCE_PASSWORD, known.get(SOURCE_PASSWORD))
+            if found is None:
+                hint = f"write it in the statement, or put it into {SOURCE_PASSWORD}"
+                raise DefiniteError("the password is hidden", place=f"database {statement.name}", hint=hint)
+            password = found
+        secrets = {SOURCE_PASSWORD: password}
+        if not self.sink.startswith(_EMBEDDED):
+            secrets[SINK_PASSWORD] = parse_target(self.sink).password
+        return secrets
+
+    @property
+    def _address(self) -> str:
+        """The sink's address as the pipe gets it: without password, from any directory."""
+        if self.sink.startswith(_EMBEDDED):
+            return f"{_EMBEDDED}{Path(self.sink.removeprefix(_EMBEDDED)).resolve()}"
+        return str(parse_target(self.sink))
+
+    def _directory(self, name: str) -> Path:
+        """Where the pipe of a database lives: in an embedded sink's directory, or in this user's state of programs."""
+        if self.sink.startswith(_EMBEDDED):
+            around = Path(self.sink.removeprefix(_EMBEDDED)).resolve() / "headrace" / "pipes"
+        else:
+            home = _state_home(os.environ)
+            around = home / "headrace" / "pipes" / _file_name(str(replace(parse_target(self.sink), database=None)))
+        return around / _file_name(name)
+
+
+def _reach(plan: PipePlan, password: str) -> None:
+    """Whether the source can be reached and lets us in: asked before anything is made."""
+    connection = connect(replace(parse_mysql_url(plan.source), password=password))
+    with closing(connection):
+        return
+
+
+def _check_here(entry: PipeEntry) -> None:
+    if not entry.is_here:
+        raise DefiniteError(
+            f"the pipe runs on another machine, {entry.host}", place=f"database {entry.name}", hint=f"give the statement on {entry.host}"
+        )
+
+
+def _status(entry: PipeEntry) -> tuple[str, str, str]:
+    """Whether a pipe runs, why not, and its log."""
+    pipe = Background(Path(entry.state))
+    if not entry.is_here:
+        return f"on {entry.host}", "", ""
+    if not entry.statement:
+        return keeper.RUNNING if pipe.is_running else keeper.STOPPED, "", ""
+    told = pipe.status
+    state, reason = str(told.get("state", keeper.STOPPED)), str(told.get("failed", ""))
+    # What the keeper said last is only true while it lives, unless it was its last word.
+    alive = pipe.is_running or state == keeper.FAILED
+    return state if alive else keeper.STOPPED, reason if alive else "", str(pipe.log)
+
+
+def _without_secret(statement: object) -> object:
+    assert isinstance(statement, CreateMirror)
+    return replace(statement, password="", shown="", if_not_exists=False)
+
+
+def _state_home(environment: Mapping[str, str]) -> Path:
+    chosen = environment.get("XDG_STATE_HOME", "")
+    return Path(chosen) if chosen.startswith("/") else Path.home() / ".local" / "state"
+
+
+def _file_name(text: str) -> str:
+    """A file's name that is like the text, and no other text's."""
+    return quote(text, safe="").replace(".", "%2E") if text.startswith(".") else quote(text, safe="")

@@ -1,0 +1,206 @@
+"""What a CREATE DATABASE means as a pipe: the arguments of `headrace replicate` and the settings of its tables.
+
+Invariant: whatever the statement says is either in the plan or refused by name, with the reason; a plan holds no password. The conventions
+of the original hold unless the statement says otherwise: `_sign` and `_version`, its sort key, its partitions, all in one database.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from headrace.errors import DefiniteError
+from headrace.materialize_mysql.statement_parser import CreateMirror, TableOverride
+from headrace.settings.dataclass_fields import NAMES, PAIRS, fields_of, nearest
+from headrace.settings.schema_policy import ChangeKind
+from headrace.settings.settings_file import SCHEMA_CHANGES, Chosen, Plain, choose, restored, split_list
+from headrace.sinks.clickhouse.server.options import SinkChoices, TableChoices
+
+RETRY_MS: Final = 1000
+_CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary"}
+_CLAUSES: Final = {
+    "ORDER BY": "sort_key",
+    "PRIMARY KEY": "primary_key",
+    "PARTITION BY": "partition_by",
+    "SAMPLE BY": "sample_by",
+    "TTL": "ttl",
+}
+_ADDRESS: Final = ("tls", "ca", "cert", "key", "connect_timeout", "read_timeout")
+_ROWS: Final = ("max_rows_in_buffer", "max_rows_in_buffers")
+_BYTES: Final = ("max_bytes_in_buffer", "max_bytes_in_buffers")
+_ORIGINAL: Final = (
+    *_ROWS,
+    *_BYTES,
+    "max_flush_data_time",
+    "max_wait_time_when_mysql_unavailable",
+    "allows_query_when_mysql_lost",
+    "allow_startup_database_without_connection_to_mysql",
+    "materialized_mysql_tables_list",
+)
+_FLAGS: Final = {
+    "flush_rows": "--flush-rows",
+    "flush_bytes": "--flush-bytes",
+    "flush_seconds": "--flush-seconds",
+    "relay_bytes": "--relay-bytes",
+    "chunk_rows": "--chunk-rows",
+    "snapshot": "--snapshot",
+    "zero_dates": "--zero-dates",
+    "master": "--master",
+}
+_LISTS: Final = {"include_tables": "--tables", "exclude_tables": "--exclude"}
+_MEANINGLESS: Final = {
+    "use_binlog_client": "a pipe always has one connection of its own for the log",
+    "max_bytes_in_binlog_queue": "use relay_bytes, the most log that is kept on local disk",
+    "max_milliseconds_to_wait_in_binlog_queue": "nothing is dropped when the relay is full: the source waits",
+    "max_bytes_in_binlog_dispatcher_buffer": "there is no such buffer",
+    "max_flush_milliseconds_in_binlog_dispatcher": "use max_flush_data_time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PipePlan:
+    """How the pipe of a database is run."""
+
+    name: str
+    source: str
+    """The address, without password."""
+    arguments: tuple[str, ...]
+    """For `headrace replicate`, besides source, sink and state."""
+    settings: Plain = field(default_factory=dict)
+    retry_ms: int = RETRY_MS
+    """How long to wait before a pipe that ended for a passing reason is started again; negative: never."""
+    starts_without_source: bool = False
+
+    @property
+    def chosen(self) -> Chosen:
+        return restored(self.settings, "the statement")
+
+
+def plan_pipe(statement: CreateMirror) -> PipePlan:
+    """The pipe that a statement asks for."""
+    settings = dict(statement.settings)
+    _check_known(settings)
+    chosen = Chosen({"sink": {"database": statement.name, **_CONVENTIONS}})
+    if statement.cluster:
+        chosen = choose(("cluster",), statement.cluster, "ON CLUSTER").over(chosen)
+    for name, value in settings.items():
+        chosen = _chosen(name, value).over(chosen)
+    tables = {f"{_escaped(statement.database)}.{_escaped(one.table)}": _override(one) for one in statement.overrides}
+    if tables:
+        chosen = restored({"sink": {"tables": tables}}, "TABLE OVERRIDE").over(chosen)
+    return PipePlan(
+        statement.name,
+        _source(statement, settings),
+        _arguments(statement, settings),
+        chosen.plain,
+        _whole(settings, "max_wait_time_when_mysql_unavailable", RETRY_MS),
+        settings.get("allow_startup_database_without_connection_to_mysql", "0") == "1",
+    )
+
+
+def _check_known(settings: Mapping[str, str]) -> None:
+    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *fields_of(TableChoices), *fields_of(SinkChoices))
+    for name in settings:
+        if name in _MEANINGLESS:
+            raise _refused(name, "has no meaning here", _MEANINGLESS[name])
+        if name in ("database", "cluster"):
+            raise _refused(name, "is said by the statement itself", "write CREATE DATABASE name ON CLUSTER cluster")
+        if name not in known or name in ("all_tables", "tables"):
+            near = nearest(name, known)
+            raise _refused(name, "is unknown", f"did you mean {near}?" if near else "see docs/clickhouse.md for what is known")
+    if settings.get("allows_query_when_mysql_lost", "1") != "1":
+        reason = "the tables stay readable when the source is away; how far they are is in headrace.positions"
+        raise _refused("allows_query_when_mysql_lost", "cannot be 0", reason)
+
+
+def _chosen(name: str, value: str) -> Chosen:
+    """What one setting of ours says of the tables."""
+    if name in list(ChangeKind):
+        return choose((SCHEMA_CHANGES, name), value, f"SETTINGS {name}")
+    known = {**fields_of(TableChoices), **fields_of(SinkChoices)}
+    if name not in known:
+        return Chosen()
+    kind = known[name].kind
+    if kind == PAIRS:
+        raise _refused(name, "takes a table of texts", "use TABLE OVERRIDE, or `headrace replicate` with --settings")
+    if kind is bool and value in ("0", "1"):
+        value = "true" if value == "1" else "false"
+    if kind == NAMES:
+        return restored({"sink": {name: [part.strip() for part in value.split(",") if part.strip()]}}, f"SETTINGS {name}")
+    return choose((name,), value, f"SETTINGS {name}")
+
+
+def _source(statement: CreateMirror, settings: Mapping[str, str]) -> str:
+    host = f"[{statement.host}]" if ":" in statement.host else statement.host
+    query = urlencode({name.replace("_", "-"): settings[name] for name in _ADDRESS if name in settings})
+    address = f"mysql://{quote(statement.user, safe='')}@{host}:{statement.port}/{quote(statement.database, safe='')}"
+    return f"{address}?{query}" if query else address
+
+
+def _arguments(statement: CreateMirror, settings: Mapping[str, str]) -> tuple[str, ...]:
+    arguments = ["--name", statement.name]
+    for flag, names in (("--flush-rows", _ROWS), ("--flush-bytes", _BYTES)):
+        given = [_whole(settings, name, 0) for name in names if name in settings]
+        if given:
+            arguments += [flag, str(min(given))]
+    if "max_flush_data_time" in settings:
+        arguments += ["--flush-seconds", str(_whole(settings, "max_flush_data_time", 0) / 1000)]
+    for name, flag in _FLAGS.items():
+        if name in settings:
+            arguments += [flag, settings[name]]
+    database = _escaped(statement.database)
+    listed = [one.strip() for one in settings.get("materialized_mysql_tables_list", "").split(",") if one.strip()]
+    for table in listed:
+        arguments += ["--tables", f"{database}.{_escaped(table)}"]
+    for name, flag in _LISTS.items():
+        for one in split_list(settings.get(name, "")):
+            arguments += [flag, f"{database}.{one}"]
+    if "--tables" not in arguments:
+        arguments += ["--tables", f"{database}.*"]
+    return tuple(arguments)
+
+
+def _whole(settings: Mapping[str, str], name: str, default: int) -> int:
+    text = settings.get(name)
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise _refused(name, "is a whole number", f"{text!r} is none") from None
+    if number < 0 and name != "max_wait_time_when_mysql_unavailable":
+        raise _refused(name, "cannot be negative", "leave it out for the default")
+    return number
+
+
+def _override(override: TableOverride) -> Plain:
+    own: Plain = {}
+    for clause, text in override.clauses:
+        own[_CLAUSES[clause]] = list(split_list(text)) if clause == "ORDER BY" else text
+    extra = {column.name: f"{column.type} {column.declared}".strip() for column in override.columns if column.declared}
+    columns = [column for column in override.columns if not column.declared]
+    parts: dict[str, dict[str, Any]] = {
+        "extra_columns": {name: _with_codec(text, override, name) for name, text in extra.items()},
+        "types": {column.name: column.type for column in columns if column.type},
+        "codecs": {column.name: column.codec for column in columns if column.codec},
+        "column_ttls": {column.name: column.ttl for column in columns if column.ttl},
+        "indexes": dict(override.indexes),
+    }
+    return {**own, **{name: part for name, part in parts.items() if part}}
+
+
+def _with_codec(text: str, override: TableOverride, name: str) -> str:
+    column = next(one for one in override.columns if one.name == name)
+    codec = f" CODEC({column.codec})" if column.codec else ""
+    return f"{text}{codec}" + (f" TTL {column.ttl}" if column.ttl else "")
+
+
+def _escaped(name: str) -> str:
+    return glob.escape(name)
+
+
+def _refused(name: str, why: str, hint: str) -> DefiniteError:
+    return DefiniteError(f"the setting {name} {why}", place="SETTINGS", hint=hint)

@@ -1,0 +1,319 @@
+"""The statements about databases that are pipes, read by the grammar of ClickHouse's MaterializeMySQL.
+
+Invariant: a statement is either understood whole or refused with the place where it is not; nothing in it is passed over. What is not about
+such a database is not ours (None) and goes to the server. No object here shows the password.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from headrace.errors import DefiniteError
+from headrace.materialize_mysql.lexer import Cursor, Form, Token, cut, misread
+
+ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
+HIDDEN: Final = "[HIDDEN]"
+_DEFAULT_PORT: Final = 3306
+_COLUMN_ENDS: Final = (("CODEC",), ("TTL",), ("COMMENT",))
+_DECLARED: Final = ("DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL")
+_TYPE_ENDS: Final = (*((word,) for word in _DECLARED), *_COLUMN_ENDS, ("NOT",), ("NULL",), ("PRIMARY",), ("STATISTICS",), ("COLLATE",))
+_CLAUSES: Final = (("COLUMNS",), ("ORDER", "BY"), ("PRIMARY", "KEY"), ("PARTITION", "BY"), ("SAMPLE", "BY"), ("TTL",))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOverride:
+    """What is said of one column."""
+
+    name: str
+    type: str = ""
+    declared: str = ""
+    """For a column that the source has not: ALIAS or MATERIALIZED, and its expression."""
+    codec: str = ""
+    ttl: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOverride:
+    """What is said of one table; empty where nothing is."""
+
+    table: str
+    columns: tuple[ColumnOverride, ...] = ()
+    indexes: tuple[tuple[str, str], ...] = ()
+    clauses: tuple[tuple[str, str], ...] = ()
+    """`ORDER BY` and the like, each with its expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMirror:
+    """`CREATE DATABASE name ENGINE = MaterializeMySQL('host:port', 'database', 'user', 'password') …`."""
+
+    name: str
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(repr=False)
+    if_not_exists: bool = False
+    cluster: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[TableOverride, ...] = ()
+    shown: str = ""
+    """The statement as it may be shown: without the password, and without IF NOT EXISTS."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreate:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowPipes:
+    """`SHOW PIPES`: a word of ours, which ClickHouse does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherOnDatabase:
+    """A statement that would pull a database from under its pipe."""
+
+    verb: str
+    name: str
+
+
+Statement: TypeAlias = CreateMirror | DropDatabase | ShowCreate | ShowPipes | OtherOnDatabase
+
+
+def parse_statement(text: str) -> Statement | None:
+    """The statement, if it is about databases in a way that may concern us; None: let the server see to it."""
+    try:
+        cursor = Cursor(text)
+    except DefiniteError:
+        if _looks_like_ours(text):
+            raise
+        # The server says better than we what is wrong with its own statements.
+        return None
+    if cursor.accept("CREATE", "DATABASE"):
+        return _create(cursor) if _names_engine(text) else None
+    if (cursor.peek("CREATE") or cursor.peek("ATTACH")) and _names_engine(text):
+        # Nothing with a password in it goes to the server, whose log would keep it.
+        cursor.fail("CREATE DATABASE is expected", hint="drop the database first; nothing else makes one of this engine")
+    if cursor.accept("DROP", "DATABASE"):
+        if_exists = cursor.accept("IF", "EXISTS")
+        return DropDatabase(cursor.name("a database"), if_exists)
+    if cursor.accept("SHOW", "CREATE", "DATABASE"):
+        return ShowCreate(cursor.name("a database"))
+    if cursor.accept("SHOW", "PIPES"):
+        return ShowPipes()
+    for verb in ("DETACH", "ATTACH", "RENAME", "ALTER"):
+        if cursor.accept(verb, "DATABASE"):
+            cursor.accept("IF", "EXISTS")
+            return OtherOnDatabase(verb, cursor.name("a database"))
+    return None
+
+
+def hide_password(text: str) -> tuple[str, str | None]:
+    """The text with the engine's password hidden, and the password; None if there is none to hide. Works on statements with errors too."""
+    place = _password_token(text)
+    if place is None or place.text == HIDDEN:
+        return text, None
+    return f"{text[: place.start]}'{HIDDEN}'{text[place.end :]}", place.text
+
+
+def _password_token(text: str) -> Token | None:
+    if not _looks_like_ours(text):
+        return None
+    try:
+        tokens = list(cut(text))
+    except DefiniteError:
+        return None
+    begin = next((number for number, token in enumerate(tokens) if token.keyword in ENGINES), None)
+    if begin is None or tokens[begin + 1].text != "(":
+        return None
+    commas = 0
+    for token in tokens[begin + 2 :]:
+        if token.form is Form.SIGN and token.text == ")":
+            return None
+        if token.form is Form.SIGN and token.text == ",":
+            commas += 1
+        elif commas == 3:
+            return token if token.form is Form.STRING else None
+    return None
+
+
+def _looks_like_ours(text: str) -> bool:
+    upper = text.upper()
+    return "DATABASE" in upper and any(engine in upper for engine in ENGINES)
+
+
+def _names_engine(text: str) -> bool:
+    tokens = list(cut(text))
+    for number, token in enumerate(tokens):
+        if token.keyword == "ENGINE":
+            after = [one for one in tokens[number + 1 : number + 3] if one.text != "="]
+            return bool(after) and after[0].keyword in ENGINES
+    return False
+
+
+def _create(cursor: Cursor) -> CreateMirror:
+    before = cursor.token
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    name_token = cursor.token
+    name = cursor.name("the name of the new database")
+    if cursor.peek("UUID"):
+        cursor.fail("a UUID cannot be chosen")
+    cluster = ""
+    if cursor.accept("ON", "CLUSTER"):
+        cluster = cursor.name_or_string("a cluster")
+    cursor.expect("ENGINE")
+    cursor.accept_sign("=")
+    cursor.take()
+    host, port, database, user, password, secret = _engine_arguments(cursor)
+    settings = _settings(cursor) if cursor.accept("SETTINGS") else ()
+    overrides = _overrides(cursor)
+    if cursor.peek("COMMENT"):
+        cursor.fail("a comment on the database is not kept")
+    cursor.accept_sign(";")
+    if not cursor.at_end:
+        cursor.fail("SETTINGS, TABLE OVERRIDE or the end is expected")
+    text = cursor.text
+    begin = text[: before.start] + text[name_token.start :] if if_not_exists else text
+    moved = len(text) - len(begin)
+    shown = f"{begin[: secret.start - moved]}'{HIDDEN}'{begin[secret.end - moved :]}"
+    return CreateMirror(
+        name, host, port, database, user, password, if_not_exists, cluster, settings, overrides, shown.strip().rstrip(";").rstrip()
+    )
+
+
+def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token]:
+    cursor.expect_sign("(")
+    if cursor.token.form is not Form.STRING:
+        cursor.fail("'host:port' is expected, in single quotes", hint="named collections are not supported; write the four arguments")
+    start = cursor.token
+    host, port = _host_port(cursor, cursor.string("'host:port'"), start)
+    cursor.expect_sign(",")
+    database = cursor.name_or_string("the source's database")
+    cursor.expect_sign(",")
+    user = cursor.string("the user")
+    cursor.expect_sign(",")
+    secret = cursor.token
+    password = cursor.string("the password")
+    cursor.expect_sign(")")
+    return host, port, database, user, password, secret
+
+
+def _host_port(cursor: Cursor, text: str, token: Token) -> tuple[str, int]:
+    host, found, port = text.rpartition(":")
+    if not found or host.endswith(":") or (host.startswith("[") and "]" not in host):
+        host, port = text, str(_DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise misread(cursor.text, token.start, f"{text!r} is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
+    return host, int(port)
+
+
+def _settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    while True:
+        name = cursor.name("the name of a setting")
+        if name in found:
+            cursor.fail(f"{name} is set twice")
+        cursor.expect_sign("=")
+        sign = "-" if cursor.accept_sign("-") else ""
+        if cursor.token.form not in (Form.NUMBER, Form.STRING) and cursor.token.keyword not in ("TRUE", "FALSE"):
+            cursor.fail(f"a number or a text is expected for {name}")
+        value = cursor.take()
+        found[name] = sign + ({"TRUE": "1", "FALSE": "0"}.get(value.keyword) or value.text)
+        if not cursor.accept_sign(","):
+            return tuple(found.items())
+
+
+def _overrides(cursor: Cursor) -> tuple[TableOverride, ...]:
+    found: list[TableOverride] = []
+    while cursor.accept("TABLE", "OVERRIDE"):
+        override = _override(cursor)
+        if override.table in [one.table for one in found]:
+            cursor.fail(f"the table {override.table} is overridden twice")
+        found.append(override)
+        # The comma between overrides may be left out, as in the original.
+        cursor.accept_sign(",")
+    return tuple(found)
+
+
+def _override(cursor: Cursor) -> TableOverride:
+    table = cursor.name("a table")
+    columns: tuple[ColumnOverride, ...] = ()
+    indexes: tuple[tuple[str, str], ...] = ()
+    clauses: dict[str, str] = {}
+    cursor.expect_sign("(")
+    while not cursor.accept_sign(")"):
+        clause = next((one for one in _CLAUSES if cursor.peek(*one)), None)
+        if clause is None:
+            cursor.fail("COLUMNS, ORDER BY, PRIMARY KEY, PARTITION BY, SAMPLE BY or TTL is expected")
+        cursor.accept(*clause)
+        word = " ".join(clause)
+        if word in clauses or (word == "COLUMNS" and (columns or indexes)):
+            cursor.fail(f"{word} stands twice")
+        if word == "COLUMNS":
+            columns, indexes = _columns(cursor)
+        else:
+            clauses[word] = _clause_text(cursor)
+    return TableOverride(table, columns, indexes, tuple(clauses.items()))
+
+
+def _clause_text(cursor: Cursor) -> str:
+    parts = [cursor.expression(*_CLAUSES)]
+    while cursor.accept_sign(","):
+        parts.append(cursor.expression(*_CLAUSES))
+    return ", ".join(parts)
+
+
+def _columns(cursor: Cursor) -> tuple[tuple[ColumnOverride, ...], tuple[tuple[str, str], ...]]:
+    columns: list[ColumnOverride] = []
+    indexes: list[tuple[str, str]] = []
+    cursor.expect_sign("(")
+    while True:
+        if cursor.peek("PROJECTION"):
+            cursor.fail("projections are not supported", hint="ReplacingMergeTree with FINAL does not use them")
+        if cursor.peek("CONSTRAINT"):
+            cursor.fail("constraints are not supported", hint="the source's rows are taken as they are")
+        if cursor.accept("INDEX"):
+            indexes.append((cursor.name("an index"), cursor.expression()))
+        else:
+            columns.append(_column(cursor))
+        if not cursor.accept_sign(","):
+            break
+    cursor.expect_sign(")")
+    names = [column.name for column in columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        cursor.fail(f"the column {twice} stands twice")
+    return tuple(columns), tuple(indexes)
+
+
+def _column(cursor: Cursor) -> ColumnOverride:
+    name = cursor.name("a column")
+    kind = declared = codec = ttl = ""
+    if cursor.token.form is Form.WORD and not any(cursor.peek(*end) for end in _TYPE_ENDS):
+        kind = cursor.expression(*_TYPE_ENDS)
+    for word in ("NOT", "NULL", "PRIMARY", "STATISTICS", "COLLATE", "DEFAULT", "EPHEMERAL", "COMMENT"):
+        if cursor.peek(word):
+            hint = "say it in the type, as Nullable(…)" if word in ("NOT", "NULL") else "types, ALIAS, MATERIALIZED, CODEC and TTL are"
+            cursor.fail(f"{word} is not supported in COLUMNS", hint=hint)
+    for word in ("MATERIALIZED", "ALIAS"):
+        if cursor.accept(word):
+            declared = f"{word} {cursor.expression(*_COLUMN_ENDS)}"
+    if cursor.accept("CODEC"):
+        cursor.expect_sign("(")
+        codec = cursor.expression()
+        while cursor.accept_sign(","):
+            codec += f", {cursor.expression()}"
+        cursor.expect_sign(")")
+    if cursor.accept("TTL"):
+        ttl = cursor.expression(*_COLUMN_ENDS)
+    return ColumnOverride(name, kind, declared, codec, ttl)

@@ -1,0 +1,40 @@
+"""Statements about databases that are pipes, answered in the server's stead."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from headrace.errors import DefiniteError
+from headrace.materialize_mysql.statement_parser import CreateMirror, DropDatabase, OtherOnDatabase, ShowCreate, ShowPipes, parse_statement
+
+Answer: TypeAlias = tuple[list[str], list[list[Any]]]
+"""Names and rows of a result."""
+
+
+def answer(sink: str, query: str) -> Answer | None:
+    """The result of a statement that is about a database that is a pipe; None: the server must be asked."""
+    statement = parse_statement(query)
+    if statement is None:
+        return None
+    # Most queries are none of ours and need not wait for this.
+    from headrace.materialize_mysql.databases import Databases
+
+    databases = Databases(sink)
+    match statement:
+        case CreateMirror():
+            return ["result"], [[databases.create(statement)]]
+        case DropDatabase():
+            return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement) else None
+        case ShowCreate(name):
+            shown = databases.show(name)
+            return None if shown is None else (["statement"], [[shown]])
+        case ShowPipes():
+            return ["pipe", "source", "status", "reason", "log"], databases.pipes()
+        case OtherOnDatabase(verb, name):
+            if databases.show(name) is not None:
+                raise DefiniteError(
+                    f"{verb} DATABASE would pull the database from under its pipe",
+                    place=f"database {name}",
+                    hint="DROP DATABASE ends the pipe too",
+                )
+    return None

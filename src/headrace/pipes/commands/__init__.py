@@ -1,0 +1,1 @@
+"""Commands on pipes: `check`, `dry-run`, `retry` and `tail`."""

@@ -1,0 +1,188 @@
+"""What a statement would do to the sink, without doing it: the driver's own decision, over tables that were described or looked at.
+
+Nothing is written anywhere, and no server is needed: a target that nobody can look at is taken to be as Headrace would have made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.schema_change import Catalogue, apply_all
+from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.mysql.schema_change_planner import Decision
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
+from headrace.sinks.clickhouse.schema_changes.alter_columns import has_view
+from headrace.sinks.clickhouse.schema_changes.alter_tables import Place
+from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.hypothetical_table import imagine, imagine_over
+from headrace.sinks.clickhouse.tables.system_tables import FoundTable
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX, Layout
+from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
+from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.query_session import Session
+from headrace.sources.mysql.schema.ddl_outcome import Followed, Outcome, assess
+from headrace.sources.mysql.server.position import BinlogPosition
+
+_BEFORE, _AT = BinlogPosition("binlog.000001", 4), BinlogPosition("binlog.000001", 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What would become of one table."""
+
+    table: str
+    kind: str
+    outcome: str
+    statements: tuple[str, ...]
+    detail: str
+
+
+class ImaginedTables:
+    """Targets as Headrace would have made them."""
+
+    def __init__(self, layouts: Iterable[Layout]) -> None:
+        self._tables: dict[Place, FoundTable] = {}
+        self._holders: dict[Place, FoundTable] = {}
+        for layout in layouts:
+            place = (layout.database, layout.table)
+            self._tables[place] = imagine(layout) if layout.holder is None else imagine_over(layout)
+            if layout.holder is not None:
+                self._holders[place] = imagine(layout)
+            if has_view(layout, TableChoices()):
+                self._tables[layout.database, layout.table + VIEW_SUFFIX] = FoundTable("", "", (), kind="View")
+
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+        return {place: self._tables[place] for place in places if place in self._tables}, self._holders
+
+    def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
+        return {place: f"the uuid of {'.'.join(place)}" for place in places if place in self._tables}
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Tables of a source, and what was chosen for a pipe."""
+
+    catalogue: Catalogue
+    dialect: Dialect
+    settings: PipeSettings
+    sink: ClickHouseSink
+    looks: bool = False
+    """Whether the sink's own tables are looked at."""
+    hidden: Mapping[TableName, tuple[str, ...]] | None = None
+
+    def rehearse(self, query: Query, policy: SchemaPolicy) -> tuple[Rehearsed, ...]:
+        """What the statement would lead to; a definite error where the pipe would halt."""
+        followed, after = self._follow(query)
+        followed.check()
+        state = self._state()
+        directory = StateDirectory(self.settings.state, make=False)
+        executor = Executor(state, directory, _no_snapshots(directory), Targets(self.sink), Showing(self.settings), lambda _: None)
+        decision = Decision(followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._altering)
+        intent = decision.intent()
+        return tuple(
+            Rehearsed(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
+            for entry in intent.entries
+        )
+
+    def choices(self, query: Query) -> Iterator[tuple[Policy, tuple[Rehearsed, ...] | DefiniteError]]:
+        """What each policy that the statement's changes know would lead to."""
+        kinds = self._kinds(query)
+        for policy in Policy:
+            try:
+                chosen = SchemaPolicy(tuple((kind, policy) for kind in kinds if SchemaPolicy.knows(kind, policy)))
+                if chosen.chosen or policy is Policy.APPLY:
+                    yield policy, self.rehearse(query, chosen)
+            except DefiniteError as error:
+                yield policy, error
+
+    def _kinds(self, query: Query) -> list[ChangeKind]:
+        try:
+            words = {word for one in self.rehearse(query, SchemaPolicy()) for word in one.kind.split(", ")}
+        except DefiniteError:
+            return list(ChangeKind)
+        return [kind for kind in ChangeKind if kind in words]
+
+    def _follow(self, query: Query) -> tuple[Followed, Catalogue]:
+        meaning = interpret(query, self.catalogue, self.dialect)
+        followed = assess(query, _AT, meaning, self.catalogue, self.settings.selection, folds_case=self.dialect.folds_case)
+        if followed.outcome is Outcome.NOTHING and meaning.unknown:
+            raise DefiniteError(f"the statement is not understood: {meaning.why}", place=query.statement, hint="is it complete?")
+        after = apply_all(meaning.changes, self.catalogue)
+        return followed, Catalogue({name: one for name, one in after.tables.items() if name not in meaning.opaque}, after.charsets)
+
+    def _state(self) -> PipeState:
+        hidden = self.hidden or {}
+        tables = {
+            name: TableState(schema, _BEFORE.to_json(), hidden=hidden.get(name, ()))
+            for name, schema in self.catalogue.tables.items()
+            if self.settings.selection(name)
+        }
+        return PipeState("", "", "", self.settings.selection.to_json(), _BEFORE.to_json(), 0, {}, tables)
+
+    def _altering(self) -> Altering:
+        if self.looks:
+            return self.sink.altering()
+        scope = LayoutScope(self.sink.target, self.sink.choices)
+        layouts = [
+            plan_layout(Showing(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
+            for table in self._state().tables.values()
+        ]
+        return Altering(scope, ImaginedTables(layouts))
+
+
+def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Catalogue:
+    """The tables that statements make, one after the other."""
+    catalogue = Catalogue()
+    for statement in statements:
+        meaning = interpret(strict_query(statement, database), catalogue, dialect)
+        _check(statement, meaning)
+        catalogue = apply_all(meaning.changes, catalogue)
+    if not catalogue.tables:
+        raise DefiniteError("the definitions make no table", place="--schema", hint="give CREATE TABLE statements, or a file of them")
+    return catalogue
+
+
+def strict_query(statement: str, database: str) -> Query:
+    """A statement of a session with the servers' usual settings."""
+    return Query(database, statement, Session(sql_mode=STRICT, client_charset="utf8mb4", server_charset="utf8mb4"))
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a file, which end in semicolons at the ends of lines; comments of whole lines are left out."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("--", "#"))]
+    return [part.strip() for part in "\n".join(lines).rstrip().rstrip(";").split(";\n") if part.strip()]
+
+
+def _check(statement: str, meaning: Meaning) -> None:
+    if meaning.unknown or meaning.opaque or meaning.rows:
+        why = meaning.why or "it changes rows"
+        raise DefiniteError(f"a table's definition is not understood: {why}", place=statement, hint="give plain CREATE TABLE statements")
+
+
+def _no_snapshots(directory: StateDirectory) -> SnapshotLog:
+    return SnapshotLog(StateDirectory(directory.path / "none", make=False))
+
+
+def read_statements(text: str) -> list[str]:
+    """Statements from a file of that name, if there is one; else from the text itself."""
+    path = Path(text)
+    try:
+        found = path.read_text(encoding="utf-8") if len(text) < 1000 and path.is_file() else text
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefiniteError(
+            f"the definitions cannot be read: {error}", place=text, hint="give a file of CREATE TABLE statements"
+        ) from error
+    return split_statements(found)

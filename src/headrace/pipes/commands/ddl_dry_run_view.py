@@ -1,0 +1,133 @@
+"""`headrace ddl`: where the tables of a rehearsal come from, and its result for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.model.schema_change import Catalogue
+from headrace.model.table_selection import Selection
+from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.stored_settings import settings_of
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import Policy
+from headrace.settings.settings_file import Chosen
+from headrace.sinks.clickhouse.server.url import parse_target
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.url_schemes import is_kafka
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
+from headrace.sources.mysql.server.connection import connect, parse_mysql_url
+
+_NOWHERE = "clickhouse://default@127.0.0.1"
+_EVERYTHING = Selection(("*",))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `headrace ddl` was given."""
+
+    statement: str
+    source: str = ""
+    schema: tuple[str, ...] = ()
+    """CREATE TABLE statements, or files of them."""
+    state: str = ""
+    sink: str = ""
+    database: str = ""
+    """Of names without one."""
+    server: str = "9.7.0"
+    """The version of the server whose statements these are, where nobody can be asked."""
+    chosen: Chosen = field(default_factory=Chosen)
+    only: bool = False
+    """Whether only what was chosen is shown, not what else could be."""
+
+
+def rehearse(asked: Asked) -> Iterator[str]:
+    """The lines to print."""
+    with ExitStack() as open_things:
+        catalogue, dialect, database, state = _tables(asked)
+        if state is not None and is_kafka(state.sink):
+            raise DefiniteError(
+                "the pipe's sink is Kafka, which has no tables to alter",
+                place=asked.state,
+                hint="see docs/kafka.md for what becomes of each kind of statement",
+            )
+        chosen = asked.chosen.over(settings_of(state, asked.state)) if state is not None else asked.chosen
+        sink = ClickHouseSink(parse_target(_NOWHERE), chosen.sink)
+        if asked.sink:
+            sink = open_things.enter_context(open_sink(asked.sink, choices=chosen.sink)).sink
+        selection = Selection.from_json(state.selection) if state is not None else _EVERYTHING
+        columns = state.options["columns"] if state is not None else {"include": (), "exclude": ()}
+        projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))
+        settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain)
+        hidden = {name: table.hidden for name, table in state.tables.items()} if state is not None else None
+        rehearsal = Rehearsal(catalogue, dialect, settings, sink, bool(asked.sink), hidden)
+        query = strict_query(asked.statement, database)
+        if asked.only or chosen.schema_changes.chosen:
+            yield from _told(rehearsal.rehearse(query, chosen.schema_changes))
+            return
+        results = dict(rehearsal.choices(query))
+        default = results[Policy.APPLY]
+        if isinstance(default, DefiniteError):
+            raise default
+        yield from _told(default)
+        yield from _others(results)
+
+
+def _tables(asked: Asked) -> tuple[Catalogue, Dialect, str, PipeState | None]:
+    """The tables before the statement, the server's dialect, the database that is meant, and the pipe's state if there is one."""
+    given = [bool(asked.source), bool(asked.schema), bool(asked.state)]
+    if sum(given) != 1:
+        raise DefiniteError(
+            "a statement means nothing without the tables it is about",
+            place="headrace ddl",
+            hint="give one of --source mysql://…, --schema 'CREATE TABLE …' (or a file) and --state DIR",
+        )
+    dialect = Dialect.of(asked.server)
+    if asked.source:
+        address = parse_mysql_url(asked.source)
+        with closing(connect(address)) as connection:
+            wanted = Selection((f"{address.database}.*",)) if address.database else _EVERYTHING
+            catalogue, _ = capture_catalogue(connection, address, wanted, epoch=0)
+            return catalogue, read_dialect(connection, address), asked.database or address.database, None
+    if asked.schema:
+        database = asked.database or "db"
+        statements = [statement for text in asked.schema for statement in read_statements(text)]
+        return describe(statements, database, dialect), dialect, database, None
+    directory = StateDirectory(Path(asked.state), make=False)
+    state = directory.load()
+    if state is None:
+        raise DefiniteError("there is no pipe here", place=asked.state, hint="give the --state of a pipe that was started before")
+    tables = {name: table.schema for name, table in state.tables.items()}
+    databases = {name.database for name in tables}
+    return Catalogue(tables), dialect, asked.database or (databases.pop() if len(databases) == 1 else ""), state
+
+
+def _told(found: Iterable[Rehearsed]) -> Iterator[str]:
+    nothing = True
+    for one in found:
+        nothing = False
+        yield f"{one.table}: {one.kind}: {one.outcome}" + (f" ({one.detail})" if one.detail else "")
+        yield from (f"  {statement};" for statement in one.statements)
+    if nothing:
+        yield "nothing to do in the sink"
+
+
+def _others(results: Mapping[Policy, tuple[Rehearsed, ...] | DefiniteError]) -> Iterator[str]:
+    """What the other policies would lead to."""
+    for policy, result in results.items():
+        if policy is Policy.APPLY:
+            continue
+        if policy is Policy.HALT:
+            yield "halt: the pipe would stop before it"
+        elif isinstance(result, DefiniteError):
+            yield f"{policy}: refused: {result.message}"
+        else:
+            yield f"{policy}:"
+            yield from (f"  {line}" for line in _told(result))

@@ -1,0 +1,175 @@
+"""What happens to tables, change by change, for people to look at (`headrace tail mysql://…`): one process, no Spark, nothing kept.
+
+Lines are those of the standard output's sink, in the exact order of the log. A transaction is held in memory until it is whole. A table is
+read as it was defined when its changes were made, as far as that is known: where reading starts in a server's past, as it is now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.api.feed import Feed, Request
+from headrace.api.tracked_tables import Statement, news_of
+from headrace.api.transaction_groups import Transaction, group_by_transaction
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema, ZeroDates
+from headrace.model.schema_change import Catalogue
+from headrace.model.table_selection import Selection
+from headrace.sinks.schema_changes import LedgerEntry
+from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.encoder import LineEncoder
+from headrace.sources.base import Work
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open_directory
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.split_reader import LogPlanner, MySQLReader
+
+log = logging.getLogger("headrace")
+
+NOW, OLDEST, END = "now", "oldest", "end"
+_BATCH_BYTES: Final = 8 << 20
+Texts = Any
+"""Lines, as an array of texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What somebody wants to see."""
+
+    selection: Selection
+    start: str = NOW
+    """`now`, `oldest`, `FILE:OFFSET` or, of a server, a GTID set."""
+    once: bool = False
+    """Up to where the log ends now."""
+    zero_dates: ZeroDates = ZeroDates.HALT
+    lines: LineChoices = field(default_factory=LineChoices)
+
+    @property
+    def options(self) -> ReadOptions:
+        return ReadOptions(every_before=True, zero_dates=self.zero_dates, transactions=True)
+
+
+class ServerTail:
+    """Follows a server's log."""
+
+    def __init__(self, address: MySQLAddress, looking: Looking, show: Callable[[Texts], None]) -> None:
+        """`show` gets lines of statements at once, when all lines before them were taken: nothing else may happen for long."""
+        self._show = show
+        stop = END if looking.once else None
+        request = Request(address, looking.selection, looking.options, looking.start, stop, on_statement=self._tell)
+        self._encoder = LineEncoder(looking.lines)
+        self._feed: Feed[Transaction] = Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
+        self._encoder.log = str(self._feed.position["file"]).rpartition(".")[0]
+        if not self._feed.schemas:
+            self._feed.close()
+            raise DefiniteError(f"no table matches {looking.selection}", place=str(address), hint="check --tables and the database")
+        place = f"{self._feed.position['file']}:{self._feed.position['pos']}"
+        log.info("following %d tables of %s from %s on", len(self._feed.schemas), address, place)
+
+    def stop(self) -> None:
+        """End; safe in a signal handler."""
+        self._feed.close()
+
+    def lines(self) -> Generator[Texts, None, None]:
+        """Lines, some at a time."""
+        with self._feed:
+            for transaction in self._feed:
+                for block in transaction.blocks:
+                    yield from (made.text for made in self._encoder.encode(block))
+
+    def _tell(self, statement: Statement) -> None:
+        kind, position = statement.news.name.lower(), statement.position
+        entry = LedgerEntry("", position.version, str(position), str(statement.table), kind, statement.text, "", "")
+        self._show(pa.array([self._encoder.statement(entry).decode()]))
+
+
+class DirectoryTail:
+    """Follows log files in a directory."""
+
+    def __init__(self, path: Path, looking: Looking) -> None:
+        self._looking, self._stop = looking, threading.Event()
+        # Definitions are followed from the oldest statement on, wherever looking begins.
+        self._log = open_directory(path, OLDEST)
+        self._from = open_directory(path, looking.start).start
+        self._history = SchemaHistory(looking.selection, Dialect.of(self._log.server_version, in_utc=True))
+        self._encoder = LineEncoder(looking.lines, self._log.start.file.rpartition(".")[0])
+        _learn(self._log, looking.selection, self._history)
+
+    def stop(self) -> None:
+        """End; safe in a signal handler."""
+        self._stop.set()
+
+    def lines(self) -> Generator[Texts, None, None]:
+        """Lines, some at a time."""
+        limits = Limits(flush_bytes=_BATCH_BYTES, flush_seconds=0.01, parallelism=1)
+        planner = BinlogDirectory(self._log.path, self._log.start, limits, self._log.mariadb).planner()
+        at = self._log.start
+        try:
+            while not self._stop.is_set() and not (self._looking.once and at >= self._log.end):
+                until = self._from if at < self._from else None
+                end = BinlogPosition.from_json(planner.plan(at.to_json(), None if until is None else until.to_json()))
+                if end > at:
+                    yield from self._batch(planner, at, end)
+                    planner.commit(end.to_json())
+                    at = end
+        finally:
+            planner.stop()
+
+    def _batch(self, planner: LogPlanner, at: BinlogPosition, end: BinlogPosition) -> Generator[Texts, None, None]:
+        works, reader = planner.works(at.to_json(), end.to_json()), self._reader(at)
+        shown = end > self._from
+        rows = [{**work, "news": []} for work in works if work["kind"] == "rows" and shown]
+        for transaction in group_by_transaction(block for work in rows for block in reader.read(work)):
+            for block in transaction.blocks:
+                yield from (made.text for made in self._encoder.encode(block))
+        for work in works:
+            if work["kind"] == "statement":
+                yield from self._statement(work, shown=shown)
+
+    def _statement(self, work: Work, *, shown: bool) -> Generator[Texts, None, None]:
+        query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+        followed = self._history.follow(query, position)
+        if not shown:
+            return
+        for table, news in sorted(news_of(followed).items()):
+            entry = LedgerEntry("", position.version, str(position), str(table), news.name.lower(), query.statement, "", "")
+            yield pa.array([self._encoder.statement(entry).decode()])
+
+    def _reader(self, at: BinlogPosition) -> MySQLReader:
+        schemas = {name: self._shown(schema) for name, schema in self._history.as_of(at).tables.items() if self._looking.selection(name)}
+        keys: dict[TableName, tuple[str, ...]] = {name: schema.row_key for name, schema in schemas.items()}
+        return MySQLReader(None, schemas, keys, self._looking.selection, self._looking.options, at.epoch, {}, frozenset())
+
+    def _shown(self, schema: TableSchema) -> TableSchema:
+        return schema.with_zero_dates(self._looking.zero_dates)
+
+
+def _learn(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
+    """Begin with the tables that the files describe, each from its first table map on."""
+    history.begin(Catalogue(), log.start)
+    places: dict[TableName, BinlogPosition] = {}
+
+    def describe(body: bytes, place: str) -> TableSchema | None:
+        table_map = parse_table_map(body, place)
+        file, _, offset = place.rpartition(":")
+        places[table_map.name] = BinlogPosition(file, int(offset), epoch=log.start.epoch)
+        return schema_of(table_map)
+
+    found: dict[TableName, Any] = dict(find_schemas(log, wanted, describe))
+    for name, schema in found.items():
+        if schema is not None:
+            history.learn([schema], places[name])

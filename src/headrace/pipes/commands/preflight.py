@@ -1,0 +1,36 @@
+"""Check-ups of sources, as `headrace check` does them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from headrace.cql.address import CqlAddress
+from headrace.model.table_selection import Selection
+from headrace.settings.settings_file import Chosen, parse_set
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.preflight import Finding
+
+
+def check_server(address: MySQLAddress, chosen: Selection) -> Sequence[Finding]:
+    """A MySQL or MariaDB server's."""
+    from headrace.sources.mysql.preflight.report import examine
+    from headrace.sources.mysql.server.connection import connect
+
+    connection = connect(address)
+    try:
+        return examine(connection, address, chosen)
+    finally:
+        connection.close()
+
+
+def check_cluster(address: CqlAddress, chosen: Selection, settings: Iterable[str] = ()) -> Sequence[Finding]:
+    """A ScyllaDB cluster's; `settings` as `--set` takes them."""
+    from headrace.cql.session import connect
+    from headrace.sources.scylla.preflight import examine
+
+    wanted = Chosen()
+    for one in settings:
+        wanted = parse_set(one).over(wanted)
+    with connect(address) as session:
+        return examine(session, chosen, wanted.scylla, lambda: time.time_ns() // 1000)

@@ -1,0 +1,204 @@
+"""Records that cannot be read: the pipe halts, or they are kept elsewhere before their batch counts.
+
+Invariant: a record is in the sink, or counted as one without a change, or kept here, or the pipe has halted. A batch that is read again
+keeps it again under the same name: the table replaces by it, and a topic's copies carry the same place in their headers.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.state.event_skips import Skips
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
+from headrace.sinks.clickhouse.dead_letters.skipped_events import SKIPPED
+from headrace.sinks.kafka.messages.errors import failure
+from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.events.records import Refused
+from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
+
+log = logging.getLogger("headrace")
+
+UNREADABLE: Final = "unreadable"
+"""The state of a record in `headrace.errors`: not a row that `headrace retry` could write."""
+HEADERS: Final = "headrace.error."
+_PLACE: Final = re.compile(r"(?P<topic>.+)\[(?P<partition>\d+)\]@(?P<offset>\d+)")
+_FLUSH_S: Final = 30.0
+_PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
+
+
+def check_choice(choices: DebeziumChoices) -> None:
+    """Raise `DefiniteError` if records are to go to a topic that is not named."""
+    if (choices.on_malformed is OnMalformed.TOPIC) != bool(choices.dead_letter_topic):
+        raise DefiniteError(
+            "on_malformed = topic and dead_letter_topic belong together",
+            place="[debezium]",
+            hint="give both, or neither",
+        )
+
+
+def see_to(
+    found: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
+) -> None:
+    """Do with records that cannot be read what was chosen; when this returns, none of them is lost. Those to be skipped are kept too."""
+    asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
+    refused = [one for one in found if one not in asked]
+    if skips is not None and asked:
+        for some in _pieces(asked, address):
+            retrying(functools.partial(_post, some, own, pipe, SKIPPED))
+        skips.left_out({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
+    if not refused:
+        return
+    if choices.on_malformed is OnMalformed.HALT:
+        raise _halted(refused)
+    for some in _pieces(refused, address):
+        if choices.on_malformed is OnMalformed.DEAD_LETTER:
+            retrying(functools.partial(_post, some, own, pipe))
+        else:
+            retrying(functools.partial(_send, some, choices.dead_letter_topic, address, pipe))
+    where = "headrace.errors" if choices.on_malformed is OnMalformed.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
+    first = refused[0]
+    log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
+
+
+def _pieces(refused: Sequence[Refused], address: KafkaAddress) -> Iterator[list[Refused]]:
+    """The records, whole, and never many or much of them at once."""
+    waiting: list[Refused] = []
+    size = 0
+    for one in refused:
+        waiting.append(one if one.is_whole else retrying(functools.partial(_fetched, one, address)))
+        size += len(waiting[-1].value or b"")
+        if len(waiting) >= _PIECE_RECORDS or size >= _PIECE_BYTES:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def _fetched(one: Refused, address: KafkaAddress) -> Refused:
+    """A record that was too large to be reported, from its topic."""
+    for records in fetch(address, OffsetRange(one.topic, one.partition, one.offset, one.offset + 1)):
+        headers = [] if records.headers is None else records.headers[0].as_py() or []
+        pairs = tuple((header["key"], header["value"]) for header in headers)
+        return replace(one, key=records.key[0].as_py(), value=records.value[0].as_py(), headers=pairs, is_whole=True)
+    return replace(one, reason=f"{one.reason} (and its topic holds it no more)")
+
+
+def place_of(one: Refused) -> str:
+    return f"{one.topic}[{one.partition}]@{one.offset}"
+
+
+def is_record(place: str) -> bool:
+    """Whether a place is that of a record."""
+    return _PLACE.fullmatch(place) is not None
+
+
+def is_passed(place: str, reached: KafkaPosition) -> bool:
+    """Whether topics that were read up to a position have been read past a record."""
+    found = _PLACE.fullmatch(place)
+    return found is not None and reached.offsets.get(found["topic"], {}).get(int(found["partition"]), 0) > int(found["offset"])
+
+
+def _halted(refused: Sequence[Refused]) -> DefiniteError:
+    first = refused[0]
+    more = f" (and {len(refused) - 1} more of the batch)" if len(refused) > 1 else ""
+    choice = "or keep such records with --set debezium.on_malformed=dead_letter (or topic)"
+    return DefiniteError(
+        f"a record cannot be read: {first.reason}{more}",
+        place=place_of(first),
+        hint=f"{first.hint}; {choice}" if first.hint else choice[3:],
+        event=place_of(first),
+    )
+
+
+def _post(refused: Sequence[Refused], own: OwnTables, pipe: str, state: str = UNREADABLE) -> None:
+    now = instant_text(time.time_ns() // 1000)
+    own.ensure(ERRORS)
+    own.insert(ERRORS, [_row(one, pipe, now, state) for one in refused])
+
+
+def _row(one: Refused, pipe: str, now: str, state: str) -> dict[str, Any]:
+    name = hashlib.sha256("\n".join((pipe, one.topic, str(one.partition), str(one.offset))).encode()).hexdigest()[:16]
+    record = {
+        "key": _shown(one.key),
+        "value": _shown(one.value),
+        "headers": [[header, _shown(value)] for header, value in one.headers],
+    }
+    return {
+        "id": name,
+        "pipe": pipe,
+        "table": one.topic,
+        "target": "",
+        "state": state,
+        "key": one.key.decode(errors="replace") if one.key is not None else "",
+        "column": "",
+        "reason": one.reason,
+        "operation": "record",
+        "version": one.offset,
+        "position": place_of(one),
+        "commit_time": instant_text(0),
+        "row": json.dumps(record, ensure_ascii=False),
+        "place": one.partition,
+        "definition": "",
+        "tries": 1,
+        "failed_at": now,
+        "updated_at": now,
+    }
+
+
+def _shown(value: bytes | None) -> dict[str, str] | str | None:
+    """Bytes so that they can be had back: as text if they are text, else as base64."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _send(refused: Sequence[Refused], topic: str, address: KafkaAddress, pipe: str) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    # How large a record may be is for the broker to say.
+    producer = Producer({"message.max.bytes": "100000000", **address.client_settings(), "enable.idempotence": True, "log_level": 0})
+    try:
+        for one in refused:
+            headers: list[tuple[str, str | bytes | None]] = [*one.headers, *((name, text.encode()) for name, text in _reasons(one, pipe))]
+            producer.produce(topic, value=one.value, key=one.key, headers=headers, on_delivery=delivered)
+        left = producer.flush(_FLUSH_S)
+    except (KafkaException, BufferError) as error:
+        raise _unsent(error, topic, address) from error
+    if failures:
+        raise failure(failures[0], f"sending records that cannot be read to the topic {topic}", str(address))
+    if left:
+        raise TransientError(f"{left} records were not taken by the topic {topic} within {_FLUSH_S:.0f} s", place=str(address))
+
+
+def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceError:
+    if isinstance(error, KafkaException):
+        return failure(error, f"sending records that cannot be read to the topic {topic}", str(address))
+    return TransientError(f"the topic {topic} takes records too slowly: {error}", place=str(address))
+
+
+def _reasons(one: Refused, pipe: str) -> list[tuple[str, str]]:
+    said = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
+    return [(HEADERS + name, text) for name, text in said.items()]

@@ -1,0 +1,274 @@
+"""The sink follows what events say of their tables: new tables are made, new columns added, types made wider.
+
+The order makes every crash harmless, as in `pipes.lifecycle.schema_change_intents`. The intent is saved first (steps, the resulting table,
+the ledger's row). Then its steps are executed, each one noted. Then it is entered in the ledger, and at last in the state. A process that
+finds such an intent finishes it first. After that the batch that brought the change is read again; nothing of it counts before.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.alter_effects import Alteration
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema_change import AddColumn, ModifyColumn
+from headrace.pipes.debezium.type_lookup import Descriptions
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
+from headrace.retry import retrying
+from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
+from headrace.sinks.schema_changes import LedgerEntry, Step, Translation
+from headrace.sources.debezium.events.records import Found, Truncation
+from headrace.sources.debezium.types.schema_widening import Growth, grow
+
+_APPLIED, _IGNORED = "applied", "ignored"
+_REFUSED_POLICIES = (Policy.KEEP, Policy.RESYNC)
+
+
+def check_policy(policy: SchemaPolicy) -> None:
+    """Refuse what cannot be done without the source at hand."""
+    for kind, chosen in policy.chosen:
+        if chosen in _REFUSED_POLICIES:
+            raise DefiniteError(
+                f"{kind} cannot be {chosen} for a pipe from Kafka: topics do not hold the tables' rows to read them again, nor statements",
+                place="schema_changes",
+                hint="choose apply, ignore or halt",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """Of one pipe's tables."""
+
+    state: PipeState
+    directory: StateDirectory
+    targets: Targets
+    show: Showing
+    policy: SchemaPolicy
+    pipe: str
+    wanted: Callable[[TableName], bool]
+    note: Callable[[str], None]
+    descriptions: Descriptions
+    changed: Callable[[str, str, str], None] = lambda *_: None
+    """Hears of each table that changed, how, and what became of it."""
+
+    def take_up(self, found: Iterable[Found]) -> bool:
+        """Make the sink hold what was found; whether anything is other than before."""
+        changed = [self._take_up(one) for one in together(self.descriptions.better(found))]
+        return any(changed)
+
+    def finish(self) -> None:
+        """Do what is left of an intent that an earlier run saved."""
+        if self.state.intent is not None:
+            self._finish(self.state.intent)
+
+    def truncate(self, emptied: Iterable[Truncation]) -> None:
+        """The source emptied tables: rows from before that go. Repeatable."""
+        for one in emptied:
+            table = self.state.tables.get(one.table)
+            if table is None:
+                continue
+            policy = self.policy.of(ChangeKind.TRUNCATE_TABLE)
+            if policy is Policy.HALT:
+                raise self._halted(ChangeKind.TRUNCATE_TABLE, str(one.table), "was emptied", "")
+            if policy is Policy.APPLY:
+                self._sweep(table, one)
+            self._record(one, f"{one.table} was emptied", _APPLIED if policy is Policy.APPLY else _IGNORED)
+
+    def begin_anew(self, tables: Iterable[Truncation]) -> None:
+        """Tables without a key were read again by the connector: rows from before that go. Repeatable."""
+        for one in tables:
+            table = self.state.tables.get(one.table)
+            if table is not None:
+                self._sweep(table, one)
+                self._record(one, f"{one.table} begins anew with a second snapshot", _APPLIED)
+
+    def _sweep(self, table: TableState, one: Truncation) -> None:
+        schema = self.show(table.schema, table.hidden)
+        retrying(functools.partial(self.targets.sweep, schema, one.version))
+
+    def _record(self, one: Truncation, text: str, outcome: str) -> None:
+        entry = LedgerEntry(self.pipe, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, "")
+        retrying(functools.partial(self.targets.sink.altering().record, [entry]))
+        self.changed(str(one.table), text, outcome)
+        self.note(text)
+
+    def _take_up(self, found: Found) -> bool:
+        name = found.schema.name
+        if name in self.state.ignored or not self.wanted(name):
+            return False
+        known = self.state.tables.get(name)
+        if known is None:
+            self._create(found)
+            return True
+        growth = _grown(known.schema, found)
+        if growth.alteration is not None:
+            self._alter(known, growth, growth.alteration, found)
+        return growth.alteration is not None
+
+    def _create(self, found: Found) -> None:
+        schema = found.schema
+        policy = self._allowed(ChangeKind.CREATE_TABLE, found, "is new")
+        if policy is Policy.IGNORE:
+            self._carry_out(None, Translation(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
+            return
+        self.show.check_new(schema)
+        shown = self.show(schema, ())
+        others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
+        self.targets.check_apart([*others, shown])
+        retrying(lambda: self.targets.claim([schema.name]))
+        check_engine(self.targets, shown)
+        plan = retrying(lambda: self.targets.sink.altering().plan_creation(shown))
+        columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
+        text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
+        self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
+
+    def _alter(self, known: TableState, growth: Growth, told: Alteration, found: Found) -> None:
+        text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
+        kinds = _kinds_of(growth)
+        policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
+        hidden = known.hidden
+        if policies.get(ChangeKind.ADD_COLUMN) is Policy.IGNORE:
+            hidden += tuple(fate.column.name for fate in told.fates if fate.origin is None)
+        left: frozenset[str] = frozenset()
+        if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
+            modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
+            left = self.show.named(modified, known.schema, known.hidden)
+        seen = replace(self.show.alteration(told, known.hidden, hidden), left=left)
+        plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
+        reread = plan.reread or self.show.reread_reason(told, known.hidden, hidden)
+        if reread:
+            raise DefiniteError(
+                f"the copy of table {found.schema.name} cannot follow its change ({text}): {reread}",
+                place=_text(found),
+                hint="alter the copy by hand, or drop it and begin anew with another --state and a new snapshot of Debezium's",
+            )
+        outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
+        table = replace(known, schema=growth.schema, hidden=hidden, captured_at=_place(found))
+        self._carry_out(table, plan, found, kinds, text, outcome)
+
+    def _carry_out(
+        self, table: TableState | None, plan: Translation, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
+    ) -> None:
+        # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
+        version, name = time.time_ns() // 1000, found.schema.name
+        entry = LedgerEntry(self.pipe, version, _text(found), str(name), ", ".join(kinds), text, "\n".join(plan.statements), outcome, "")
+        intent = {
+            "steps": [step.to_json() for step in plan.steps],
+            "done": 0,
+            "name": [name.database, name.table],
+            "table": None if table is None else table.to_json(),
+            "entry": entry.to_json(),
+        }
+        self._finish(intent)
+        self.changed(str(name), text, outcome)
+        self.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
+
+    def _finish(self, intent: dict[str, Any]) -> None:
+        self._save(intent)
+        steps = [Step.from_json(step) for step in intent["steps"]]
+        while intent["done"] < len(steps):
+            retrying(functools.partial(self.targets.run_step, steps[intent["done"]]))
+            intent["done"] += 1
+            self._save(intent)
+        name = TableName(*intent["name"])
+        table = None if intent["table"] is None else TableState.from_json(intent["table"])
+        if table is not None:
+            shown = self.show(table.schema, table.hidden)
+            retrying(lambda: self.targets.prepare([shown]))
+        retrying(functools.partial(self.targets.sink.altering().record, [LedgerEntry.from_json(intent["entry"])]))
+        if table is None:
+            self.state.ignored.add(name)
+        else:
+            self.state.tables[name] = table
+        self._save(None)
+
+    def _save(self, intent: dict[str, Any] | None) -> None:
+        self.state.intent = intent
+        self.directory.save(self.state)
+
+    def _allowed(self, kind: ChangeKind, found: Found, what: str) -> Policy:
+        policy = self.policy.of(kind)
+        if policy is Policy.HALT:
+            raise self._halted(kind, str(found.schema.name), what, _text(found))
+        return policy
+
+    def _halted(self, kind: ChangeKind, name: str, what: str, place: str) -> DefiniteError:
+        hint = f"start again with --schema-changes {kind}=apply to have the copy follow"
+        return DefiniteError(f"table {name} {what}, and {kind} is set to halt", place=place, hint=hint)
+
+
+def check_engine(targets: Targets, shown: TableSchema) -> None:
+    """Refuse targets in which a row that is written twice counts twice."""
+    needs = retrying(lambda: targets.needs([shown]))[shown.name]
+    if needs.ordered:
+        raise DefiniteError(
+            f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "
+            "because of a new table in it, would count twice",
+            place=f"table {shown.name}",
+            hint="use an engine that keeps the newest version of each row: --engine replacing",
+        )
+
+
+def together(found: Iterable[Found]) -> list[Found]:
+    """What was found of each table as one, as far as the schemas of a table go together.
+
+    The older ones come first, and what they say of a new column's default is kept: it is what rows from before the column hold, whatever
+    became of the column since.
+    """
+    made: list[Found] = []
+    for one in found:
+        earlier = made[-1] if made and made[-1].schema.name == one.schema.name else None
+        try:
+            if earlier is None:
+                made.append(one)
+            else:
+                made[-1] = replace(earlier, schema=grow(earlier.schema, one.schema, zeroes=one.zeroes).schema)
+        except DefiniteError:
+            # Said when it is taken up, with the place of its record.
+            made.append(one)
+    return made
+
+
+def _grown(known: TableSchema, found: Found) -> Growth:
+    try:
+        return grow(known, found.schema, zeroes=found.zeroes)
+    except DefiniteError as error:
+        where = f"{_text(found)}, {error.place}" if error.place else _text(found)
+        hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"
+        raise DefiniteError(error.message, place=where, hint=hint) from error
+
+
+def _kinds_of(growth: Growth) -> list[ChangeKind]:
+    words = {AddColumn: ChangeKind.ADD_COLUMN, ModifyColumn: ChangeKind.MODIFY_COLUMN}
+    found = {words[type(change)] for change in growth.changes if type(change) in words}
+    return [kind for kind in ChangeKind if kind in found]
+
+
+def _change_text(change: object) -> str:
+    match change:
+        case AddColumn(_, column):
+            return f"new column {column.name} {type_text(column)}"
+        case ModifyColumn(_, column, new):
+            return f"{column.name} from {type_text(column)} to {type_text(new)}"
+    return str(change)
+
+
+def type_text(column: Column) -> str:
+    """A column's type, for people."""
+    inside = f"({column.precision},{column.scale})" if column.kind is Kind.DECIMAL else ""
+    return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
+
+
+def _place(found: Found) -> dict[str, Any]:
+    return {"topic": found.topic, "partition": found.partition, "offset": found.offset}
+
+
+def _text(found: Found) -> str:
+    return f"{found.topic}[{found.partition}]@{found.offset}"

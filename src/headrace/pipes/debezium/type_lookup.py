@@ -1,0 +1,196 @@
+"""Types that events do not tell: from the connector's topic of schema changes, else from the target table that is there.
+
+Invariant: what an event itself says of a column's type is never replaced, only what was guessed from how JSON's values look. The exception
+is what an event's schema leaves open: `int64` is a BIGINT or a BIGINT UNSIGNED, whose values from 2^63 on arrive as negative numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.schema import Kind, TableName, TableSchema
+from headrace.pipes.debezium.kafka_cluster import kafka_error, quiet_settings
+from headrace.retry import retrying
+from headrace.sources.debezium.events.records import Found
+from headrace.sources.debezium.schema_history_topic import follow, read_record
+from headrace.sources.debezium.types.column_mapping import is_guessed, may_be_unsigned
+
+log = logging.getLogger("headrace")
+
+_TIMEOUT_S: Final = 30.0
+_PATIENCE_S: Final = 0.5
+_MOST_MESSAGES: Final = 1000
+_MOST_NAMED: Final = 10
+"""Columns that a warning names."""
+
+
+@dataclass(slots=True)
+class Descriptions:
+    """What is known of tables besides their events."""
+
+    in_sink: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]]
+    """Target tables that are there, as schemas."""
+    in_topic: Callable[[], list[bytes]] | None = None
+    """All records of the topic of schema changes, if there is one."""
+    _warned: set[TableName] = field(default_factory=set)
+    _doubted: set[TableName] = field(default_factory=set)
+    """Tables that were named in a warning of columns which may be unsigned."""
+
+    def better(self, found: Iterable[Found]) -> list[Found]:
+        """What was found, with types that are known instead of guessed ones. The topic is read once, if at all."""
+        tables = functools.cache(self._of_topic)
+        made = [self._with_signs(self._better(one, tables), tables) for one in found]
+        doubtful = [one.schema for one in made if one.unsigned and self._is_doubtful(one, tables)]
+        self.warn_of_signs(schema for schema in doubtful if schema.name not in self._doubted)
+        return made
+
+    def check_known(self, tables: Iterable[TableSchema]) -> None:
+        """Warn of columns of tables that were begun earlier, when nothing told that they are unsigned."""
+        doubtful = [schema for schema in tables if any(map(may_be_unsigned, schema.columns))]
+        told = self._of_topic() if doubtful else {}
+        signed = {(name, column.name) for name, schema in told.items() for column in schema.columns if column.kind is Kind.INT64}
+        self.warn_of_signs(
+            replace(schema, columns=tuple(column for column in schema.columns if (schema.name, column.name) not in signed))
+            for schema in doubtful
+        )
+
+    def warn_of_signs(self, tables: Iterable[TableSchema]) -> None:
+        """Print one warning that names the columns of which nothing tells whether they are unsigned."""
+        columns = []
+        for schema in tables:
+            self._doubted.add(schema.name)
+            columns += [f"{schema.name}.{column.name}" for column in schema.columns if may_be_unsigned(column)]
+        if columns:
+            log.warning(
+                "nothing tells whether the 64-bit integers of %s are signed: if one is a BIGINT UNSIGNED, its values from 2^63 on are "
+                "negative in the events and are written so; remedy: debezium.schema_topic, column.propagate.source.type or "
+                "bigint.unsigned.handling.mode=precise of the connector, or a target column of type UInt64 (a table that is there already "
+                "must be replicated again, with a new --state and an empty target)",
+                ", ".join(columns[:_MOST_NAMED]) + (f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""),
+            )
+
+    def _with_signs(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
+        """What was found, with columns as unsigned that the topic or the target table knows as such."""
+        if not found.unsigned or not any(map(may_be_unsigned, found.schema.columns)):
+            return found
+        known = self._in_topic(found, tables) or self._in_target(found.schema.name)
+        described = {column.name: column for column in known.columns} if known is not None else {}
+        columns = tuple(
+            replace(column, kind=Kind.UINT64, source_type=described[column.name].source_type)
+            if may_be_unsigned(column) and column.name in described and described[column.name].kind is Kind.UINT64
+            else column
+            for column in found.schema.columns
+        )
+        return replace(found, schema=replace(found.schema, columns=columns))
+
+    def _is_doubtful(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> bool:
+        """Whether nothing tells the signs of a table's columns. A target's Int64 does not: it may be made of earlier events."""
+        return any(map(may_be_unsigned, found.schema.columns)) and self._in_topic(found, tables) is None
+
+    def _in_target(self, name: TableName) -> TableSchema | None:
+        try:
+            return retrying(lambda: self.in_sink([name])).get(name)
+        except DefiniteError as error:
+            # A target with a column that tells nothing is no obstacle: the events have schemas.
+            log.debug("signs of %s: %s", name, error.message)
+            return None
+
+    def _better(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
+        told = found.schema
+        if not any(map(is_guessed, told.columns)):
+            return found
+        known = self._known(found, tables)
+        if known is None:
+            if self.in_topic is None and told.name not in self._warned:
+                self._warned.add(told.name)
+                log.warning(
+                    "events of %s carry no schema, and there is neither a target table nor debezium.schema_topic to tell their types: "
+                    "they are taken as their JSON values look",
+                    told.name,
+                )
+            return found
+        described = {column.name: column for column in known.columns}
+        columns = (described.get(column.name, column) if is_guessed(column) else column for column in told.columns)
+        keyed = frozenset(told.primary_key)
+        whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
+        return replace(found, schema=replace(told, columns=whole))
+
+    def _known(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
+        name = found.schema.name
+        known = self._in_topic(found, tables)
+        return known if known is not None else retrying(lambda: self.in_sink([name])).get(name)
+
+    def _in_topic(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
+        name, parts = found.schema.name, found.topic.split(".")
+        source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
+        return tables().get(name) or tables().get(source)
+
+    def _of_topic(self) -> dict[TableName, TableSchema]:
+        records = [] if self.in_topic is None else self.in_topic()
+        return follow((one for value in records for one in read_record(value)), {})
+
+
+def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:
+    """All records of a topic, in its order."""
+
+    def read() -> list[bytes]:
+        try:
+            return _read(address, topic)
+        except KafkaException as error:
+            raise kafka_error(error, address) from error
+
+    return retrying(read)
+
+
+def _read(address: KafkaAddress, topic: str) -> list[bytes]:
+    consumer = Consumer(
+        {**quiet_settings(address), "group.id": "headrace-looking", "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    try:
+        listed = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        if listed.error is not None or not listed.partitions:
+            raise DefiniteError(
+                f"there is no topic {topic} of schema changes",
+                place=str(address),
+                hint="give the connector's topic.prefix as debezium.schema_topic (include.schema.changes must be true)",
+            )
+        found: list[bytes] = []
+        for partition in listed.partitions:
+            found += _read_partition(consumer, TopicPartition(topic, partition, OFFSET_BEGINNING))
+        return found
+    finally:
+        consumer.close()
+
+
+def _read_partition(consumer: Consumer, place: TopicPartition) -> list[bytes]:
+    low, end = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+    found: list[bytes] = []
+    if low >= end:
+        return found
+    consumer.assign([place])
+    deadline, reached = time.monotonic() + _TIMEOUT_S, low
+    while reached < end:
+        # No more than are there: a consumer that asks for more waits for them.
+        messages = consumer.consume(min(_MOST_MESSAGES, end - reached), timeout=_PATIENCE_S)
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            # At the end of what can be read there may be marks of transactions, which are no records.
+            value, reached = (message.value(), (message.offset() or 0) + 1) if error is None else (None, end)
+            if value is not None:
+                found.append(value)
+        if messages:
+            deadline = time.monotonic() + _TIMEOUT_S
+        elif time.monotonic() > deadline:
+            raise TransientError(f"the topic {place.topic} gives no records", place=f"{place.topic}[{place.partition}]")
+    return found

@@ -1,0 +1,205 @@
+"""What every kind of pipe has in common: it owns a state directory while it runs, and ends in order when it is asked to."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_reporter import Place
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.schema_change_intents import Executor, resume
+from headrace.pipes.lifecycle.sink_factory import same_sink
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.target_ownership import TargetOwnership
+from headrace.pipes.mysql.startup import is_wanted
+from headrace.pipes.state.event_skips import note_halt
+from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.pipe_registry import entry_of, register
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
+from headrace.pipes.state.resync_requests import pending_requests, with_state
+from headrace.pipes.state.sink_record import Told, ask_witness
+from headrace.retry import Waits, own_waits, retrying
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.shortage import shortages_at
+from headrace.sinks.base import Books, Sink
+from headrace.sinks.target_claims import Claim, ClaimStore
+from headrace.sources.base import Offset
+from headrace.sources.mysql.segments.skipped_events import is_place
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.spark.runtime.checkpoint import committed_offset
+from headrace.spark.session.session import java_pid
+from headrace.spark.session.session_provider import OwnSpark, SparkHost
+
+_PRELOAD = ("headrace.sources.mysql.split_reader",)
+"""Besides the sink's own module."""
+
+
+class RunnablePipe(ABC):
+    """One replication, from its checks to its end."""
+
+    def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        self._sink_name, self._settings, self._view = sink_name, settings, view
+        self._stop, self._waits = threading.Event(), Waits(pipe=settings.name)
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when the pipe is past its checks, its tables are there and its state is saved."""
+        self.spark: SparkHost = OwnSpark()
+        """Where the pipe gets its Spark session from."""
+
+    @property
+    def waits(self) -> Waits:
+        """What it waits for."""
+        return self._waits
+
+    def stop(self) -> None:
+        """Ask the pipe to end after what it is doing; safe in a signal handler."""
+        self._stop.set()
+        self._waits.ending = True
+
+    def run(self) -> None:
+        """Replicate until caught up (`once`) or asked to stop."""
+        with own_waits(self._waits, of_run=True), shortages_at(self._settings.state):
+            directory = StateDirectory(self._settings.state).acquire()
+            try:
+                self._run_noting_halts(directory)
+            finally:
+                directory.close()
+
+    def _run_noting_halts(self, directory: StateDirectory) -> None:
+        try:
+            # A pipe that has run before knows that its addresses are right, and waits.
+            self._waits.first_contact = directory.load() is None
+            self._run_or_fail(directory)
+        except DefiniteError as error:
+            error.hint = with_state(error.hint, directory.path)
+            if error.event and not self._can_skip(error.event):
+                error.event = ""
+            error.hint = error.hint.replace("--state DIR", f"--state {shlex.quote(str(directory.path))}")
+            note_halt(directory.path, error)
+            raise
+        note_halt(directory.path, None)
+
+    def _run_or_fail(self, directory: StateDirectory) -> None:
+        """Run; a server that cannot be reached on first contact ends a run that is to end by itself."""
+        try:
+            self._run(directory)
+        except TransientError as error:
+            if not (self._waits.first_contact and self._settings.once):
+                raise
+            raise DefiniteError(error.message, place=error.place, hint=error.hint) from error
+
+    def _can_skip(self, event: str) -> bool:
+        """Whether this kind of pipe can leave out an event."""
+        return is_place(event)
+
+    @abstractmethod
+    def _run(self, directory: StateDirectory) -> None: ...
+
+    @property
+    @abstractmethod
+    def _books(self) -> Books:
+        """What is told of pipes."""
+
+    @property
+    @abstractmethod
+    def _written_by(self) -> object:
+        """What tasks carry of the sink: its module is at hand in workers."""
+
+    def _ask_witness(
+        self, directory: StateDirectory, place: Callable[[Offset], Place], tables: Iterable[TableName], *, can_resync: bool
+    ) -> Told:
+        """What the sink was told of the state that was loaded; an error if the sink is older, and not all tables are to be read again."""
+        requests = list(pending_requests(directory))
+        asked = [Selection(request.tables) for request in requests]
+        is_all = any(request.new_log for request in requests) or all(any(one(name) for one in asked) for name in tables)
+        if can_resync and requests and is_all:
+            return Told()
+        committed = committed_offset(directory.checkpoint)
+        version = place(committed).version if committed is not None else -1
+        return ask_witness(self._books, directory, self._settings.pipe_name, version, can_resync)
+
+    def _ownership(self, store: ClaimStore | None, directory: StateDirectory, state: PipeState) -> TargetOwnership | None:
+        """The claims of a state on its targets, where the sink has a place for them."""
+        if store is None:
+            return None
+        settings, path = self._settings, str(directory.path.resolve())
+        owner = Claim("", state.id, settings.pipe_name, state.source, socket.gethostname(), path, 0)
+        return TargetOwnership(store, owner, self._sink_name, shared=settings.shared_target)
+
+    def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
+        """Tell the sink and whoever waits for it that the pipe begins."""
+        entry = entry_of(self._settings.pipe_name, state, directory.path)
+        retrying(lambda: register(self._books, entry))
+        self._waits.first_contact = False
+        self._view.note(message)
+        self.on_begun()
+
+    @contextmanager
+    def _spark(
+        self, directory: StateDirectory, modules: tuple[str, ...] = _PRELOAD, more: Mapping[str, str] | None = None
+    ) -> Iterator[Any]:
+        """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
+        preload = (*modules, type(self._written_by).__module__)
+        settings = self._settings
+        asked = {**settings.spark, **(more or {})}
+        lent = self.spark.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
+        try:
+            with lent as session:
+                try:
+                    directory.note_helper(java_pid(session), shared=self.spark.is_shared)
+                    yield session
+                finally:
+                    self._view.close()
+        finally:
+            directory.clear_scratch()
+
+
+class ChangePipe(RunnablePipe):
+    """A pipe of change blocks."""
+
+    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        super().__init__(sink_name, settings, view)
+        self._targets = Targets(sink, LocalBooks(settings.state))
+
+    @property
+    def _books(self) -> Books:
+        return self._targets.books
+
+    @property
+    def _written_by(self) -> Sink:
+        return self._targets.sink
+
+    def _own_targets(self, directory: StateDirectory, state: PipeState) -> None:
+        """From now on targets are claimed for this state before they are created or written."""
+        self._targets.ownership = self._ownership(self._targets.sink.claims(), directory, state)
+
+
+class FollowingPipe(ChangePipe):
+    """A pipe whose log holds the statements that change its tables."""
+
+    _reads_tables = True
+    """Whether tables can be read again from the source."""
+
+    def _resume(self, directory: StateDirectory) -> Told:
+        """Finish what an earlier run was doing to the sink's tables, before anything else looks at them; what the sink was told."""
+        state = directory.load()
+        tables = state.tables if state is not None else ()
+        if state is not None and same_sink(state.sink, self._sink_name):
+            self._own_targets(directory, state)
+            chosen = [name for name in tables if is_wanted(state, self._settings.selection, name)]
+            retrying(lambda: self._targets.claim(chosen))
+        told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
+        if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
+            asked = [Selection(request.tables) for request in pending_requests(directory)]
+            resume(self._executor(directory, state, SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
+        return told
+
+    @abstractmethod
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor: ...

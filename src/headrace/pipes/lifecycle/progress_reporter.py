@@ -1,0 +1,191 @@
+"""What a pipe says of itself in the sink, while it runs.
+
+After every batch, before the batch counts, the sink is told how far its data goes; between batches, that the pipe still runs. A batch that
+is done again after a crash is told again and counted once: its end is not above what the sink was told before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from headrace.errors import TransientError
+from headrace.pipes.lifecycle.lag import Backlog
+from headrace.pipes.lifecycle.progress_view import Written
+from headrace.pipes.state.seal import StateSeal
+from headrace.retry import in_context, retrying
+from headrace.sinks.base import Books, Progress
+from headrace.spark.runtime.tasks import Report
+
+log = logging.getLogger("headrace")
+
+BEAT_S = 10.0
+_LOOK_S = 0.25
+_NOTICED_US = 500_000
+"""A change that is pending for longer than this is told to the sink, and so is the end of that."""
+_NAMESAKE_S = 60.0
+
+
+def written_in(reports: Iterable[Report], kind: str = "changes") -> list[Written]:
+    """What a batch's tasks wrote, table by table."""
+    found: dict[str, Written] = {}
+    for one in reports:
+        if one.kind == kind:
+            before = found.get(one.subject, Written(one.subject, 0, 0, 0))
+            newest = max(before.newest_us, one.commit_ts)
+            found[one.subject] = Written(one.subject, before.changes + one.changes, before.bytes + one.bytes, newest)
+    return list(found.values())
+
+
+class Place(Protocol):
+    """How far a source was read, in whatever words it has for it."""
+
+    @property
+    def version(self) -> int:
+        """Rises with the place."""
+
+    @property
+    def gtid(self) -> str: ...
+
+
+class Told(Protocol):
+    """Where progress is told; may be another place from one time to the next."""
+
+    @property
+    def books(self) -> Books: ...
+
+
+class Reporter:
+    """Tells one pipe's progress; safe for threads."""
+
+    def __init__(
+        self,
+        targets: Told,
+        pipe: str,
+        source: str,
+        incomplete: Callable[[], tuple[str, ...]],
+        seal: StateSeal | None = None,
+    ) -> None:
+        """`seal`: of the state that the pipe goes on with; it knows whether the sink was told."""
+        self._targets, self._pipe, self._source, self._incomplete, self._seal = targets, pipe, source, incomplete, seal
+        self.backlog: Backlog = lambda: None
+        self._lock = threading.Lock()
+        self._stopped = False
+        """Whether the stream has ended or is about to. Its last batch may still be written."""
+        self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
+        self._told_at = -math.inf
+        """When that was, by the monotonic clock: heartbeats go on when the system's clock is set back."""
+
+    def begin(self, position: Place, *, is_new: bool) -> None:
+        """Make the table; go on counting where an earlier run of the same pipe stopped."""
+        books = self._targets.books
+        retrying(books.begin)
+        known = retrying(lambda: books.progress(self._pipe))
+        if known is not None and is_new:
+            self._warn_of_namesake(known)
+        with self._lock:
+            if known is not None and not is_new:
+                self._told = replace(known, source=self._source)
+            else:
+                self._told = replace(self._told, updated_us=_now_us())
+            self._told = _moved(self._told, position)
+
+    def copied(self, position: Place, rows: int) -> None:
+        """Rows of tables came over, while the log was read up to a position."""
+        self._tell(position, rows, 0, counted=rows)
+
+    def batch(self, position: Place, changes: int, newest_us: int) -> None:
+        """A batch is in the sink, all changes before the position with it."""
+        is_new = position.version > self._told.version
+        self._tell(position, changes, newest_us, counted=changes if is_new else 0)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Meanwhile the sink is told now and then that the pipe runs."""
+        ended, self._stopped = threading.Event(), False
+        thread = threading.Thread(target=in_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            # From now on nothing says what is pending. The copy is as old as this moment, or as the oldest change that is pending.
+            self._stopped = True
+            self._say_so()
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(min(BEAT_S / 2, _LOOK_S)):
+            if time.monotonic() - self._told_at >= BEAT_S or self._is_told_wrong(_now_us()):
+                self._say_so()
+
+    def _is_told_wrong(self, now_us: int) -> bool:
+        """Whether the sink shows another lag than there is."""
+        pending_us, told_us = self._pending_us(), self._told.pending_us
+        if not pending_us or not told_us:
+            return bool(told_us) or 0 < pending_us < now_us - _NOTICED_US
+        return pending_us - told_us > _NOTICED_US
+
+    def _pending_us(self) -> int:
+        pending = self.backlog()
+        return 0 if pending is None or pending.since is None else round(pending.since * 1e6)
+
+    def _say_so(self) -> None:
+        """Tell once more what was told last, with what is incomplete and pending now."""
+        with self._lock:
+            if not self._told.position:
+                return
+            try:
+                self._write(replace(self._told, seen_us=_now_us()))
+            except TransientError as error:
+                # Silence is what a beat that fails has to say; whoever waits for the sink says why.
+                log.debug("the sink was not told that the pipe runs: %s", error.message)
+
+    def _tell(self, position: Place, rows: int, newest_us: int, *, counted: int) -> None:
+        with self._lock:
+            now_us = _now_us()
+            progress = replace(
+                _moved(self._told, position),
+                commit_us=max(newest_us, self._told.commit_us),
+                rows=rows,
+                total_rows=self._told.total_rows + counted,
+                updated_us=now_us,
+                seen_us=now_us,
+            )
+            retrying(lambda: self._write(progress))
+
+    def _write(self, progress: Progress) -> None:
+        pending_us = self._pending_us() or (progress.seen_us if self._stopped else 0)
+        state = self._seal.state if self._seal is not None else ""
+        complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
+        self._targets.books.tell(complete)
+        self._told, self._told_at = complete, time.monotonic()
+        if self._seal is not None:
+            self._seal.note_told(self._pipe)
+
+    def _warn_of_namesake(self, known: Progress) -> None:
+        silent_s = time.time() - known.seen_us / 1e6
+        if silent_s < _NAMESAKE_S:
+            log.warning(
+                "a pipe named %s, from %s, was running %.0f s ago and tells its progress to the same sink; give each pipe a --name",
+                self._pipe,
+                known.source,
+                silent_s,
+            )
+
+
+def _moved(told: Progress, position: Place) -> Progress:
+    """The progress up to a position, unless the sink was told of a later one: then what was told is ahead of the checkpoint, and true."""
+    if position.version < told.version:
+        return told
+    return replace(told, position=str(position), gtid=position.gtid, version=position.version)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

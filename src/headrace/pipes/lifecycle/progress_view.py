@@ -1,0 +1,222 @@
+"""What a running pipe tells its user: bars and one live line on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from headrace.pipes.lifecycle.lag import Pending, lag_text
+from headrace.terminal_text import escape_text
+
+log = logging.getLogger("headrace")
+
+_RATE_WINDOW_S = 3.0
+LINE_EVERY_S = 5.0
+_REFRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a batch brought of one table."""
+
+    table: str
+    changes: int
+    bytes: int
+    newest_us: int
+    """When its newest change was committed, microseconds since 1970; 0 if nobody knows."""
+
+
+class ProgressView(Protocol):
+    """What a pipe reports to. What a view has no use for it need not have: heirs get methods that do nothing."""
+
+    def note(self, message: str) -> None: ...
+
+    def tables(self, targets: Mapping[str, str]) -> None:  # noqa: ARG002
+        """The pipe's tables and what they are called in the sink; told at the start, and when there are others."""
+        return
+
+    def written(self, tables: Sequence[Written]) -> None:  # noqa: ARG002
+        """What a batch brought, told before `batch`."""
+        return
+
+    def schema_change(self, table: str, statement: str, outcome: str) -> None:  # noqa: ARG002
+        """A statement changed a table of the source, and this became of it."""
+        return
+
+    def late_rows(self, rows: int, place: str) -> None:  # noqa: ARG002
+        """How many rows of the source's log arrived too late to be read, and where the first of them is."""
+        return
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        """Rows expected per table, and rows already there from an earlier run."""
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None: ...
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None: ...
+
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
+        """A batch is visible in the sink. `lag_s` is the lag after it, None if that is not known."""
+
+    def pending(self, pending: Pending | None) -> None:  # noqa: ARG002
+        """Which changes the sink does not show yet; said several times a second while the log is followed."""
+        return
+
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        """What is waited for, if anything is, and for how many seconds; told often."""
+
+    def close(self) -> None: ...
+
+
+def choose_view() -> ProgressView:
+    return TerminalView() if sys.stderr.isatty() else LogView()
+
+
+class Rate:
+    """Changes per second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]
+
+    def add(self, changes: int) -> float:
+        self.total += changes
+        return self.now()
+
+    def now(self) -> float:
+        now = time.monotonic()
+        self._samples.append((now, self.total))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _RATE_WINDOW_S:
+            self._samples.pop(0)
+        then, before = self._samples[0]
+        return (self.total - before) / max(now - then, 1e-3)
+
+
+class LogView(ProgressView):
+    """Plain lines; one for the stream every so many seconds, while changes come."""
+
+    def __init__(self, every_s: float = LINE_EVERY_S) -> None:
+        self._rate, self._every_s = Rate(), every_s
+        self._last_line = -math.inf
+
+    def note(self, message: str) -> None:
+        log.info(message)
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        if estimates:
+            log.info("snapshot: %d tables, about %d rows, %d there already", len(estimates), sum(estimates.values()), sum(done.values()))
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
+        log.info("snapshot: %s %d rows%s", table, rows, ", table complete" if finished else "")
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None:
+        log.info("snapshot: complete, %d rows in %.1f s (%d rows/s)", rows, seconds, rows / max(seconds, 1e-3))
+
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
+        rate = self._rate.add(changes)
+        now = time.monotonic()
+        if now - self._last_line >= self._every_s:
+            self._last_line = now
+            log.info("stream: %d changes, %.0f/s, %s, at %s", self._rate.total, rate, lag_text(lag_s), position)
+
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        """The log has a line of every try already."""
+
+    def close(self) -> None:
+        log.info("stream: ended after %d changes", self._rate.total)
+
+
+class TerminalView(ProgressView):
+    """A bar per table during the snapshot, then one line that is rewritten."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._line: Live | None = None
+        self._rate = Rate()
+        self._said, self._waiting_for, self._waited = "", "", False
+        self._lag_s: float | None = None
+        self._position, self._shown_at = "", -math.inf
+
+    def note(self, message: str) -> None:
+        self._console.print(Text(escape_text(message)))
+
+    def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
+        if not estimates:
+            return
+        if self._line is not None:
+            # A terminal has one live display at a time.
+            self._line.stop()
+            self._line = None
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=self._console)
+        self._bars.start()
+        for table, rows in estimates.items():
+            self._tasks[table] = self._bars.add_task(escape_text(table), total=max(rows, 1), completed=done.get(table, 0))
+
+    def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
+        if self._bars is None:
+            return
+        task = self._tasks[table]
+        self._bars.advance(task, rows)
+        if finished:
+            # The total was the server's guess; now it is known.
+            completed = max(int(next(t.completed for t in self._bars.tasks if t.id == task)), 1)
+            self._bars.update(task, total=completed, completed=completed)
+
+    def snapshot_ends(self, rows: int, seconds: float) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+        self.note(f"snapshot complete: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 1e-3):,.0f} rows/s)")
+
+    def batch(self, changes: int, lag_s: float | None, position: str) -> None:
+        self._rate.add(changes)
+        self._lag_s, self._position = lag_s, position
+        self._refresh()
+
+    def pending(self, pending: Pending | None) -> None:
+        if self._position and time.monotonic() - self._shown_at >= _REFRESH_S:
+            self._lag_s = None if pending is None else pending.lag_s(time.time())
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self._bars is not None:
+            return
+        self._said = f"{self._rate.total:,} changes · {self._rate.now():,.0f}/s · {lag_text(self._lag_s)} · {self._position}"
+        self._show(self._said + self._waiting_for)
+
+    def waiting(self, wait: tuple[str, float] | None) -> None:
+        if self._bars is not None or (wait is None and not self._waited):
+            return
+        self._waited = wait is not None
+        self._waiting_for = "" if wait is None else f"{' · ' if self._said else ''}waiting for {wait[1]:.0f} s: {wait[0]}"
+        self._show(self._said + self._waiting_for)
+
+    def _show(self, line: str) -> None:
+        if self._line is None:
+            self._line = Live(console=self._console, refresh_per_second=4)
+            self._line.start()
+        self._line.update(Text(escape_text(line)))
+        self._shown_at = time.monotonic()
+
+    def close(self) -> None:
+        for part in (self._bars, self._line):
+            if part is not None:
+                part.stop()

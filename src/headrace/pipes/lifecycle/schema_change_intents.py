@@ -1,0 +1,209 @@
+"""What is being done to the sink's tables because of one statement, written down before it is done.
+
+The order makes every crash harmless. The intent (all steps, and the state that they lead to) is saved first; then the steps are done, each
+noted as it is done, and each may be done again; then the ledger is written, which takes a row once; last, the state that results replaces
+the intent in one write. Whoever finds an intent in a state finishes it before anything else, and needs neither the statement nor what the
+tables looked like. Of its tables, changes before the statement are left out from then on: they are in the sink, altered with the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.retry import retrying
+from headrace.sinks.schema_changes import LedgerEntry, Step
+from headrace.sources.mysql.server.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(slots=True)
+class Intent:
+    """All that one statement leads to."""
+
+    position: BinlogPosition
+    steps: list[Step] = field(default_factory=list)
+    done: int = 0
+    """How many of the steps are done."""
+    tables: dict[TableName, TableState] = field(default_factory=dict)
+    """Tables as they are afterwards."""
+    gone: set[TableName] = field(default_factory=set)
+    """Names that no table has afterwards."""
+    ignored: set[TableName] = field(default_factory=set)
+    prepared: set[TableName] = field(default_factory=set)
+    """Those of `tables` whose target is made, or completed, after the steps."""
+    swept: list[TableSchema] = field(default_factory=list)
+    """Tables, as the sink sees them, whose rows from before the statement go, whatever is written first."""
+    reread: set[TableName] = field(default_factory=set)
+    """Tables that are read again from the source; their changes wait for that."""
+    beside: set[TableName] = field(default_factory=set)
+    """Tables that are read again from the source beside their changes."""
+    entries: list[LedgerEntry] = field(default_factory=list)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing but the state changes."""
+        return not (self.steps or self.prepared or self.swept or self.reread or self.beside or self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "position": self.position.to_json(),
+            "steps": [step.to_json() for step in self.steps],
+            "done": self.done,
+            "tables": [table.to_json() for table in self.tables.values()],
+            "gone": _names(self.gone),
+            "ignored": _names(self.ignored),
+            "prepared": _names(self.prepared),
+            "swept": [schema.to_json() for schema in self.swept],
+            "reread": _names(self.reread),
+            "beside": _names(self.beside),
+            "entries": [entry.to_json() for entry in self.entries],
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Intent:
+        tables = [TableState.from_json(table) for table in raw["tables"]]
+        return cls(
+            BinlogPosition.from_json(raw["position"]),
+            [Step.from_json(step) for step in raw["steps"]],
+            raw["done"],
+            {table.schema.name: table for table in tables},
+            _read_names(raw["gone"]),
+            _read_names(raw["ignored"]),
+            _read_names(raw["prepared"]),
+            [TableSchema.from_json(schema) for schema in raw["swept"]],
+            _read_names(raw["reread"]),
+            _read_names(raw.get("beside", [])),
+            [LedgerEntry.from_json(entry) for entry in raw["entries"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Does what was decided about statements, and keeps the state true while it does."""
+
+    state: PipeState
+    directory: StateDirectory
+    snapshots: SnapshotLog
+    targets: Targets
+    show: Showing
+    reread: Callable[[tuple[str, ...]], None] | None
+    """Has tables (globs) read again, where there is a server to read them from."""
+
+    def shown(self, table: TableState) -> TableSchema:
+        return self.show(table.schema, table.hidden)
+
+    def is_news(self, name: TableName, position: BinlogPosition) -> bool:
+        """Whether a statement came after the table was looked at."""
+        table = self.state.tables.get(name)
+        return table is None or position > BinlogPosition.from_json(table.captured_at)
+
+    def carry_out(self, intent: Intent) -> None:
+        """Do all of it; when this returns, the state says so. Raises before anything is done if another pipe owns a target."""
+        retrying(lambda: self.targets.claim(intent.tables))
+        self.state.intent = intent.to_json()
+        if not intent.is_quiet:
+            self.directory.save(self.state)
+        self.finish()
+
+    def finish(self) -> None:
+        """Do what is left of the intent in the state, if there is one."""
+        if self.state.intent is None:
+            return
+        intent = Intent.from_json(self.state.intent)
+        while intent.done < len(intent.steps):
+            self._do(intent.steps[intent.done], intent)
+            intent.done += 1
+            self.state.intent = intent.to_json()
+            self.directory.save(self.state)
+        self._prepare(intent)
+        self._sweep(intent)
+        self.settle(intent)
+
+    def _do(self, step: Step, intent: Intent) -> None:
+        try:
+            retrying(functools.partial(self.targets.run_step, step))
+        except DefiniteError as error:
+            names = " ".join(str(name) for name in sorted(intent.tables))
+            if not names or self.reread is None:
+                raise
+            again = f"headrace resync {names} --state {self.directory.path}"
+            hint = f"{error.hint}; or have read again what it is about: {again}, then start again"
+            raise DefiniteError(error.message, place=error.place, hint=hint) from error
+
+    def settle(self, intent: Intent) -> None:
+        """The target tables are as they should be: write it down, first in the ledger, then in the state."""
+        for name, table in intent.tables.items():
+            if not self.snapshots.is_planned(name, table.snapshot):
+                self.snapshots.plan(name, table.snapshot, [])
+        again = intent.reread | intent.beside
+        if again and self.reread is not None:
+            # First the request, then the note that the table waits for it: the other way round, a crash could let it wait for ever.
+            self.reread(tuple(glob.escape(str(name)) for name in sorted(again)))
+        retrying(lambda: self.targets.sink.altering().record(intent.entries))
+        self._apply(intent)
+        self.directory.save(self.state)
+
+    def _prepare(self, intent: Intent) -> None:
+        schemas = [self.shown(table) for name, table in intent.tables.items() if name in intent.prepared]
+        if schemas:
+            retrying(lambda: self.targets.prepare(schemas))
+
+    def _sweep(self, intent: Intent) -> None:
+        for schema in intent.swept:
+            retrying(functools.partial(self.targets.sweep, schema, intent.position.version))
+            snapshot = self.snapshots.tables.get(str(schema.name))
+            if snapshot is not None and snapshot.pending and schema.name not in intent.gone:
+                # What its chunks have read before this and not yet written must go too.
+                self.snapshots.sweep_from(schema.name, intent.position.to_json())
+
+    def _apply(self, intent: Intent) -> None:
+        state, here = self.state, intent.position.to_json()
+        for name in intent.gone:
+            state.tables.pop(name, None)
+            state.waiting.discard(name)
+            state.ignored.discard(name)
+        # A batch ends with its statement, and the next begins when that one counts: older names are in no replay.
+        state.gone = {name: place for name, place in state.gone.items() if place == here}
+        state.gone.update(dict.fromkeys(intent.gone, here))
+        for name, table in intent.tables.items():
+            state.tables[name] = table
+            state.ignored.discard(name)
+        state.ignored |= intent.ignored
+        state.waiting |= intent.reread
+        state.intent = None
+
+
+def resume(executor: Executor, requested: Callable[[TableName], bool]) -> None:
+    """Finish what an earlier run began. Steps that the sink refuses are left out if all the tables are to be read again anyway."""
+    begun = executor.state.intent
+    if begun is None:
+        return
+    try:
+        executor.finish()
+    except DefiniteError as error:
+        intent = Intent.from_json(begun)
+        if not intent.tables or not all(map(requested, intent.tables)):
+            raise
+        log.warning("%s; left out, because the tables are read again", error.message)
+        # Their targets are not fit for them until then.
+        intent.reread |= intent.tables.keys()
+        executor.settle(intent)
+
+
+def _read_names(raw: list[list[str]]) -> set[TableName]:
+    return {TableName(*name) for name in raw}
+
+
+def _names(names: set[TableName]) -> list[list[str]]:
+    return [[name.database, name.table] for name in sorted(names)]

@@ -1,0 +1,162 @@
+"""A pipe from a directory of log files to a sink: no server, no snapshot; definitions come from the files themselves.
+
+A table is known from its first table map on (which says everything if the server wrote `binlog_row_metadata = FULL`), or from its CREATE
+TABLE; statements before that are not about rows that anybody reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.lifecycle.base import FollowingPipe
+from headrace.pipes.lifecycle.column_settings import take_column_settings
+from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.lifecycle.sink_factory import same_sink
+from headrace.pipes.lifecycle.sink_schema import Showing, shown_now
+from headrace.pipes.lifecycle.sink_tables import targets_of
+from headrace.pipes.mysql.failover import reached, written
+from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.mysql.startup import is_older_than_sink, is_wanted
+from headrace.pipes.mysql.stream_runner import Streaming
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.state.stored_settings import take_settings
+from headrace.retry import retrying
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.base import Sink
+from headrace.sources.mysql.binlog.binlog_directory import check_file
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open_directory
+from headrace.sources.mysql.rows.table_map_schema import schema_of
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory
+from headrace.spark.runtime.executors import slots_of
+from headrace.transforms.name_checks import misfits
+
+logger = logging.getLogger("headrace")
+
+
+class OfflinePipe(FollowingPipe):
+    """One replication of log files."""
+
+    _reads_tables = False
+
+    def __init__(self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+        super().__init__(sink, sink_name, settings, view)
+        self._path = path
+
+    def _run(self, directory: StateDirectory) -> None:
+        told = self._resume(directory)
+        log = open_directory(self._path, self._settings.start_at or "oldest")
+        state = directory.load()
+        is_new = state is None
+        if state is None:
+            state = self._new_state(log)
+            directory.begin(state)
+        self._check(state, log)
+        if not is_new:
+            check_file(log.path, reached(directory, state))
+        if not is_new and is_older_than_sink(directory, state, told):
+            self._check_counting(state)
+        wanted = functools.partial(is_wanted, state, self._settings.selection)
+        history = SchemaHistory(wanted, Dialect.of(log.server_version, in_utc=True), directory.history)
+        if is_new:
+            self._learn(log, state, history)
+            for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):
+                # Statements in the files may still make the table or the column.
+                logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
+        self._own_targets(directory, state)
+        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        retrying(lambda: self._targets.prepare(shown))
+        if is_new:
+            for schema in shown:
+                self._targets.check_versions(schema, log.end.version)
+        directory.save(state)
+        self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)
+        streaming = self._streaming(directory, state, history)
+        streaming.reporter.begin(streaming.reached, is_new=is_new)
+        directory.clear_scratch()
+        self._view.tables(targets_of(self._targets, streaming.written_tables))
+        self._begin(directory, state, f"replicating log files in {self._path} up to {log.end}")
+
+        def ended() -> bool:
+            return self._stop.is_set() or (self._settings.once and streaming.reached >= log.end)
+
+        if ended():
+            self._view.note(f"nothing new since {streaming.reached}")
+            return
+        start = BinlogPosition.from_json(state.start)
+        with self._spark(directory) as session:
+            limits = replace(self._settings.limits, parallelism=slots_of(session))
+            source = BinlogDirectory(log.path, start, limits, log.mariadb, streaming.backlog.path)
+            streaming.run(session, source, ended, lambda _: None)
+
+    def _new_state(self, log: OfflineLog) -> PipeState:
+        selection = self._settings.selection.to_json()
+        return PipeState(
+            f"binlog:{log.path}", log.identity, self._sink_name, selection, log.start.to_json(), log.start.epoch, self._settings.lasting
+        )
+
+    def _check(self, state: PipeState, log: OfflineLog) -> None:
+        if state.identity != log.identity or not same_sink(state.sink, self._sink_name):
+            raise DefiniteError(
+                f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
+            )
+        take_settings(state, self._settings.choices, str(self._settings.state))
+        take_column_settings(self._targets, state, self._settings, None)
+
+    def _check_counting(self, state: PipeState) -> None:
+        """The state is an old copy: refuse to read changes again into tables that would count them twice."""
+        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        counting = sorted(str(name) for name, need in retrying(lambda: self._targets.needs(shown)).items() if need.exact)
+        if counting:
+            raise DefiniteError(
+                f"the state is older than the sink, and changes that are read again would count twice in {', '.join(counting)}",
+                place=str(self._settings.state),
+                hint="restore a newer copy of the state directory, or start over: remove the state directory and the target tables",
+            )
+
+    def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
+        """Begin with the tables that the files describe, each from its first table map on."""
+        history.begin(Catalogue(), log.start)
+        places: dict[TableName, BinlogPosition] = {}
+
+        def describe(body: bytes, place: str) -> TableSchema | None:
+            table_map = parse_table_map(body, place)
+            file, _, offset = place.rpartition(":")
+            places[table_map.name] = BinlogPosition(file, int(offset), epoch=log.start.epoch)
+            return schema_of(table_map)
+
+        for name, schema in find_schemas(log, self._settings.selection, describe).items():
+            if schema is not None:
+                history.learn([schema], places[name])
+                state.tables[name] = TableState(schema, places[name].to_json())
+
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
+        return Executor(state, directory, snapshots, self._targets, Showing(self._settings), None)
+
+    def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
+        settings = self._settings
+        self._targets.write_as(state.id, self._settings.pipe_name)
+        follower = Follower(
+            history,
+            functools.partial(is_wanted, state, settings.selection),
+            self._executor(directory, state, SnapshotLog(directory)),
+            settings.schema_changes,
+            settings.pipe_name,
+            None,
+            self._view,
+        )
+        here, planned = reached(directory, state), written(directory, state)
+        skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
+        reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal)
+        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)

@@ -1,0 +1,161 @@
+"""Which server's log a state goes on in: the one it came from, or another of the same history, by GTID and with a new epoch.
+
+Invariant: `state.epoch`, `state.start` and `state.identity` change together, in one write, before anything is read from the new server.
+Spark's offsets of an older epoch then mean "the beginning of this one" (see `MySQLPlanner`). `state.seen` holds every transaction whose
+rows may be in the sink beyond what Spark's checkpoint says: those that snapshots read, and those of batches that a failover left open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.sources.mysql.binlog.log_comparison import LogPurged
+from headrace.sources.mysql.failover import check_same_log, continue_on, joined
+from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
+from headrace.sources.mysql.preflight.required import ServerIdentity
+from headrace.sources.mysql.schema.catalog_capture import capture_catalogue
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.log_identity import READ_AGAIN, LogReplaced
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.start_position import complete_gtid, identify_start, read_server_gtids
+from headrace.spark.runtime.checkpoint import committed_offset, planned_offset
+
+log = logging.getLogger("headrace")
+
+
+def reached(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+    """How far the state is in the log it reads now."""
+    start = BinlogPosition.from_json(state.start)
+    committed = committed_offset(directory.checkpoint)
+    return max(start, BinlogPosition.from_json(committed)) if committed is not None else start
+
+
+def written(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+    """How far rows of the log it reads now may have been written: a batch that was planned may be there in parts."""
+    planned = planned_offset(directory.checkpoint)
+    found = BinlogPosition.from_json(planned) if planned is not None else None
+    return found if found is not None and found.epoch == state.epoch and found > reached(directory, state) else reached(directory, state)
+
+
+def take_over(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    directory: StateDirectory,
+    state: PipeState,
+    server: ServerIdentity,
+    *,
+    rows_copied: bool,
+) -> None:
+    """Make sure that the state can go on in this server's log; if that is another log, change the state so that it does.
+
+    `rows_copied`: whether the sink may hold rows that a snapshot read.
+    """
+    position, planned = reached(directory, state), _planned(directory)
+    trouble: DefiniteError | None = None
+    if state.identity == server.identity:
+        try:
+            check_same_log(connection, address, position)
+            if planned is not None and planned.epoch == state.epoch and planned.identity is not None:
+                check_same_log(connection, address, planned)
+            return
+        except DefiniteError as error:
+            trouble = error
+    try:
+        _go_on_by_gtid(connection, address, directory, state, server, trouble, rows_copied=rows_copied)
+    except DefiniteError as error:
+        if trouble is None or (isinstance(error, LogReplaced) and isinstance(trouble, LogPurged)):
+            raise
+        # GTIDs do not help: what is wrong is what was found first.
+        raise trouble from error
+
+
+def _planned(directory: StateDirectory) -> BinlogPosition | None:
+    """Where the last planned batch ends, committed or not."""
+    planned = planned_offset(directory.checkpoint)
+    return None if planned is None else BinlogPosition.from_json(planned)
+
+
+def _go_on_by_gtid(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    directory: StateDirectory,
+    state: PipeState,
+    server: ServerIdentity,
+    trouble: DefiniteError | None,
+    *,
+    rows_copied: bool,
+) -> None:
+    if rows_copied and not state.seen:
+        raise DefiniteError(
+            "this is another source server, and the snapshot of the former one was not complete",
+            place=str(address),
+            hint=f"go back to the former server, or {READ_AGAIN}",
+        )
+    position, planned = reached(directory, state), _planned(directory)
+    open_batch = "" if planned is None else planned.gtid
+    touched: list[BinlogPosition | str] = [state.seen] if planned is None or planned == position else [state.seen, planned]
+    # A purged file says nothing about the log; any other trouble is evidence of another one.
+    evidence = None if isinstance(trouble, LogPurged) else trouble
+    start = continue_on(connection, address, position, touched, unless_found=evidence)
+    state.source, state.identity = str(address), server.identity
+    state.start, state.epoch = start.to_json(), start.epoch
+    state.seen = joined(state.seen, open_batch, mariadb=server.mariadb)
+    directory.save(state)
+    log.warning("going on by GTID on %s with %s, epoch %d, from %s", address, position.gtid, start.epoch, start)
+
+
+def begin_new_log(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    state: PipeState,
+    server: ServerIdentity,
+    wanted: Callable[[TableName], bool],
+) -> Catalogue:
+    """Let the state begin at the end of the log that the server writes now, under a new epoch; the tables as they are there.
+
+    Nothing of the former log counts any more. Every table must be read again: the caller leaves the request for that where it is until all
+    tables are noted, so that a crash before leads to another new epoch and nothing else.
+    """
+    check_no_prepared(connection, address)
+    found, start = capture_catalogue(connection, address, wanted, state.epoch + 1)
+    start = identify_start(address, complete_gtid(connection, address, start), mariadb=server.mariadb)
+    state.source, state.identity, state.epoch, state.start = str(address), server.identity, start.epoch, start.to_json()
+    state.seen, state.looked_at, state.gone = "", None, {}
+    log.warning("reading every table again from %s, epoch %d, from %s", address, start.epoch, start)
+    return found
+
+
+def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
+    """Let the schema history begin where this log is read from, with the tables as they were at the last commit on the former server.
+
+    Statements that were followed since, in a batch that was not committed, come again from this server, at other positions. Called at
+    every start until a batch of this epoch is committed, so a crash in between changes nothing.
+    """
+    committed = committed_offset(directory.checkpoint)
+    left = BinlogPosition.from_json(committed) if committed is not None else BinlogPosition(".0", 0)
+    if left.epoch < state.epoch:
+        history.begin(history.as_of(left), BinlogPosition.from_json(state.start))
+
+
+def forget_seen(directory: StateDirectory, state: PipeState) -> None:
+    """A snapshot begins: until it has ended, nobody knows which transactions its rows hold."""
+    if state.seen:
+        state.seen = ""
+        directory.save(state)
+
+
+def note_seen(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
+    """All snapshots have ended: what they read lies before what the server has executed by now."""
+    gtids = read_server_gtids(connection, address)
+    if gtids is not None and not state.seen:
+        state.seen = gtids.latest
+        directory.save(state)

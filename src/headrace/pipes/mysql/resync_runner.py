@@ -1,0 +1,192 @@
+"""Reading tables again while everything else goes on.
+
+A table is looked at together with a position; from then on its changes before that position are left out, and its rows are read in chunks
+beside the stream. Rows that the sink had and the source has not any more go at the end. The state says all of this before any of it is
+done, so that a crash only interrupts it.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.mysql.snapshot_runner import Copier, Interrupted, Pause
+from headrace.pipes.mysql.startup import Opening, selection_of
+from headrace.pipes.state.pipe_state import TableState
+from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
+from headrace.retry import in_context, retrying
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sources.mysql.preflight.required import check_tables
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.server.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+_LOOK_AGAIN_S = 1.0
+
+
+@dataclass(slots=True)
+class Resynchroniser:
+    """Takes requests, one after the other; a thread beside the stream does the reading."""
+
+    copier: Copier
+    history: SchemaHistory
+    opening: Callable[[Any], Opening]
+    """Looks at tables on a connection."""
+    reached: Callable[[], BinlogPosition]
+    """How far the stream is."""
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _failure: HeadraceError | None = field(default=None, init=False)
+    _not_before: float = field(default=0.0, init=False)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread is None and not any(pending_requests(self.copier.directory))
+
+    def take_all(self, pause: Pause) -> None:
+        """Note what waiting requests ask for, before the stream runs."""
+        for request in list(pending_requests(self.copier.directory)):
+            self._take(request, pause)
+
+    def poll(self, session: Any, pause: Pause) -> None:
+        """Begin with the next request, if there is one and nothing is under way; raise what went wrong with the last."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            if self._failure is not None:
+                raise self._failure
+        request = next(pending_requests(self.copier.directory), None)
+        if request is not None and time.monotonic() >= self._not_before:
+            self._thread = threading.Thread(
+                target=in_context(self._run), args=(session, request, pause), name="headrace-resync", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for what is under way; it ends by itself soon after the copier is told to stop."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, session: Any, request: ResyncRequest, pause: Pause) -> None:
+        try:
+            self._take(request, pause)
+            # One task at a time: the others are for the stream.
+            self.copier.run(session, 1, pause)
+        except Interrupted:
+            log.info("stopped while reading tables again; run again to go on")
+        except HeadraceError as error:
+            self._failure = error
+        # The thread's last resort: an error of ours must reach the driver, not vanish with the thread.
+        except Exception as error:
+            self._failure = DefiniteError(f"reading tables again failed: {type(error).__name__}: {error}", hint="please report it")
+            raise
+
+    def _take(self, request: ResyncRequest, pause: Pause) -> None:
+        """Note what is to be read again, and plan it."""
+        copier, state = self.copier, self.copier.state
+        asked = Selection(request.tables)
+        with closing(retrying(lambda: connect(copier.address))) as connection:
+            opening = self.opening(connection)
+            # The stream stands still meanwhile: the position lies behind all that it has written.
+            with pause():
+                found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
+                if not request.new_log and self._is_early(asked, found, position):
+                    if not self._not_before:
+                        copier.view.note(f"{asked} is read again when the stream has come to where its definition changed")
+                    self._not_before = time.monotonic() + _LOOK_AGAIN_S
+                    return
+                if found:
+                    check_tables(connection, copier.address, [schema.name for schema in found])
+                self._note(asked, found, position.behind(self.reached()))
+                copier.plan(connection)
+        self._not_before = 0.0
+        request.forget()
+
+    def _is_early(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> bool:
+        """Whether the stream must first come to where the tables became what they are: of a sink that appends, no change is left out.
+
+        A table that is no more may have another name, under which its rows are still to be read: the log will say.
+        """
+        there = {schema.name: schema for schema in found}
+        known = {name: self._known_beside(name) for name in {*self.copier.state.tables, *there} if asked(name)}
+        changed = any(table is not None and table.schema != there.get(name) for name, table in known.items())
+        return changed and self.reached() < position
+
+    def _known_beside(self, name: TableName) -> TableState | None:
+        """The table as the stream reads it, if its rows are to be read beside its changes."""
+        state = self.copier.state
+        return state.tables.get(name) if self.copier.targets.appends and name not in state.waiting else None
+
+    def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
+        copier, state = self.copier, self.copier.state
+        selection = selection_of(state, copier.settings.selection)
+        for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
+            self._forget(name, position)
+        # A glob reaches what is chosen; what is not yet must be named.
+        meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
+        showing = Showing(copier.settings)
+        for schema in meant:
+            known = state.tables.get(schema.name)
+            if known is not None:
+                showing.check_again(known.schema, schema)
+        for schema in meant:
+            self._renew(schema, position, chosen=selection(schema.name))
+        if not meant:
+            log.warning("nothing to read again: the source has no such table %s", asked)
+        copier.directory.save(state)
+        self.history.learn(meant, position)
+
+    def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
+        state, name = self.copier.state, schema.name
+        known, beside = state.tables.get(name), self._known_beside(name)
+        if not chosen:
+            state.selection["added"].append(str(name))
+        number = max(self.copier.log.next_number(name), 1)
+        # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
+        ignores = self.copier.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
+        hidden = known.hidden if known is not None and ignores else ()
+        renewed = TableState(schema, position.to_json(), position.to_json(), number, hidden)
+        if beside is not None and beside.schema == schema:
+            renewed = replace(beside, snapshot=number, beside=True)
+        state.tables[name] = renewed
+        state.waiting.discard(name)
+        state.ignored.discard(name)
+        self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
+
+    def _forget(self, name: TableName, position: BinlogPosition) -> None:
+        """It was dropped since; its changes are left out until the log says so."""
+        state = self.copier.state
+        if self._known_beside(name) is not None:
+            # The log says so, after all that happened to it before.
+            return
+        known = state.tables.get(name)
+        if known is not None and self.copier.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
+            self._sweep(self.copier.shown(known.schema), position)
+            del state.tables[name]
+        state.waiting.add(name)
+        self.copier.view.note(f"{name} is no more")
+
+    def _sweep(self, shown: TableSchema, position: BinlogPosition) -> None:
+        try:
+            retrying(lambda: self.copier.targets.sweep(shown, position.version))
+        except DefiniteError as error:
+            if shown.name not in self.copier.state.waiting:
+                raise
+            # It was to be made anew for what the source's table had become.
+            self.copier.view.note(f"the target of {shown.name} stays as it was: {error.message}")
+
+
+def _is_named(name: TableName, asked: Selection) -> bool:
+    return str(name) in asked.include or glob.escape(str(name)) in asked.include

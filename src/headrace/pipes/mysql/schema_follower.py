@@ -1,0 +1,105 @@
+"""What the driver does about the statements between changes of rows.
+
+Each statement is a barrier: everything before it is in the sink when it is looked at, nothing after it is. The history says what it did to
+the source; here it is decided, by the user's policy, what that means for the sink: an intent (see `intents`), or a halt with the statement.
+All of it may happen again after a crash, to the same effect: a table that has followed a statement was looked at behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.schema_change import AddColumn, ChangePrimaryKey, DropColumn, ModifyColumn, RenameColumn, RenameTable, tables_of
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.mysql.schema_change_planner import Decision
+from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.schema.schema_history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.server.position import BinlogPosition
+
+log = logging.getLogger("headrace")
+
+_PASSING_OVER = SchemaPolicy(
+    tuple((kind, Policy.IGNORE if SchemaPolicy.knows(kind, Policy.IGNORE) else Policy.RESYNC) for kind in ChangeKind)
+)
+_DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, RenameTable)
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Follows the statements of one pipe's log."""
+
+    history: SchemaHistory
+    wanted: Callable[[TableName], bool]
+    executor: Executor
+    policy: SchemaPolicy
+    pipe: str
+    """Its name in the ledger."""
+    check: Callable[[], None] | None
+    """Raises if the server does not log all that happens to the tables."""
+    view: ProgressView
+
+    def follow(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
+        """Do to the sink what the statement did to the source; raises where that is not possible.
+
+        `left_out`: the table that the statement makes, if rows of it stood in one group with the statement and were passed over.
+        """
+        followed = self.history.follow(query, position)
+        if left_out is not None and self.wanted(left_out):
+            made = frozenset({left_out})
+            followed = replace(followed, outcome=Outcome.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
+        self._do(followed)
+        if self.check is not None and "references" in query.statement.lower():
+            # A foreign key may change rows of its table behind the log's back.
+            self.check()
+
+    def pass_over(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
+        """Leave a statement out: targets stay as they are, and a table whose rows would be wrong without it is read again."""
+        try:
+            replace(self, policy=_PASSING_OVER).follow(query, position, left_out)
+        except DefiniteError as error:
+            # Nobody can say what it did: what follows in the log is read as if it had done nothing.
+            log.warning("a statement that is left out is not understood: %s", error.message)
+
+    def _do(self, followed: Followed) -> None:
+        query, position = followed.query, followed.position
+        if followed.outcome is Outcome.NOTHING:
+            log.debug("passing over a statement at %s: %s", position, query.statement)
+            return
+        if followed.mentioned and not any(self.executor.is_news(name, position) for name in followed.mentioned):
+            log.info("passing over a statement before the tables it names were read: %s", shortened(query.statement))
+            return
+        followed.check()
+        self._check_start(followed)
+        after, altering = self.history.as_of(position), self.executor.targets.sink.altering
+        decision = Decision(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
+        intent = decision.intent()
+        self.executor.carry_out(intent)
+        for entry in intent.entries:
+            told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
+            self.view.schema_change(entry.source_table, shortened(entry.statement), told)
+        for note in decision.notes:
+            self.view.note(f"{note}: {shortened(query.statement)}")
+
+    def _check_start(self, followed: Followed) -> None:
+        """Reading began before the tables were looked at: what changed them in between was not there when their rows were written."""
+        looked = self.executor.state.looked_at
+        if looked is None or followed.position > BinlogPosition.from_json(looked):
+            return
+        changed = [change for change in followed.changes if isinstance(change, _DEFINING) and self.wanted(tables_of(change)[-1])]
+        if changed:
+            raise DefiniteError(
+                f"reading began before a table was changed, and it is known only as it is now: {followed.query.statement}",
+                place=str(followed.position),
+                hint=f"start at or after {followed.position}, with a new state directory, or with a snapshot",
+            )
+
+
+def shortened(statement: str) -> str:
+    text = " ".join(statement.split())
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,459 @@
+"""Snapshots of tables: planning them, reading them as Spark jobs, and taking away what they did not see.
+
+A snapshot runs before the stream or beside it; either way it is noted chunk by chunk, so whatever was interrupted goes on where it stopped.
+Rows carry the position at which they were read as version, so they never hide a later change. A table that had rows in the sink before is
+swept at the end: what this snapshot has not seen, and no change since, is gone from the source.
+
+Some tables must be read exactly as of one position, because an image that comes twice would count twice (`Needs.exact`). Nothing is written
+to them by the stream meanwhile, what an attempt left is taken away before the next, and changes before the position are left out from then
+on. Such a table is one chunk, or, in a consistent snapshot, chunks of one moment; a part of them is worth nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import json
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.mysql.failover import forget_seen, note_seen
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
+from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.retry import in_context, retrying, waits
+from headrace.settings.pipe_settings import RESHAPED, PipeSettings, SnapshotMode
+from headrace.sinks.base import Needs, Written
+from headrace.sources.base import Work
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
+from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Moment, Rendezvous
+from headrace.spark.runtime.micro_batch import STOP_PATIENCE_S, OnDone, run_groups
+from headrace.spark.runtime.tasks import Report, Task, WorkGroup
+
+Pause = Callable[[], AbstractContextManager[object]]
+"""Keeps the stream from starting a batch."""
+
+_ATTEMPTS = 8
+_GROUPED = 64
+"""How many small chunks one job of Spark's reads at most."""
+_NOTE_EVERY_S = 1.0
+"""How often the positions of exact tables are noted in the state."""
+_LEAST_JOBS = 8
+"""A snapshot has at least this many jobs for each slot, so that all slots are busy until its end."""
+
+
+_MOMENTS = threading.Lock()
+"""Readers of one moment hold Spark's slots until all of them are there: of two such snapshots at once, each might wait for the other."""
+
+
+class Interrupted(Exception):
+    """The user asked to stop during a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """Takes the snapshots of one pipe's tables."""
+
+    address: MySQLAddress
+    targets: Targets
+    settings: PipeSettings
+    view: ProgressView
+    directory: StateDirectory
+    state: PipeState
+    log: SnapshotLog
+    shown: Callable[[TableSchema], TableSchema]
+    """A source's table as the sink gets to see it."""
+    task: Callable[[Set[TableName]], Task]
+    """A task that reads these tables."""
+    stopping: Callable[[], bool]
+
+    def plan(self, connection: Connection[Any]) -> None:
+        """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
+        unplanned = [
+            (name, table)
+            for name, table in self.state.tables.items()
+            # What waits to be read again is planned with the request for that.
+            if name not in self.state.waiting and not self.log.is_planned(name, table.snapshot)
+        ]
+        self.targets.check_apart(self._written())
+        for _, table in unplanned:
+            if table.snapshot:
+                retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
+        self.prepare()
+        # One request for the layouts of all tables: each plan asks for its own, and finds it known.
+        retrying(lambda: self.targets.needs(self._written()))
+        for name, table in unplanned:
+            self._empty_reshaped(name, table)
+            self._plan_table(connection, name, table)
+        reshaped = self.state.options.get(RESHAPED, [])
+        if reshaped and unplanned:
+            self.state.options[RESHAPED] = [name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}]
+            self.directory.save(self.state)
+
+    def _empty_reshaped(self, name: TableName, table: TableState) -> None:
+        """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
+        if str(name) not in self.state.options.get(RESHAPED, ()) or self.targets.appends:
+            return
+        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
+        plan = retrying(lambda: self.targets.sink.altering().plan_emptying(schema, position.version))
+        for step in plan.steps:
+            retrying(functools.partial(self.targets.run_step, step))
+        self.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
+
+    def prepare(self) -> None:
+        """See to it that every target table is there and fit."""
+        # What waits to be read again is made fit when that is planned.
+        schemas = self._written()
+        retrying(lambda: self.targets.prepare(schemas), deadline_s=self.settings.patience_s)
+
+    def _written(self) -> list[TableSchema]:
+        return [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
+
+    def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
+        chunks: list[Chunk] = []
+        had_rows = bool(table.snapshot) or table.rows_from is not None
+        # A table whose earlier changes are left out must be read, whatever was chosen for the start.
+        if self.settings.snapshot is not SnapshotMode.NONE or had_rows:
+            chunks = self._chunks(connection, table)
+            self._check_empty(table)
+            self._check_older(table)
+        else:
+            # Existing rows that come from this log have no versions above its end.
+            end = BinlogPosition.from_json(self.state.looked_at or table.captured_at)
+            self.targets.check_versions(self.shown(table.schema), end.version)
+        sweep = table.captured_at if had_rows and chunks else None
+        self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
+
+    def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
+        # As the source has it: in the sink its key may have other names, or be hashed.
+        schema = table.schema
+        if self._needs(table).exact and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+            return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
+        return plan_chunks(connection, self.address, schema, self.settings.chunk_rows)
+
+    def _check_empty(self, table: TableState) -> None:
+        """Rows that are there before the first snapshot are nobody's: they would be shown beside the source's."""
+        schema = self.shown(table.schema)
+        if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.targets.holds_rows, schema)):
+            raise DefiniteError(
+                f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
+                place=f"table {schema.name}",
+                hint="TRUNCATE the target table, choose another, or start without a snapshot (--snapshot none) if the rows belong there",
+            )
+
+    def _check_older(self, table: TableState) -> None:
+        """Rows that are there before the first snapshot must not have versions above it: they would hide the source's for ever."""
+        if table.snapshot:
+            return
+        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
+        newest = self.targets.check_versions(schema, position.version)
+        if newest is not None:
+            self.view.note(
+                f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"
+            )
+
+    def _needs(self, table: TableState) -> Needs:
+        return self.targets.needs([self.shown(table.schema)])[table.schema.name]
+
+    @property
+    def is_complete(self) -> bool:
+        return all(snapshot.complete for _, snapshot in self._current())
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """Tables whose rows are not all in the sink yet, whatever the stream has read."""
+        begun = {str(name) for name, one in self._current() if not one.complete}
+        return tuple(sorted(begun | self._asked_for() | set(map(str, self.state.waiting.copy()))))
+
+    def _asked_for(self) -> set[str]:
+        """Tables that are to be read again, and of which nobody has begun to."""
+        globs = [table for request in pending_requests(self.directory) for table in request.tables]
+        asked, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
+        return named | {str(name) for name in list(self.state.tables) if globs and asked(name)}
+
+    def _current(self) -> list[tuple[TableName, TableSnapshot]]:
+        """The snapshots that count: of tables that are replicated now."""
+        return [(name, snapshot) for name in list(self.state.tables) if (snapshot := self._snapshot_of(name)) is not None]
+
+    def _snapshot_of(self, name: TableName) -> TableSnapshot | None:
+        table, snapshot = self.state.tables.get(name), self.log.tables.get(str(name))
+        return snapshot if table is not None and snapshot is not None and snapshot.number == table.snapshot else None
+
+    def _readable(self) -> list[tuple[TableName, TableSnapshot]]:
+        """Those of them that go on: a table that a statement made wait is not what its target is, and is read anew."""
+        return [(name, snapshot) for name, snapshot in self._current() if name not in self.state.waiting]
+
+    def _pending(self) -> list[Chunk]:
+        return [Chunk.from_json(raw) for _, snapshot in self._readable() for raw in snapshot.pending]
+
+    def run(self, session: Any, parallelism: int, pause: Pause = nullcontext) -> None:
+        """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
+        pending = self._pending()
+        if pending:
+            with pause():
+                forget_seen(self.directory, self.state)
+            self._read_steadily(session, pending, parallelism, pause)
+        for name in [name for name, snapshot in self._readable() if snapshot.sweep is not None]:
+            # A statement must not alter the table between the look at it and the sweep.
+            with pause():
+                self._sweep(name)
+        if not self.state.seen:
+            with closing(retrying(lambda: connect(self.address))) as connection, pause():
+                note_seen(connection, self.address, self.directory, self.state)
+
+    def _sweep(self, name: TableName) -> None:
+        """Take away what the table's snapshot did not see, once it is read whole."""
+        snapshot = self._snapshot_of(name) if name not in self.state.waiting else None
+        if snapshot is None or snapshot.sweep is None or snapshot.pending:
+            return
+        table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
+        needs = self._needs(table)
+        if not (needs.emptied or needs.keeps):
+            retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
+        self.log.swept(name)
+
+    def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+        """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""
+        while pending:
+            try:
+                self._read(session, pending, parallelism, pause)
+                return
+            except DefiniteError as error:
+                names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self._pending()}
+                altered = self._altered(left) | {name for name in left if error.place == snapshot_place(name)}
+                # Of a table that a statement made wait, or made anew, nothing is left to be read.
+                if not altered and left == names:
+                    raise
+                if altered:
+                    self._postpone(altered, error, pause)
+                pending = self._pending()
+
+    def _altered(self, names: set[TableName]) -> set[TableName]:
+        """Those of the tables that are no longer what they were when they were looked at."""
+        with closing(retrying(lambda: connect(self.address))) as connection:
+            found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
+        return {name for name in names if name not in self.state.tables or found.get(name) != self.state.tables[name].schema}
+
+    def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
+        with pause():
+            # A statement may have dropped some meanwhile.
+            names = {name for name in names if name in self.state.tables}
+            if not names:
+                return
+            # First the request, then the note that the tables wait for it.
+            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+            if not self.targets.appends:
+                self.state.waiting |= names
+                self.directory.save(self.state)
+            for name in names:
+                self.log.plan(name, self.log.tables[str(name)].number, [])
+        tables = ", ".join(map(str, sorted(names)))
+        self.view.note(f"{tables} changed while being read, and will be read again: {error.message}")
+
+    def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+        names = {chunk.name for chunk in pending}
+        tables = [self.state.tables.get(name) for name in names]
+        exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
+        left = Counter(str(chunk.name) for chunk in pending)
+        estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
+        done = Counter(estimates)
+        for chunk in pending:
+            done[str(chunk.name)] -= chunk.estimate
+        self.view.snapshot_begins(estimates, done)
+        started, total = time.monotonic(), 0
+        numbers = {name: self.log.tables[str(name)].number for name in names}
+        unnoted: list[tuple[Chunk, int, ReadSpan]] = []
+        noted_at = started
+
+        def finish(chunk: Chunk, count: int, span: ReadSpan) -> None:
+            if not self.log.is_planned(chunk.name, numbers[chunk.name]):
+                # A statement has ended this snapshot of the table. Another one may have chunks of the same numbers.
+                return
+            self.log.finish(chunk.name, chunk.number, count, span.until.to_json())
+            left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
+            self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
+
+        def note_exact() -> None:
+            """Note the positions of exact tables, then that they are read: a crash in between has them read again."""
+            nonlocal noted_at
+            self._note_exact({chunk.name: span.position.to_json() for chunk, _, span in unnoted}, pause)
+            while unnoted:
+                finish(*unnoted.pop(0))
+            noted_at = time.monotonic()
+
+        def on_done(work: Work, reports: list[Report]) -> None:
+            nonlocal total
+            rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
+            total += sum(rows.values())
+            span = _span_of(reports)
+            self._settle(span.position)
+            for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
+                # Chunks that were read together have one count.
+                read = chunk, rows.pop(str(chunk.name), 0), span
+                if chunk.name in exact:
+                    unnoted.append(read)
+                else:
+                    finish(*read)
+            # The state of a pipe with thousands of tables is megabytes.
+            if unnoted and time.monotonic() - noted_at > _NOTE_EVERY_S:
+                note_exact()
+            if self.stopping():
+                raise Interrupted
+
+        merging = [chunk for chunk in pending if chunk.name not in exact]
+        together = self.settings.snapshot is SnapshotMode.CONSISTENT
+        if not (together and exact):
+            self._run(session, merging, parallelism, on_done)
+        if exact:
+
+            def attempt() -> None:
+                again = self._restart(exact)
+                also = [chunk for chunk in self._pending() if chunk.name not in exact] if together else []
+                try:
+                    self._run(session, also + again, parallelism, on_done)
+                except (HeadraceError, Interrupted):
+                    note_exact()
+                    raise
+                note_exact()
+
+            # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
+            with pause():
+                retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
+        self.view.snapshot_ends(total, time.monotonic() - started)
+
+    def _settle(self, taken: BinlogPosition) -> None:
+        self.targets.settle(Written(str(taken), taken.version, snapshot=True))
+
+    def _restart(self, exact: Set[TableName]) -> list[Chunk]:
+        """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
+        again: list[Chunk] = []
+        # A statement may have dropped one of them, or made it wait, while the others were read.
+        for name in sorted(exact & dict(self._readable()).keys()):
+            table, planned = self.state.tables[name], [Chunk.from_json(raw) for raw in self.log.tables[str(name)].chunks]
+            if not self.log.tables[str(name)].pending:
+                continue
+            if len(planned) > 1 and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+                planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
+            since = BinlogPosition.from_json(table.captured_at).version
+            retrying(functools.partial(self.targets.clear, self.shown(table.schema), since))
+            self.log.restart(name, [chunk.to_json() for chunk in planned])
+            again += planned
+        return again
+
+    def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+        if not chunks:
+            return
+        if self.settings.snapshot is SnapshotMode.CONSISTENT:
+            self._run_together(session, chunks, parallelism, on_done)
+        else:
+            run_groups(session, self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
+
+    def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[WorkGroup]:
+        """The chunks as jobs of Spark's: a job costs more than a small chunk, and each carries the definitions of its tables."""
+        most = min(_GROUPED, len(chunks) // (parallelism * _LEAST_JOBS))
+        groups: list[list[Chunk]] = []
+        rows = 0
+        for chunk in chunks:
+            apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.settings.chunk_rows
+            # Spark must not run a task again that reads exact tables: all its chunks are read again by another.
+            if apart or self._is_exact(chunk) != self._is_exact(groups[-1][-1]):
+                groups.append([])
+                rows = 0
+            groups[-1].append(chunk)
+            rows += chunk.estimate
+        return [self._group(group) for group in groups]
+
+    def _group(self, chunks: Sequence[Chunk]) -> WorkGroup:
+        works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
+        return WorkGroup(self.task({chunk.name for chunk in chunks}), works)
+
+    def _is_exact(self, chunk: Chunk) -> bool:
+        table = self.state.tables.get(chunk.name)
+        return table is not None and self._needs(table).exact
+
+    def _stopper(self) -> Callable[[], None]:
+        """Ends works, when asked to, while something is away or they take long: chunks that are not done are read again.
+
+        They may take long without a word of their own: a slot of Spark's may be taken by a pipe whose server is away.
+        """
+        asked: list[float] = []
+
+        def stop_if_waiting() -> None:
+            if self.stopping():
+                asked.append(time.monotonic())
+                if waits().current() is not None or asked[-1] - asked[0] > STOP_PATIENCE_S:
+                    raise Interrupted
+
+        return stop_if_waiting
+
+    def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+        """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
+        readers = min(parallelism, len(pending))
+        rendezvous = Rendezvous(readers)
+        shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
+        once = any(map(self._is_exact, pending))
+        works: list[Work] = [
+            {"kind": "consistent", "once": once, "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
+            for reader, share in enumerate(shares)
+        ]
+        tables = sorted({chunk.name for chunk in pending})
+        with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
+            taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
+            groups = [WorkGroup(self.task(set(tables)), [work]) for work in works]
+            run_groups(session, groups, readers, on_done, self._stopper())
+            moment = taken.result()
+        self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
+
+    @contextmanager
+    def _only_moment(self) -> Iterator[None]:
+        while not _MOMENTS.acquire(timeout=0.2):
+            if self.stopping():
+                raise Interrupted
+        try:
+            yield
+        finally:
+            _MOMENTS.release()
+
+    def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> Moment:
+        with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
+            return snapshot.take(lambda: not self.stopping())
+
+    def _note_exact(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
+        """Tables were read exactly as of a position: changes before it are in the rows, and must not count again."""
+        with pause():
+            noted = {name: position for name, position in read.items() if name in self.state.tables and not self._sends_earlier(name)}
+            for name, position in noted.items():
+                self.state.tables[name].rows_from = position
+            if noted:
+                self.directory.save(self.state)
+            for name, position in noted.items():
+                self.log.sweep_from(name, position)
+
+    def _sends_earlier(self, name: TableName) -> bool:
+        """Whether changes from before the rows must come: an append-only target keeps rows of an earlier attempt, also deleted ones."""
+        return self.targets.appends and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
+
+
+def _chunk_of(work: Work) -> Work:
+    return {name: value for name, value in work.items() if name not in ("kind", "once")}
+
+
+def _span_of(reports: list[Report]) -> ReadSpan:
+    [done] = [report for report in reports if report.kind == "done"]
+    return ReadSpan.from_json(json.loads(done.detail))

@@ -1,0 +1,248 @@
+"""The beginning of a run: what there is to go on with, checked before anything is created or written.
+
+Invariant: a table's schema in the state is the table's as of the position beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema_change import Catalogue
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.column_settings import take_column_settings
+from headrace.pipes.lifecycle.sink_factory import same_sink
+from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
+from headrace.pipes.mysql.failover import begin_new_log, reached, rewind, take_over, written
+from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.pipes.state.sink_record import Told, warn_of_old_state
+from headrace.pipes.state.stored_settings import settings_of, take_settings, warn_of_unmatched
+from headrace.retry import retrying
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sources.base import Offset
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
+from headrace.sources.mysql.preflight.required import ServerIdentity, check_database, check_tables
+from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, describe_around, visible_position
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.start_position import complete_gtid, identify_start, resolve_start
+from headrace.spark.runtime.checkpoint import committed_offset
+from headrace.transforms.name_checks import misfits
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a run goes on with."""
+
+    state: PipeState
+    history: SchemaHistory
+    target: BinlogPosition
+    """Where the log ends now: what `--once` goes up to."""
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Looks at one pipe's state and source, on one connection."""
+
+    connection: Connection[Any]
+    address: MySQLAddress
+    directory: StateDirectory
+    settings: PipeSettings
+    sink_name: str
+    targets: Targets
+
+    def open(self, server: ServerIdentity, told: Told) -> Opened:
+        """The state and history to go on with, or new ones. `told`: what the sink was told of the state."""
+        state = self.directory.load()
+        new, everything = state is None, None
+        if state is None:
+            state = self._new_state(server)
+            self.directory.begin(state)
+        else:
+            self._check(state)
+            is_old = is_older_than_sink(self.directory, state, told)
+            everything = self._take_over(state, server)
+            self._ask_again(state, is_old=is_old)
+        dialect = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
+        history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
+        if new:
+            self._begin(state, history, server)
+        else:
+            if everything is not None:
+                history.begin(everything, BinlogPosition.from_json(state.start))
+            self._go_on(state, history)
+        if new and not state.tables:
+            check_database(self.connection, self.address, self.settings.selection)
+        check_unmatched(self.settings.selection, {*state.tables, *state.waiting, *state.ignored}, str(self.address), is_new=new)
+        for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
+            log.warning("no column of the chosen tables matches %s", pattern)
+        warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)
+        self._check_transforms(state, is_new=new)
+        check_tables(self.connection, self.address, state.tables)
+        return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
+
+    def _take_over(self, state: PipeState, server: ServerIdentity) -> Catalogue | None:
+        """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
+        if any(request.new_log for request in pending_requests(self.directory)):
+            wanted = functools.partial(is_wanted, state, self.settings.selection)
+            return begin_new_log(self.connection, self.address, state, server, wanted)
+        rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
+        take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+        return None
+
+    def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
+        """Halt at names that are most likely misspelt before anything is shown; later, columns may have gone with a statement."""
+        for misfit in misfits(self.settings.transforms, [table.schema for table in state.tables.values()]):
+            if is_new and misfit.is_sure:
+                raise misfit.error()
+            log.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
+
+    def _new_state(self, server: ServerIdentity) -> PipeState:
+        return PipeState(
+            str(self.address),
+            server.identity,
+            self.sink_name,
+            self.settings.selection.to_json(),
+            {},
+            0,
+            self.settings.lasting,
+        )
+
+    def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:
+        everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
+        if self.settings.start_at:
+            # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
+            state.looked_at = start.to_json()
+            start = resolve_start(self.connection, self.address, self.settings.start_at)
+        else:
+            check_no_prepared(self.connection, self.address)
+            start = complete_gtid(self.connection, self.address, start)
+        start = identify_start(self.address, start, mariadb=server.mariadb)
+        history.begin(everything, start)
+        state.start = start.to_json()
+        chosen = {name: schema for name, schema in everything.tables.items() if self.settings.selection(name)}
+        state.tables.update({name: TableState(schema, start.to_json()) for name, schema in chosen.items()})
+
+    def _go_on(self, state: PipeState, history: SchemaHistory) -> None:
+        """Take up tables that came while we were away, and leave out what is no longer chosen."""
+        rewind(history, self.directory, state)
+        history.compact(reached(self.directory, state))
+        chosen_before = Selection.from_json(state.selection)
+        selection = selection_of(state, self.settings.selection)
+        state.selection = selection.to_json()
+        for name in [name for name in state.tables if not selection(name)]:
+            log.info("%s is no longer chosen; its copy stays as it is", name)
+            del state.tables[name]
+        schemas, seen = self.capture_at(selection, state.epoch)
+        seen = seen.behind(written(self.directory, state))
+        snapshots = SnapshotLog(self.directory)
+        for name in state.tables.keys() - {schema.name for schema in schemas}:
+            if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
+                # It was dropped while it was read; the log will say so.
+                if self.targets.appends:
+                    # Or it has another name, under which its rows are still to be read.
+                    ask_for_resync(self.directory, (glob.escape(str(name)),))
+                snapshots.plan(name, state.tables[name].snapshot, [])
+        # Those that wait are asked for already.
+        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
+        if self.targets.appends:
+            # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
+            came = [schema for schema in came if not chosen_before(schema.name)]
+        for schema in came:
+            Showing(self.settings).check_new(schema)
+        history.learn(came, seen)
+        for schema in came:
+            # Its snapshot sees all that the log says of it up to here.
+            number = snapshots.next_number(schema.name)
+            state.tables[schema.name] = TableState(schema, seen.to_json(), seen.to_json(), number)
+
+    def _check(self, state: PipeState) -> None:
+        place = str(self.settings.state)
+        if not same_sink(state.sink, self.sink_name):
+            raise DefiniteError(
+                f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
+            )
+        # A host of the cluster may have come or gone.
+        state.sink = self.sink_name
+        asked = [Selection(request.tables) for request in pending_requests(self.directory)]
+
+        def read_again(name: TableName) -> bool:
+            return any(one(name) for one in asked)
+
+        take_settings(state, self.settings.choices, place, read_again)
+        take_column_settings(self.targets, state, self.settings, read_again)
+
+    def _ask_again(self, state: PipeState, *, is_old: bool) -> None:
+        """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
+
+        So, too, those that count rows where the state is an old copy: the sink has changes that are read once more.
+
+        (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.) So, too,
+        those that followed a statement which the former server's log has and Spark has not committed: rows from before it come again.
+        """
+        names = set(state.waiting)
+        former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
+        names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
+        counted = list(state.tables.values()) if is_old else former
+        if counted:
+            showing = Showing(self.settings)
+            needs = retrying(lambda: self.targets.needs([showing(table.schema, table.hidden) for table in counted]))
+            names.update(name for name, need in needs.items() if need.exact and not self.targets.appends)
+        if names:
+            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+
+    def capture_at(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[list[TableSchema], BinlogPosition]:
+        """The wanted tables as they are at a position; what is read from now on includes every change before it."""
+        return describe_around(
+            lambda: capture_schemas(self.connection, self.address, wanted),
+            lambda: visible_position(self.connection, self.address, epoch),
+            self.address,
+        )
+
+
+def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) -> bool:
+    """Whether the sink has changes from behind all batches that the state knows of; says so."""
+    is_old = told.is_ahead(max(BinlogPosition.from_json(state.start), written(directory, state)).version)
+    if is_old:
+        warn_of_old_state(told, directory, reached(directory, state))
+    return is_old
+
+
+def _is_ahead(table: TableState, committed: Offset | None) -> bool:
+    """Whether a table is what a statement behind the last commit made it."""
+    if table.rows_from is None or table.rows_from != table.captured_at:
+        return False
+    return committed is None or BinlogPosition.from_json(table.captured_at) > BinlogPosition.from_json(committed)
+
+
+def _read_in_epoch(table: TableState) -> int:
+    """Of which server's log a table's rows are."""
+    return BinlogPosition.from_json(table.rows_from or table.captured_at).epoch
+
+
+def selection_of(state: PipeState, chosen: Selection) -> Selection:
+    """What was chosen, and what was added while running."""
+    return replace(chosen, added=tuple(state.selection["added"]))
+
+
+def is_wanted(state: PipeState, chosen: Selection, name: TableName) -> bool:
+    """Whether a table is replicated, by what is chosen at the time of asking."""
+    return selection_of(state, chosen)(name)

@@ -1,0 +1,192 @@
+"""Following a log into a sink: one Spark stream, its tasks, and what the driver does after each batch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema_change import Catalogue
+from headrace.pipes.lifecycle.lag import Pending
+from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.sink_schema import Showing, hidden_in, read_as, shaper_for, shown_now
+from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
+from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.mysql.startup import selection_of
+from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.retry import retrying, waits
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.base import Written
+from headrace.sources.base import Source
+from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.segments.skipped_events import is_passed, statement_place
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.split_reader import MySQLReader
+from headrace.spark.runtime.micro_batch import LOOP_S, ChangeStream
+from headrace.spark.runtime.tasks import Report, Task
+
+
+@dataclass(slots=True)
+class Streaming:
+    """A pipe that is open, and how far it has come."""
+
+    address: MySQLAddress | None
+    """The server, if there is one: a snapshot is read from it."""
+    targets: Targets
+    settings: PipeSettings
+    view: ProgressView
+    directory: StateDirectory
+    state: PipeState
+    history: SchemaHistory
+    follower: Follower
+    reached: BinlogPosition
+    planned: BinlogPosition
+    """How far an earlier run may have written."""
+    reporter: Reporter
+    skips: Skips
+    waited: frozenset[TableName] = frozenset()
+    """Which tables waited to be read again when the view was told of tables last."""
+    backlog: BacklogFile = field(init=False)
+    """What the relay has received."""
+
+    def __post_init__(self) -> None:
+        self.backlog = BacklogFile(self.directory.path / "relay" / f"backlog-{secrets.token_hex(8)}")
+        self.reporter.backlog = self.pending
+
+    def pending(self) -> Pending | None:
+        """Which changes the sink does not show yet; None until the relay has heard of the source."""
+        found = self.backlog.read()
+        if found is None:
+            return None
+        since_us = found.pending_since(log_place(self.reached.file, self.reached.offset), time.time_ns() // 1000)
+        return Pending(None if since_us is None else since_us / 1e6)
+
+    @property
+    def written(self) -> BinlogPosition:
+        """How far the stream may have written."""
+        return max(self.reached, self.planned)
+
+    def run(self, session: Any, source: Source, ended: Callable[[], bool], meanwhile: Callable[[ChangeStream], None]) -> None:
+        """Follow the log until `ended`; `meanwhile` is called every now and then."""
+        stream = ChangeStream(session, source, self.directory.checkpoint, self._task, self._on_batch)
+        try:
+            with self.reporter.beating():
+                while not stream.wait(LOOP_S) and not ended():
+                    meanwhile(stream)
+                    self.view.waiting(waits().current())
+                    self.view.pending(self.pending())
+        finally:
+            stream.stop()
+            self.view.pending(self.pending())
+            self.backlog.path.unlink(missing_ok=True)
+        self.view.note(f"stopped at {self.reached}")
+
+    @property
+    def written_tables(self) -> list[TableSchema]:
+        """The pipe's tables as the sink gets to see them; without those that wait to be read again, whose targets may be gone."""
+        tables = [table for name, table in self.state.tables.items() if name not in self.state.waiting]
+        return [shown_now(table.schema, self.state, self.settings) for table in tables]
+
+    def copying_task(self, names: Collection[TableName]) -> Task:
+        """A task that reads these tables as they are defined now. It carries nothing of others: a pipe may have thousands."""
+        return self._task_for({name: table.schema for name, table in self.state.tables.items() if name in names})
+
+    def _task(self) -> Task:
+        """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
+        # A batch that is begun says that the one before it counts for good.
+        self.skips.pass_by(lambda place: is_passed(place, self.reached))
+        defined = self.history.as_of(self.reached)
+        schemas = {name: self._defined(name, defined) for name in self.state.tables}
+        return self._task_for(schemas, repeats=self.reached < self.planned)
+
+    def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
+        """Follow a statement, unless it is to be left out."""
+        place = statement_place(position)
+        if place in self.skips.pending:
+            self.follower.pass_over(query, position, left_out)
+            self.skips.left_out([{"place": place, "table": query.database, "content": query.statement}])
+            return
+        try:
+            self.follower.follow(query, position, left_out)
+        except DefiniteError as error:
+            raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
+
+    def _defined(self, name: TableName, defined: Catalogue) -> TableSchema:
+        table = self.state.tables[name]
+        looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
+        return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
+
+    def _task_for(self, schemas: dict[TableName, TableSchema], *, repeats: bool = False) -> Task:
+        """A task that reads these tables; `repeats`: blocks of it may be in the sink from an earlier run."""
+        state = self.state
+        # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
+        schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
+        found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
+        since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
+        lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
+        showing = Showing(self.settings)
+        shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
+        written = [shape.schema for shape in shapes.values()]
+        needs = self.targets.needs(written)
+        reader = MySQLReader(
+            self.address,
+            {name: read_as(schema, self.settings) for name, schema in schemas.items()},
+            {name: shapes[name].moving(need.key_columns) for name, need in needs.items()},
+            selection_of(state, self.settings.selection),
+            ReadOptions(
+                zero_dates=self.settings.zero_dates,
+                transactions=any(need.transactions for need in needs.values()),
+                projection=state.projection(self.settings.projection),
+            ),
+            state.epoch,
+            # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
+            {name: position for name, position in since.items() if position.epoch == state.epoch},
+            frozenset(state.waiting | state.ignored | lost),
+            self.written,
+            frozenset(name for name, need in needs.items() if need.ordered),
+            frozenset(name for name, need in needs.items() if need.exact),
+            self.skips.pending,
+        )
+        retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
+        sink = self.targets.sink.expecting(written)
+        return Task(reader, sink.again() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
+
+    def _on_batch(self, reports: list[Report]) -> None:
+        done = [json.loads(report.detail) for report in reports if report.kind == "done"]
+        ends = [BinlogPosition.from_json(one) for one in done]
+        self.skips.left_out(found for one in done for found in one.get("skipped", ()))
+        if ends:
+            self.targets.settle(Written(str(max(ends)), max(ends).version))
+        for report in reports:
+            if report.kind == "statement":
+                work = json.loads(report.detail)
+                query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+                left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
+                self._follow(query, position, left_out)
+        # A table that was read again has its target back without a statement.
+        if self.waited != self.state.waiting or any(report.kind == "statement" for report in reports):
+            self.waited = frozenset(self.state.waiting)
+            self.view.tables(targets_of(self.targets, self.written_tables))
+        newest = max((report.commit_ts for report in reports), default=0)
+        if ends:
+            self.reached = max(ends)
+            self.view.pending(self.pending())
+        changes = sum(report.changes for report in reports)
+        self.reporter.batch(self.reached, changes, newest)
+        waits().over()
+        self.view.written(written_in(reports))
+        pending = self.pending()
+        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

@@ -1,0 +1,68 @@
+"""The bodies of `headrace scylla ...`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import create_log_table
+from headrace.cql.language.lexer import Cursor
+from headrace.cql.log import SUFFIX
+from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import describe_all, describe_options, list_tables
+from headrace.cql.session import CqlSession, connect
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+
+def log_schema(source: str, names: list[str], *, cassandra: bool = False) -> str:
+    """The CQL of log tables: of a file's CREATE statements (`-`: standard input), or of a server's tables.
+
+    Without names: of all tables that have CDC enabled, or, where none has, of all tables. `cassandra`: in the words of Apache Cassandra.
+    """
+    known = _from_server(source, names) if is_cql(source) else Definitions().apply_all(_text(source))
+    tables = [known.named(name) for name in names] or _logged(known)
+    if not tables:
+        raise DefiniteError("there is no table", place=source, hint="give CREATE TABLE statements, or a keyspace in the address")
+    return "\n\n".join(create_log_table(table, known.cdc.get(table.name), cassandra=cassandra) for table in tables)
+
+
+def _logged(known: Definitions) -> list[CqlTable]:
+    chosen = [table for name, table in known.tables.items() if known.cdc[name].enabled]
+    return chosen or list(known.tables.values())
+
+
+def _from_server(source: str, names: list[str]) -> Definitions:
+    address = parse_cql_url(source)
+    with connect(address) as session:
+        wanted = [_name(text, address.keyspace) for text in names] or _all_of(session, address.keyspace)
+        tables = {name: found.table for name, found in describe_all(session, wanted).items()}
+        return Definitions(address.keyspace, tables, {}, {name: describe_options(session, name) or CdcOptions() for name in tables})
+
+
+def _all_of(session: CqlSession, keyspace: str) -> list[TableName]:
+    if not keyspace:
+        raise DefiniteError("no tables are named", hint="give a keyspace in the address, or --table keyspace.table")
+    return [TableName(keyspace, name) for name in list_tables(session, keyspace) if not name.endswith(SUFFIX)]
+
+
+def _name(text: str, keyspace: str) -> TableName:
+    cursor = Cursor(text)
+    first = cursor.name()
+    found = TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
+    cursor.end()
+    if not found.database:
+        raise DefiniteError(f"{text} is in no keyspace", hint=f"write --table keyspace.{text}")
+    return found
+
+
+def _text(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    path = Path(source)
+    if not path.is_file():
+        raise DefiniteError(f"there is no file {source}", hint="give a file of CREATE statements, - for standard input, or scylla://host")
+    return path.read_text(encoding="utf-8")

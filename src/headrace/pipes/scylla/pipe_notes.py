@@ -1,0 +1,95 @@
+"""What a pipe from ScyllaDB remembers of its tables (`scylla.json`): how each was defined when its log was last read, and where it began.
+
+Invariant: the sink's tables are as the definitions here say, or an alteration to what the server says is under way, which may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.cql.tables import CqlTable
+from headrace.jsonl import MISSHAPEN
+from headrace.model.schema import TableName
+from headrace.pipes.state.json_file import damaged
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.sources.scylla.generations import Start
+from headrace.sources.scylla.position import Place
+from headrace.sources.scylla.read_times import LookRecord
+
+FILE: Final = "scylla.json"
+
+
+@dataclass(slots=True)
+class LateNote:
+    """Rows of a table's log that arrived too late to be read."""
+
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Batches by their places: how many rows (0: repaired), and when they were written (seconds since 1970)."""
+    more: int = 0
+    """Rows that the last audit found elsewhere."""
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _ in self.places.values()) + self.more
+
+
+@dataclass(slots=True)
+class TableNote:
+    """One table."""
+
+    table: CqlTable
+    id: UUID
+    """The server's own name for it: another one after it was dropped and made anew."""
+    start: Start
+    looks: LookRecord = field(default_factory=LookRecord)
+    late: LateNote = field(default_factory=LateNote)
+
+    def to_json(self) -> dict[str, Any]:
+        place = self.start.place
+        return {
+            "table": self.table.to_json(),
+            "id": str(self.id),
+            "place": [place.generation, place.time],
+            "ttl": self.start.ttl,
+            "promised": self.start.promised,
+            "looks": self.looks.to_json(),
+            "late": {"places": self.late.places, "more": self.late.more},
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TableNote:
+        found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), Start(Place(*raw["place"]), raw["ttl"], raw["promised"]))
+        # A state of release 0.9 has neither.
+        if "looks" in raw:
+            found.looks = LookRecord.from_json(raw["looks"])
+            late = raw["late"]
+            found.late = LateNote(
+                {place: (int(rows), int(written)) for place, (rows, written) in late["places"].items()}, int(late["more"])
+            )
+        return found
+
+
+@dataclass(slots=True)
+class Notes:
+    """Kept in one file, replaced as a whole."""
+
+    directory: StateDirectory
+    tables: dict[TableName, TableNote] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, directory: StateDirectory) -> Notes:
+        raw = directory.read(FILE)
+        try:
+            found = [TableNote.from_json(one) for one in raw["tables"]] if raw is not None else []
+        except MISSHAPEN as error:
+            raise damaged(error, str(directory.path / FILE)) from error
+        return cls(directory, {note.table.name: note for note in found})
+
+    @property
+    def starts(self) -> dict[TableName, Start]:
+        return {name: note.start for name, note in self.tables.items()}
+
+    def save(self) -> None:
+        self.directory.replace(FILE, {"tables": [note.to_json() for _, note in sorted(self.tables.items())]})

@@ -1,0 +1,117 @@
+"""The sink follows the source's tables: columns and fields that were added or dropped, tables that are gone.
+
+A batch is read under one definition of each table, the one that the server has when the batch begins. That is late enough for every row
+in it: rows are read when they are over for the confidence time, and a row has no column that was not there when it was written. The sink is
+altered before the batch is read; rows from before the alteration have nothing in new columns, so they merge as they did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from headrace.cql.schema_reader import schema_version
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.scylla.pipe_notes import Notes
+from headrace.retry import pause, retrying
+from headrace.sinks.cdc_log_sink import LogSink
+from headrace.sources.scylla.generations import Start
+from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+
+log = logging.getLogger("headrace")
+
+_AGREE_TRIES: Final = 10
+_AGREE_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Definitions:
+    """What is known of the tables of a pipe, and who follows it."""
+
+    session: CqlSession
+    choices: ScyllaChoices
+    wanted: Callable[[TableName], bool]
+    notes: Notes
+    sink: LogSink
+    say: Callable[[str], None]
+    came: set[TableName] = field(default_factory=set)
+    """Chosen tables that have a log and are not replicated yet."""
+    changed: Callable[[str, str, str], None] = lambda *_: None
+    """Hears of each table that changed, how, and what became of it."""
+    outdated: bool = False
+    """Whether what the planner was told of logs (how long their rows live) is not true any more."""
+    _version: UUID | None = None
+
+    def follow(self, *, again: bool = False) -> bool:
+        """Let the sink follow what changed since the last time; whether a table is another one now. `again`: look in any case."""
+        version = retrying(lambda: schema_version(self.session))
+        if version == self._version and not again:
+            return False
+        changed = self._follow()
+        self._version = version
+        return changed
+
+    def _follow(self) -> bool:
+        now = retrying(self._look)
+        changed = False
+        for name, note in self.notes.tables.items():
+            found = now[name]
+            if found.id != note.id:
+                raise DefiniteError(
+                    f"the table {name} was dropped and made anew",
+                    place=f"table {name}",
+                    hint="what is in the sink is of the former table: start over with a new --state and empty targets, or --exclude it",
+                )
+            if found.ttl != note.start.ttl:
+                note.start = Start(note.start.place, found.ttl, note.start.promised)
+                self.notes.save()
+                self.outdated = True
+            if found.table != note.table:
+                self._alter(note.table, found.table)
+                note.table = found.table
+                self.notes.save()
+                changed = True
+        return changed
+
+    def _look(self) -> Mapping[TableName, LoggedTable]:
+        chosen = choose_tables(self.session, self.wanted)
+        self.came = set(chosen.logged) - self.notes.tables.keys()
+        for name in self.notes.tables:
+            if name in chosen.unlogged:
+                raise no_log(name, "its log was there when the pipe began")
+            if name not in chosen.logged and self.wanted(name):
+                raise gone(name, str(self.session.address))
+        return self._agreed(lambda: look_at(self.session, self.notes.tables, self.choices))
+
+    def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
+        """What a look gives, tried again for a while: a base table and its log may be altered one after the other."""
+        for _ in range(_AGREE_TRIES):
+            try:
+                return look()
+            except DefiniteError:
+                pause(_AGREE_S)
+        return look()
+
+    def _alter(self, old: CqlTable, new: CqlTable) -> None:
+        self.say(f"table {new.name}: {difference(old, new)}")
+        retrying(lambda: self.sink.alter(old, new))
+        self.changed(str(new.name), difference(old, new), "applied")
+
+
+def difference(old: CqlTable, new: CqlTable) -> str:
+    """What became of a table, for people."""
+    before, after = ({column.name: column.type for column in table.columns} for table in (old, new))
+    parts = [f"column {name} added ({kind})" for name, kind in after.items() if name not in before]
+    parts += [f"column {name} dropped" for name in before if name not in after]
+    for name, kind in after.items():
+        if name in before and before[name] != kind:
+            is_inside = str(before[name]) == str(kind)
+            parts.append(f"the user type in column {name} was altered" if is_inside else f"column {name} is {kind} now")
+    return ", ".join(parts) or "columns have another order"

@@ -1,0 +1,101 @@
+"""How far the first copies of tables have come: what of each table's ring is in the sink, noted range by range.
+
+Invariant: a range that is noted as done is in the sink, all of it. What is left is the rest of the ring, however it is cut the next time.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.jsonl import MISSHAPEN
+from headrace.model.schema import TableName
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.sources.scylla.position import parse_name
+from headrace.sources.scylla.snapshot.reader import ChunkDone
+from headrace.sources.scylla.snapshot.row_recheck import Begun
+from headrace.sources.scylla.snapshot.token_ranges import TokenRange, covered, left_over
+
+FILE = "copies.jsonl"
+
+
+@dataclass(slots=True)
+class TableCopy:
+    """One table's first copy."""
+
+    begun: Begun
+    done: list[TokenRange] = field(default_factory=list)
+    rows: int = 0
+
+    @property
+    def left(self) -> list[TokenRange]:
+        return left_over(self.done)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.begun.last is not None
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.is_complete else covered(self.done)
+
+
+class Copies:
+    """All tables' copies of one pipe; safe for threads. Tables that were begun without one are not among them."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self._journal = directory.journal(FILE)
+        self._lock = threading.Lock()
+        self.tables: dict[TableName, TableCopy] = {}
+        for number, entry in enumerate(self._journal.read(), 1):
+            try:
+                self._apply(entry)
+            except MISSHAPEN as error:
+                raise self._journal.damaged(number, repr(error)) from error
+
+    def begin(self, table: TableName, begun: Begun) -> None:
+        """A table is to be copied, from the beginning; what was noted of it before counts no more."""
+        self._note({"table": str(table), "begun": begun.to_json()})
+
+    def finish(self, table: TableName, chunk: ChunkDone) -> None:
+        """A chunk is in the sink."""
+        self._note({"table": str(table), "done": chunk.to_json()})
+
+    def complete(self, table: TableName, last: int) -> None:
+        """All of a table is in the sink; no read of it saw anything that was written after `last`."""
+        self._note({"table": str(table), "last": last})
+
+    def forget(self, table: TableName) -> None:
+        """The table is no more."""
+        self._note({"table": str(table), "begun": None})
+
+    def begun(self) -> dict[TableName, Begun]:
+        """How tables were begun, for whoever reads their logs."""
+        with self._lock:
+            return {name: copy.begun for name, copy in self.tables.items()}
+
+    @property
+    def rows(self) -> int:
+        with self._lock:
+            return sum(copy.rows for copy in self.tables.values())
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        with self._lock:
+            self._journal.append(entry)
+            self._apply(entry)
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        table = parse_name(entry["table"])
+        if "begun" in entry:
+            self.tables.pop(table, None)
+            if entry["begun"] is not None:
+                self.tables[table] = TableCopy(Begun.from_json(entry["begun"]))
+            return
+        found = self.tables[table]
+        if "done" in entry:
+            done = ChunkDone.from_json(entry["done"])
+            found.done.append(done.read)
+            found.rows += done.rows
+        else:
+            found.begun = replace(found.begun, last=entry["last"])

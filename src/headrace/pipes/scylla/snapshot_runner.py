@@ -1,0 +1,197 @@
+"""The first copies of tables, read beside the log: chunks of token ranges as Spark jobs, each noted when it is in the sink.
+
+The log keeps its rows for a day only, so nobody waits with the log for a copy to end. It is read from a moment before the copy; what is in
+both merges to the same (see `sources.scylla.snapshot.reader`). A crash costs the chunks that were under way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.schema_reader import describe_all
+from headrace.cql.session import shared_session
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.schema import TableName
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.scylla.snapshot_progress import Copies, TableCopy
+from headrace.retry import in_context, pause, retrying
+from headrace.sources.base import Work
+from headrace.sources.scylla.snapshot.base_rows import Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, SnapshotReader, server_time
+from headrace.sources.scylla.snapshot.row_recheck import Begun
+from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
+from headrace.spark.runtime.micro_batch import run_works
+from headrace.spark.runtime.tasks import Job, Report
+
+log = logging.getLogger("headrace")
+
+_LEAST_CHUNKS: Final = 4
+"""Of a table, for each chunk that is read at once."""
+
+
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class Interrupted(Exception):
+    """The pipe was asked to stop."""
+
+
+@dataclass(slots=True)
+class TableCopier:
+    """Copies the tables of one pipe; a thread beside the stream does it."""
+
+    address: CqlAddress
+    choices: ScyllaChoices
+    copies: Copies
+    view: ProgressView
+    tables: Callable[[], Mapping[TableName, CqlTable]]
+    """The tables as the sink holds them now."""
+    job: Callable[[SnapshotReader], Job]
+    """What reads chunks and writes them to the sink, as the sink is now."""
+    stopping: Callable[[], bool]
+    chunk_rows: int
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _failure: HeadraceError | None = field(default=None, init=False)
+
+    def begin(self, table: CqlTable, start: int) -> None:
+        """Note that a table is to be copied; its log is read from `start` on, which lies the confidence time before now."""
+        silent = self._telling(table).silent(table)
+        if silent:
+            log.warning(
+                "%s: the server does not tell write times and TTLs of what is in %s; elements that expire stay (see docs/scylla.md)",
+                table.name,
+                ", ".join(silent),
+            )
+        self.copies.begin(table.name, Begun(start))
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._left()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether chunks are under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """Tables that are not all in the sink yet."""
+        return tuple(sorted(map(str, self._left())))
+
+    def poll(self, session: Any, parallelism: int) -> None:
+        """Begin with what is left, if nothing is under way; raise what went wrong with the last."""
+        if self.is_busy:
+            return
+        if self._thread is not None:
+            self._thread = None
+            if self._failure is not None:
+                raise self._failure
+        if not self.is_complete and not self.stopping():
+            self._thread = threading.Thread(target=in_context(self._run), args=(session, parallelism), name="headrace-copies", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for what is under way; it ends by itself soon after the pipe is asked to stop."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, session: Any, parallelism: int) -> None:
+        try:
+            self.run(session, parallelism)
+        except Interrupted:
+            self.view.note("stopped during the first copy; run again to go on")
+        except HeadraceError as error:
+            self._failure = error
+        # The thread's last resort: an error must reach the driver, not vanish with the thread.
+        except Exception as error:
+            self._failure = DefiniteError(f"copying tables failed: {type(error).__name__}: {error}", hint="please report it")
+            raise
+
+    def run(self, session: Any, parallelism: int, follow: Callable[[], object] = lambda: pause(_LOOK_AGAIN_S)) -> None:
+        """Copy what is left of all tables, so many chunks at a time.
+
+        `follow`: what is done if a table was altered; beside the stream it is to wait, because that sees to it, and to the sink.
+        """
+        rings = self._rings()
+        self.view.snapshot_begins(*self._estimates(rings))
+        started, before = time.monotonic(), self.copies.rows
+        # Tables that come meanwhile are taken up after these.
+        while left := {name: copy for name, copy in self._left().items() if name in rings}:
+            tables = {name: table for name, table in self.tables().items() if name in left}
+            try:
+                self._round(session, parallelism, tables, rings)
+            except DefiniteError:
+                if not self._altered(tables):
+                    raise
+                follow()
+            for name in [name for name, copy in left.items() if not copy.left]:
+                # Keys of lists' elements are made by nodes' clocks, which may be ahead of the one that is asked.
+                last = server_time(shared_session(self.address)) + self.choices.confidence_us
+                self.copies.complete(name, last)
+                self.view.snapshot_rows(str(name), 0, finished=True)
+            if self.stopping():
+                raise Interrupted
+        self.view.snapshot_ends(self.copies.rows - before, time.monotonic() - started)
+
+    def _altered(self, tables: Mapping[TableName, CqlTable]) -> bool:
+        """Whether tables are no longer what they were when they were read."""
+        found = retrying(lambda: describe_all(shared_session(self.address), tables))
+        return any(found[name].table != table for name, table in tables.items())
+
+    def _round(
+        self,
+        session: Any,
+        parallelism: int,
+        tables: Mapping[TableName, CqlTable],
+        rings: Mapping[TableName, Ring],
+    ) -> None:
+        """Read every range that is left once; chunks that turn out too large leave some for the next round."""
+        works = []
+        for name in tables:
+            copy = self.copies.tables[name]
+            since = copy.begun.first + self.choices.confidence_us
+            parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
+            works += [Chunk(name, part, self.chunk_rows, since).to_work() for part in parts]
+        reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
+
+        def on_done(work: Work, reports: list[Report]) -> None:
+            name = Chunk.from_work(work).table
+            done = ChunkDone.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
+            self.copies.finish(name, done)
+            self.view.snapshot_rows(str(name), done.rows, finished=False)
+
+        def on_idle() -> None:
+            if self.stopping():
+                raise Interrupted
+
+        run_works(session, self.job(reader), works, parallelism, on_done, on_idle)
+
+    def _telling(self, table: CqlTable) -> Telling:
+        return ask_telling(shared_session(self.address), table)
+
+    def _left(self) -> dict[TableName, TableCopy]:
+        chosen = self.tables()
+        return {name: copy for name, copy in list(self.copies.tables.items()) if not copy.is_complete and name in chosen}
+
+    def _rings(self) -> dict[TableName, Ring]:
+        session = shared_session(self.address)
+        return {name: retrying(lambda name=name: ask_ring(session, name)) for name in self._left()}  # type: ignore[misc]
+
+    def _estimates(self, rings: Mapping[TableName, Ring]) -> tuple[dict[str, int], dict[str, int]]:
+        """About how many rows each table has, and how many of them are there already."""
+        found: dict[str, int] = {}
+        left = self._left()
+        for name, copy in left.items():
+            seen = int(copy.rows / copy.share) if copy.share else 0
+            found[str(name)] = max(seen, rings[name].partitions, copy.rows)
+        return found, {str(name): copy.rows for name, copy in left.items()}

@@ -1,0 +1,69 @@
+"""Where a pipe begins with the log of a table that it has not read before."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headrace.errors import DefiniteError
+from headrace.sources.scylla.generations import START_FORMS, Start, StreamCatalog, floor_us, oldest, past_lost_streams, start_at
+from headrace.sources.scylla.log_tables import LoggedTable
+from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+
+log = logging.getLogger("headrace")
+
+NOW, OLDEST = "now", "oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """`now`: what is written from now on (a little before, to be sure); `oldest`: all that is there; or a moment."""
+
+    catalog: StreamCatalog
+    choices: ScyllaChoices
+    where: str
+    joins: bool = False
+    """Whether the table joins others that were begun before, maybe long ago: of a moment whose rows are gone the oldest that are there."""
+
+    def of(self, found: LoggedTable) -> Start:
+        """The start of one table."""
+        name, now = found.table.name, self.catalog.now()
+        generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
+        time = now - self.choices.confidence_us if self.where == NOW else parse_start(self.where)
+        if self.where == OLDEST or (self.joins and time < floor):
+            place = past_lost_streams(self.catalog, name, oldest(generations), floor)
+            if place.time < floor:
+                log.info(
+                    "the log of %s keeps its rows for %d s: of changes before %s it holds only those that were written later",
+                    name,
+                    found.ttl,
+                    moment(floor),
+                )
+            # Rows go on expiring while the oldest are read: only what is written from now on is promised.
+            return Start(place, found.ttl, now)
+        return self.at(found, time)
+
+    def at(self, found: LoggedTable, time: int) -> Start:
+        """The start from a microsecond on."""
+        name, now = found.table.name, self.catalog.now()
+        floor = floor_us(found.ttl, now)
+        if time < floor:
+            raise DefiniteError(
+                f"the log of {name} keeps its rows for {found.ttl} s: those that were written before {moment(floor)} have expired",
+                place="--start-at",
+                hint="say --start-at oldest to begin with what is there, or leave it out to copy the table first",
+            )
+        return Start(start_at(self.catalog.generations(name), time), found.ttl, time)
+
+
+def parse_start(text: str) -> int:
+    """The microseconds of a moment; 0 for the words that are none."""
+    if text in ("", NOW, OLDEST):
+        return 0
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise DefiniteError(f"{text!r} is no place in a log of ScyllaDB", place="--start-at", hint=START_FORMS) from None
+    return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)

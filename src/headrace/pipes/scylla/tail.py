@@ -1,0 +1,196 @@
+"""What is in ScyllaDB's log, row by row, for people to look at (`headrace tail scylla://…`).
+
+The same planner and reader as a pipe's, in one process and without Spark, and the same documents as in Kafka's messages. Within what is
+printed at a time, rows are in the order of their times, over all streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.blocks import LogBlock
+from headrace.cql.schema_reader import schema_version
+from headrace.cql.session import CqlSession, shared_session
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.pipes.scylla.start_position import NOW, OLDEST, Beginning
+from headrace.retry import Waits, own_waits, retrying
+from headrace.settings.settings_file import Chosen, parse_set
+from headrace.shutdown import temporary_directory
+from headrace.sinks.kafka.scylla.log_documents import log_documents
+from headrace.sources.base import Work
+from headrace.sources.scylla.generations import Start
+from headrace.sources.scylla.log_tables import choose_tables, look_at, no_log
+from headrace.sources.scylla.position import LogPosition, moment, parse_label
+from headrace.sources.scylla.read_times import LookRecord, look_ages, places_of
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.window_feedback import tell
+from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.window_reader import KnownLog, LogReader
+
+log = logging.getLogger("headrace")
+
+CONFIDENCE_S: Final = 5.0
+"""Who looks on wants to see soon; what comes later than this is not shown."""
+_PATIENCE_S: Final = 30.0
+_MOST_ROUNDS: Final = 3
+
+
+def tail_choices(settings: Iterable[str]) -> ScyllaChoices:
+    """How the log is read for looking on: as settings say (`scylla.confidence=1`), and soon if they do not."""
+    chosen = Chosen({})
+    for text in settings:
+        chosen = parse_set(text).over(chosen)
+    found = chosen.scylla
+    # An audit reports to people who run a pipe; who looks on sees the rows themselves.
+    found = replace(found, audit=0)
+    return found if "confidence" in chosen.plain.get("scylla", {}) else replace(found, confidence=CONFIDENCE_S)
+
+
+@dataclass(slots=True)
+class Tail:
+    """One look at the logs of some tables."""
+
+    address: CqlAddress
+    choices: ScyllaChoices
+    selection: Selection
+    oldest: bool = False
+    """From the oldest row that is there; else what is written from now on."""
+    once: bool = False
+    """Up to now."""
+    _version: UUID | None = None
+    """Of the cluster's definitions, when they were read."""
+
+    def documents(self, stop: threading.Event) -> Iterator[bytes]:
+        """A document for each row of the log, as JSON."""
+        self.choices.check()
+        with own_waits(Waits(first_contact=True)):
+            session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
+        catalog = ServerCatalog(session, self.choices)
+        logs = self._logs(session)
+        beginning = Beginning(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
+        found = retrying(lambda: look_at(session, logs, self.choices), deadline_s=_PATIENCE_S)
+        starts = {name: beginning.of(one) for name, one in found.items()}
+        asked = {name: catalog.now() for name in logs}
+        looks = {name: LookRecord() for name in logs}
+        with temporary_directory("headrace-tail-") as scratch:
+            planner = LogPlanner(catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds))
+            reached = planner.initial()
+            while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
+                end = planner.plan(reached)
+                self._note_looks(logs, looks, starts, LogPosition.from_json(reached), LogPosition.from_json(end), catalog.now())
+                said: dict[str, Any] = {"rows": {}, "doubtful": {}}
+                for work in planner.works(reached, end) if end != reached else ():
+                    yield from self._read(session, work, logs, said)
+                for label, places in said["doubtful"].items():
+                    name, look = parse_label(label)
+                    looks[name].remember(look, places)
+                tell(Path(scratch) / "pace.json", LogPosition.from_json(end), said["rows"])
+                reached = end
+
+    def _note_looks(
+        self,
+        logs: dict[TableName, KnownLog],
+        looks: Mapping[TableName, LookRecord],
+        starts: Mapping[TableName, Start],
+        before: LogPosition,
+        after: LogPosition,
+        now: int,
+    ) -> None:
+        """Note when logs are read, so that no row is shown twice."""
+        for name, start in starts.items():
+            ages = look_ages(self.choices, start.ttl)
+            old, new = (places_of(position, name, len(ages), start.place) for position in (before, after))
+            looks[name].moved(ages, old, new, now)
+            looks[name].forget(start.ttl, now)
+            logs[name] = replace(logs[name], looks=looks[name].known(ages, start.place.time))
+
+    def _logs(self, session: CqlSession) -> dict[TableName, KnownLog]:
+        chosen = retrying(lambda: choose_tables(session, self.selection), deadline_s=_PATIENCE_S)
+        if not chosen.logged:
+            if chosen.unlogged:
+                raise no_log(chosen.unlogged[0], str(self.address))
+            raise DefiniteError(f"no table matches {self.selection}", place=str(self.address), hint="check --tables and the keyspace")
+        return self._known(session, chosen.logged)
+
+    def _known(self, session: CqlSession, names: Iterable[TableName]) -> dict[TableName, KnownLog]:
+        wanted = tuple(names)
+        self._version = retrying(lambda: schema_version(session), deadline_s=_PATIENCE_S)
+        found = retrying(lambda: look_at(session, wanted, self.choices), deadline_s=_PATIENCE_S)
+        return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
+
+    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
+        """A work's documents, under the definitions of now."""
+        shown: set[bytes] = set()
+        for _ in range(_MOST_ROUNDS):
+            if retrying(lambda: schema_version(session)) != self._version:
+                known = self._known(session, logs)
+                logs.update({name: replace(one, looks=logs[name].looks) for name, one in known.items()})
+            try:
+                yield from self._once(work, logs, said, shown)
+            except DefiniteError:
+                # A column or a table that is gone makes a query fail: then it is the definition that was old.
+                if {name: one.table for name, one in self._known(session, logs).items()} == {name: one.table for name, one in logs.items()}:
+                    raise
+            else:
+                return
+        yield from self._once(work, logs, said, shown)
+
+    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
+        blocks = LogReader(self.address, logs, self.choices).read(work)
+        while True:
+            try:
+                block = next(blocks)
+            except StopIteration as end:
+                said["rows"].update(end.value["rows"])
+                said["doubtful"].update(end.value["doubtful"])
+                return
+            assert isinstance(block, LogBlock)  # (no table was begun with a copy)
+            made = log_documents(block).in_order()
+            for place, document in zip(made.position.to_pylist(), made.value.to_pylist(), strict=True):
+                if place not in shown:
+                    shown.add(place)
+                    yield document.encode()
+
+
+def text_line(document: bytes) -> str:
+    """A document as a line for people."""
+    said: dict[str, Any] = orjson.loads(document)
+    parts = [moment(said["timestamp"]), said["table"], said["operation"].upper().replace("_", " "), _json(said["key"])]
+    parts += [
+        f"{side}{' ' if said[side]['inclusive'] else ' but not '}{_json(said[side]['bound'])}" for side in ("from", "to") if side in said
+    ]
+    if "set" in said:
+        parts.append(f"set {_json(said['set'])}")
+    if "deleted" in said:
+        parts.append(f"deleted {', '.join(said['deleted'])}")
+    for column, done in said.get("elements", {}).items():
+        words = [
+            *(["cleared"] if "cleared" in done else []),
+            *(f"{word} {_json(done[word])}" for word in ("added", "removed") if word in done),
+        ]
+        parts.append(f"{column}: {', '.join(words)}")
+    if "row" in said:
+        parts.append(_json(said["row"]))
+    if "ttl" in said:
+        parts.append(f"ttl {said['ttl']}")
+    return " ".join(parts)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _wait(stop: threading.Event, seconds: float) -> None:
+    stop.wait(seconds)

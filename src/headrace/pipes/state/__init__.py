@@ -1,0 +1,1 @@
+"""The state directory of a pipe: files, seal, stored settings, requests."""

@@ -1,0 +1,168 @@
+"""One poison event, left out and recorded: what a pipe halted at, what was asked for, and what became of it.
+
+Invariants: only the event that a pipe halts at can be asked for. The record (`skips.jsonl`) is only ever added to: what was asked for, by
+whom, when and why; then what was left out, or that it was not met. An event that was asked for is left out until the log has been read past
+it for good, in whatever run that is; after that its place means nothing any more, so that no other event is taken for it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.entry_stamp import Stamp, stamped, unstamped
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.jsonl import MISSHAPEN, Journal
+from headrace.pipes.state.json_file import read_json, replace_json
+from headrace.pipes.state.pipe_state import StateDirectory
+
+log = logging.getLogger("headrace")
+
+RECORD: Final = "skips.jsonl"
+HALTED: Final = "halted.json"
+ASKED, SKIPPED, PASSED, NOT_MET = "asked", "skipped", "passed", "not met"
+"""What a line of the record says of a place."""
+_REMEDY: Final = "restore the file, or remove it and ask again (headrace skip) where the pipe halts at the event again"
+Found = dict[str, str]
+"""An event that was left out: `place`, `table`, `content` and more."""
+
+
+def note_halt(directory: Path, error: HeadraceError | None) -> None:
+    """Keep what a pipe halted at, for `request_skip`; nothing, if it is not one event."""
+    if error is None or not error.event:
+        (directory / HALTED).unlink(missing_ok=True)
+        return
+    said = {"event": error.event, "message": error.message, "place": error.place, "at": time.time()}
+    replace_json(directory / HALTED, stamped(said, "", 1, 1)[0])
+
+
+def halted_at(directory: Path) -> dict[str, Any] | None:
+    """The event that the pipe of a state directory halted at last: `event`, `message`, `place`, `at`."""
+    path = directory / HALTED
+    if not path.exists():
+        return None
+    try:
+        found, stamp = unstamped(read_json(path))
+        if stamp is None and found.keys() != {"event", "message", "place", "at"}:
+            raise ValueError("it has no checksum")
+        return found
+    except (DefiniteError, *MISSHAPEN) as error:
+        hint = "run the pipe again: where it halts at an event, it writes the file again"
+        raise DefiniteError("a file of the state directory is damaged", place=str(path), hint=hint) from error
+
+
+def request_skip(directory: Path, place: str = "", who: str = "") -> str:
+    """Have the next run leave out the event that the pipe halts at; what was recorded. `place`, if given, must be the error's own."""
+    halted = halted_at(directory)
+    if halted is None:
+        raise DefiniteError(
+            "there is no event to skip: the pipe did not halt at one",
+            place=str(directory),
+            hint="see to what its error says; headrace resync reads tables again",
+        )
+    if place and place != halted["event"]:
+        raise DefiniteError(
+            f"the pipe does not halt at {place}", place=str(directory), hint=f"it halts at {halted['event']}: {halted['message']}"
+        )
+    event = str(halted["event"])
+    _append(directory, {"place": event, "what": ASKED, "error": halted["message"], "where": halted["place"], "who": who or _user()})
+    (directory / HALTED).unlink(missing_ok=True)
+    return f"{event} is left out: {halted['message']}"
+
+
+def skipped_events(directory: Path) -> int:
+    """How many events were left out, ever."""
+    return len({line["place"] for line in _lines(directory) if line["what"] == SKIPPED})
+
+
+class Skips:
+    """What a run leaves out. Belongs to the driver."""
+
+    def __init__(self, directory: Path, post: Callable[[Found], None] = lambda _: None) -> None:
+        """`post` puts what was left out into the sink, if it has a place for it."""
+        self._directory, self._post = directory, post
+        self._asked: dict[str, str] = {}
+        self._done: set[str] = set()
+        state = StateDirectory(directory, make=False).load()
+        for line in _lines(directory, state.id if state is not None else None):
+            if line["what"] == ASKED:
+                self._asked[line["place"]] = line["error"]
+                self._done.discard(line["place"])
+            elif line["what"] == SKIPPED:
+                self._done.add(line["place"])
+            else:
+                self._asked.pop(line["place"], None)
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Places that are left out if they are met."""
+        return frozenset(self._asked)
+
+    def why(self, place: str) -> str:
+        """The error that led to it."""
+        return self._asked.get(place, "")
+
+    def left_out(self, found: Iterable[Found]) -> None:
+        """Record events that a batch has left out, before it counts. Again after a crash: once."""
+        for one in found:
+            place = one["place"]
+            self._post({**one, "error": self.why(place)})
+            if place not in self._done:
+                self._done.add(place)
+                _append(self._directory, {"what": SKIPPED, **one})
+                log.warning("skipped by request: %s, table %s: %s", place, one.get("table", ""), self.why(place))
+
+    def pass_by(self, is_passed: Callable[[str], bool]) -> None:
+        """Forget places that lie behind what counts for good; say so if there was nothing at one."""
+        for place in [place for place in self._asked if is_passed(place)]:
+            met = place in self._done
+            _append(self._directory, {"place": place, "what": PASSED if met else NOT_MET})
+            if not met:
+                log.warning("nothing was skipped at %s: there is no such event of a table that is replicated", place)
+            del self._asked[place]
+
+
+@dataclass(frozen=True, slots=True)
+class _OneState:
+    """The seal of the record: its lines must be of the state beside it. (An old copy asks for less, and the pipe halts again.)"""
+
+    state: str
+    accepts_plain: bool = True
+    _last: dict[Path, Stamp] = field(default_factory=dict)
+
+    def last(self, path: Path) -> Stamp | None:
+        return self._last.get(path)
+
+    def check(self, path: Path, stamps: Sequence[Stamp]) -> None:
+        if any(stamp.state != self.state for stamp in stamps):
+            raise DefiniteError("the file belongs to the state of another pipe", place=str(path), hint=_REMEDY)
+        if stamps:
+            self.note(path, stamps[-1])
+
+    def note(self, path: Path, stamp: Stamp) -> None:
+        self._last[path] = stamp
+
+
+def _append(directory: Path, line: dict[str, Any]) -> None:
+    state = StateDirectory(directory, make=False).load()
+    journal = Journal(directory / RECORD, _OneState(state.id if state is not None else ""), _REMEDY)
+    journal.read()
+    journal.append({**line, "at": time.time()})
+
+
+def _lines(directory: Path, state: str | None = None) -> list[dict[str, Any]]:
+    """The record's lines; `state`: the id of the state that they must be of."""
+    return Journal(directory / RECORD, _OneState(state) if state is not None else None, _REMEDY).read()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,126 @@
+"""What a state directory remembers of the settings a pipe was started with, and which of them may change.
+
+Invariant: a table that is there goes on being written as it was begun. A setting that would need another table is refused, with the table
+and the reason; settings that only say what is done from now on are taken, and so is everything about tables that are not there yet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.resync_requests import resync_command
+from headrace.settings.dataclass_fields import fields_of, plain
+from headrace.settings.pipe_settings import RESHAPED, SALTS
+from headrace.settings.settings_file import Chosen, Plain, read_settings, restored
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
+from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.transforms.options import Transforms
+from headrace.transforms.salts import read_salts
+
+log = logging.getLogger("headrace")
+_OPTION = "settings"
+
+
+def settings_of(state: PipeState, place: str) -> Chosen:
+    """The settings that a state was last run with."""
+    stored: Plain = state.options.get(_OPTION, {})
+    return restored(stored, place)
+
+
+def stored_settings(directory: Path) -> Chosen:
+    """The settings of the pipe whose state directory this is; none if there is no pipe."""
+    state = StateDirectory(directory, make=False).load()
+    return Chosen() if state is None else settings_of(state, str(directory / "pipe.json"))
+
+
+def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
+    """What a run goes by: the file, or else what the state remembers, with the flags laid over it."""
+    chosen = read_settings(Path(file)) if file else stored_settings(directory)
+    for flag in flags:
+        chosen = flag.over(chosen)
+    return chosen
+
+
+def take_settings(state: PipeState, written: Plain, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
+    """Put a run's settings into the state, unless they would need tables that are there to be others.
+
+    `read_again`: which tables are about to be read again, and may be transformed otherwise.
+    """
+    _check_topics(state, restored(written, place), place)
+    _check_transforms(state, restored(written, place).transforms, place, read_again)
+    before, after = settings_of(state, place).sink, restored(written, place).sink
+    for one in fields_of(SinkChoices).values():
+        was, wanted = getattr(before, one.name), getattr(after, one.name)
+        if state.tables and was != wanted and one.name not in CHANGEABLE | {"all_tables", "tables"}:
+            raise _refused(one.name, was, wanted, "the tables were", place)
+    for name in state.tables:
+        old, new = before.of(name), after.of(name)
+        for one in fields_of(TableChoices).values():
+            was, wanted = getattr(old, one.name), getattr(new, one.name)
+            if was != wanted and one.name not in CHANGEABLE:
+                raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
+    state.options[_OPTION] = written
+
+
+def _check_transforms(state: PipeState, after: Transforms, place: str, read_again: Callable[[TableName], bool]) -> None:
+    """Rows that are in the sink were made by transforms: by others they would be other rows."""
+    before, known, salts = settings_of(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
+    refused: dict[TableName, str] = {}
+    for name in state.tables:
+        was, wanted = before.of(name), after.of(name)
+        salted = bool(wanted.hash) and known.get(was.hash_salt) != salts.get(wanted.hash_salt)
+        # The secret may be kept elsewhere now; it is the same one.
+        alike = was.makes_the_same(wanted)
+        if alike and not salted:
+            continue
+        if name in state.waiting or read_again(name):
+            # Rows under a position at which there may be others already: those must go first.
+            state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), str(name)})
+        else:
+            refused[name] = "another salt" if alike else "other transforms"
+    if refused:
+        first = min(refused)
+        raise DefiniteError(
+            f"the rows of {first} in the sink were made with {refused[first]} than are chosen now",
+            place=f"{place}, transforms of {', '.join(map(str, sorted(refused)))}",
+            hint=f"give them as they were, or have the tables read again by the new ones: {resync_command(refused, place)}, then "
+            "start again (a source in Kafka: begin anew with another --state)",
+        )
+    if salts or known:
+        state.options[SALTS] = salts
+
+
+def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:
+    """What is in a topic stays as it was written: readers would find two kinds of messages there."""
+    before, after = settings_of(state, place).kafka, chosen.kafka
+    for one in fields_of(KafkaChoices).values():
+        was, wanted = (plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
+        if was != wanted and one.name not in TOPICS_CHANGEABLE:
+            raise DefiniteError(
+                f"the topics were begun with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other messages",
+                place=f"{place}, kafka.{one.name}",
+                hint="give it as it was, or begin anew: other topics (kafka.topic) and a new --state",
+            )
+
+
+def warn_of_unmatched(choices: SinkChoices, tables: Iterable[TableName]) -> None:
+    """Name the globs that are about no table: most likely misspelt."""
+    names = tuple(tables)
+    for glob in choices.unmatched(names):
+        log.warning("no chosen table matches the settings for %s", glob)
+
+
+def _refused(name: str, was: Any, wanted: Any, what: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"{what} begun with {name} = {json.dumps(was)}; {name} = {json.dumps(wanted)} would need another table",
+        place=f"{place}, {name}",
+        hint="give it as it was, or begin anew: drop the tables in ClickHouse and use a new --state",
+    )

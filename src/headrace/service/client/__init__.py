@@ -1,0 +1,1 @@
+"""Clients of a running `headrace run`: discovery and control over HTTP."""

@@ -1,0 +1,142 @@
+"""A running process, asked from outside: `Control` over its HTTP API.
+
+What the process refuses is the same error as inside of it, with place and remedy. What a newer process tells beyond what is known here is
+left out.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.service.client.control_file import Contact
+from headrace.service.status import PipeStage, PipeStatus, Sample, SchemaChangeSeen, ServiceStatus, TableStatus, Trouble, VerifyResult
+
+TIMEOUT_S: Final = 60.0
+T = TypeVar("T")
+
+
+class Remote:
+    """Asks one process; a connection for each question."""
+
+    def __init__(self, contact: Contact) -> None:
+        self._contact = contact
+        parts = urlsplit(contact.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise DefiniteError(f"{contact.url!r} is no address of a process", place="--url", hint="write it as http://127.0.0.1:8088")
+        self._host, self._port, self._tls, self._base = parts.hostname, parts.port, parts.scheme == "https", parts.path.rstrip("/")
+
+    def status(self) -> ServiceStatus:
+        return read_status(self._get("/api/status"))
+
+    def pipe(self, name: str) -> PipeStatus:
+        return _pipe(self._get(f"/api/pipes/{_quoted(name)}"))
+
+    def history(self, name: str) -> Sequence[Sample]:
+        return [Sample(*sample) for sample in self._get(f"/api/pipes/{_quoted(name)}/history")["samples"]]
+
+    def pause(self, name: str) -> None:
+        self._act(name, "pause")
+
+    def resume(self, name: str) -> None:
+        self._act(name, "resume")
+
+    def stop(self, name: str) -> None:
+        self._act(name, "stop")
+
+    def resync(self, name: str, tables: Sequence[str]) -> None:
+        self._act(name, "resync", tables=list(tables))
+
+    def skip(self, name: str, place: str) -> str:
+        return str(self._act(name, "skip", place=place)["skipped"])
+
+    def verify(self, name: str, tables: Sequence[str] = ()) -> None:
+        self._act(name, "verify", tables=list(tables))
+
+    def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
+        answer = self._post("/api/query", {"pipe": name, "sql": sql})
+        return answer["columns"], answer["rows"]
+
+    def _act(self, name: str, action: str, **said: Any) -> Any:
+        return self._post(f"/api/pipes/{_quoted(name)}/{action}", said)
+
+    def _get(self, path: str) -> Any:
+        return self._ask("GET", path, None)
+
+    def _post(self, path: str, said: Mapping[str, Any]) -> Any:
+        if not self._contact.token:
+            raise DefiniteError("this needs the process's token", place=self._contact.url, hint="put it into the variable HEADRACE_TOKEN")
+        return self._ask("POST", path, json.dumps(said))
+
+    def _ask(self, method: str, path: str, body: str | None) -> Any:
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers |= {"Authorization": f"Bearer {self._contact.token}", "Content-Type": "application/json"}
+        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, self._base + path, body, headers)
+            answer = connection.getresponse()
+            return self._read(answer.status, answer.read())
+        except TimeoutError as error:
+            raise TransientError(
+                f"the process has not answered for {TIMEOUT_S:.0f} s", place=self._contact.url, hint="see its log; try again"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DefiniteError(
+                f"no process answers: {str(error) or type(error).__name__}",
+                place=self._contact.url,
+                hint="start it with `headrace run`; if it runs, see its log",
+            ) from error
+        finally:
+            connection.close()
+
+    def _read(self, status: int, body: bytes) -> Any:
+        try:
+            said = json.loads(body)
+        except ValueError as error:
+            hint = "give the address that `headrace run` prints"
+            raise DefiniteError("something else than Headrace answers", place=self._contact.url, hint=hint) from error
+        if status == HTTPStatus.OK:
+            return said
+        told = said.get("error", {}) if isinstance(said, dict) else {}
+        kind = TransientError if status == HTTPStatus.SERVICE_UNAVAILABLE else DefiniteError
+        raise kind(str(told.get("message", f"HTTP {status}")), place=str(told.get("place", "")), hint=str(told.get("remedy", "")))
+
+
+def read_status(said: Mapping[str, Any]) -> ServiceStatus:
+    """`ServiceStatus.to_json`, back."""
+    return _made(ServiceStatus, said, pipes=tuple(map(_pipe, said.get("pipes", ()))))
+
+
+def _pipe(said: Mapping[str, Any]) -> PipeStatus:
+    error = said.get("error")
+    return _made(
+        PipeStatus,
+        said,
+        stage=PipeStage(said["stage"]),
+        error=None if error is None else _made(Trouble, error),
+        recent_errors=tuple(_made(Trouble, one) for one in said.get("recent_errors", ())),
+        tables=tuple(map(_table, said.get("tables", ()))),
+        schema_changes=tuple(_made(SchemaChangeSeen, one) for one in said.get("schema_changes", ())),
+    )
+
+
+def _table(said: Mapping[str, Any]) -> TableStatus:
+    verify = said.get("verify")
+    return _made(TableStatus, said, verify=None if verify is None else _made(VerifyResult, verify))
+
+
+def _made(kind: type[T], said: Mapping[str, Any], **inside: Any) -> T:
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in said.items() if name in known and name not in inside}, **inside)
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

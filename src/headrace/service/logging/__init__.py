@@ -1,0 +1,1 @@
+"""Log formats and the pipe that a log line belongs to."""

@@ -1,0 +1,101 @@
+"""Comparing a pipe's tables with their source beside the pipe, table by table, as `headrace verify` does.
+
+Invariant: nothing is written to either side. What cannot be compared is told before anything begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from headrace.cql.address import is_cql, parse_cql_url
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.table_selection import Selection
+from headrace.pipes.factory import OFFLINE, PipeSpec
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.retry import waits
+from headrace.service.embedded_servers import SCHEME
+from headrace.service.status import VerifyResult
+from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sources.mysql.server.connection import parse_mysql_url
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.view import LineView
+from headrace.verify.watched_pipe import KnownPipe, known_pipe
+
+WAIT_S: Final = 60.0
+
+
+class _EndingView(LineView):
+    """Ends the comparison when the process ends: a large one would hold that up for hours."""
+
+    def advanced(self, table: str, rows: int) -> None:
+        super().advanced(table, rows)
+        if waits().ending:
+            raise TransientError("the process ends before the comparison does", hint="begin it again")
+
+
+def check_comparable(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if the pipe's tables cannot be compared with their source."""
+    if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
+        raise DefiniteError(
+            "there are no rows to compare a copy with: the source is a log",
+            place=f"pipe {spec.name}",
+            hint="compare with the database that the log is of: headrace verify mysql://… SINK",
+        )
+    if not spec.sink.startswith((*CLICKHOUSE, SCHEME)):
+        raise DefiniteError(
+            "only tables in ClickHouse are compared", place=f"pipe {spec.name}", hint="other sinks hold changes, and no rows"
+        )
+
+
+def check_rereadable(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if there is nothing to read the pipe's tables from again."""
+    if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
+        raise DefiniteError(
+            "tables are read again from a server, and the source is a log",
+            place=f"pipe {spec.name}",
+            hint="of Debezium's topics: have the connector take a new snapshot (an incremental one, say)",
+        )
+
+
+def compare(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
+    """Compare the pipe's tables, or those that globs over `database.table` name; each result as soon as it is sure."""
+    check_comparable(spec)
+    known = known_pipe(str(spec.settings.state))
+    chosen = Selection(tuple(tables)) if tables else known.selection or spec.settings.selection
+    yield from _compare_cells(spec, known, chosen) if is_cql(spec.source) else _compare_rows(spec, known, chosen)
+
+
+def verdict(result: TableResult, at: float) -> VerifyResult:
+    """A table's result in the words of the status."""
+    words = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different"}
+    return VerifyResult(at, words.get(result.verdict, "undecided"), result.comparison.rows, result.comparison.total)
+
+
+def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+    from headrace.model.projection import Projection
+    from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
+    from headrace.verify.watched_pipe import find_watermark
+
+    address = parse_mysql_url(spec.source)
+    with open_sink(spec.sink) as named:
+        options = VerifyOptions(
+            projection=known.carried(Projection()), zero_dates=known.zero_dates, spark=SparkUse.NEVER, slots=2, transforms=known.transforms
+        )
+        sink = replace(named.sink, choices=known.choices)
+        watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_EndingView())
+
+
+def _compare_cells(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+    from headrace.cql.session import connect
+    from headrace.sinks.clickhouse.cells.sink import CellSink
+    from headrace.verify.scylla.verifier import standing_of, verify_logged
+    from headrace.verify.watched_pipe import watch
+
+    address = parse_cql_url(spec.source)
+    with open_sink(spec.sink) as named, connect(address) as session:
+        wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
+        watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
+        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _EndingView())

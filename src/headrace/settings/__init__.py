@@ -1,0 +1,1 @@
+"""Settings of a pipe: declared once, with validation, files and reference page."""

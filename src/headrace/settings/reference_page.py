@@ -1,0 +1,97 @@
+"""Every setting with what it can be and what it means, for people: made from the classes alone, so it cannot be out of date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from headrace.settings.dataclass_fields import NAMES, PAIRS, Field, allowed, fields_of, plain
+from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
+from headrace.settings.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
+from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
+from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
+from headrace.transforms.options import TransformChoices
+
+TABLES_PAGE: Final = "clickhouse"
+_OF_TRANSFORMS: Final = f'{TRANSFORMS}."GLOB"'
+PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla", _OF_TRANSFORMS: "transforms"}
+"""The pages of sections that are not about target tables."""
+BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
+END: Final = "<!-- end of settings -->"
+
+
+class Row(NamedTuple):
+    """One setting."""
+
+    section: str
+    name: str
+    values: str
+    default: str
+    text: str
+    later: bool
+    """Whether it may change while its tables are there."""
+
+
+def setting_rows() -> Iterator[Row]:
+    """All settings, section by section."""
+    yield from _table_rows()
+    yield from (row(_OF_TRANSFORMS, one, False) for one in fields_of(TransformChoices).values())
+    for section, choices in PLAIN_SECTIONS.items():
+        later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
+        yield from (row(section, one, one.name in later) for one in fields_of(choices).values())
+
+
+def _table_rows() -> Iterator[Row]:
+    of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
+    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
+        yield from (row(section, one, one.name in CHANGEABLE) for one in fields)
+    for kind in ChangeKind:
+        values = ", ".join(f"`{policy}`" for policy in allowed_for(kind))
+        yield Row(SCHEMA_CHANGES, kind.value, values, json.dumps(SchemaPolicy().of(kind)), "", True)
+    yield Row(SCHEMA_CHANGES, EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
+
+
+def markdown(page: str = TABLES_PAGE) -> str:
+    """The settings that a page of the documents is about, as tables, between the marks that a test looks for."""
+    rows = [one for one in setting_rows() if PAGES.get(one.section, TABLES_PAGE) == page]
+    sections = dict.fromkeys(one.section for one in rows)
+    parts = [_titled(section, (one for one in rows if one.section == section)) for section in sections]
+    return "\n\n".join([BEGIN, *parts, END]) + "\n"
+
+
+def _titled(section: str, rows: Iterable[Row]) -> str:
+    title = " and ".join(f"`[{one}]`" for one in section.split(" and "))
+    return f"**{title}**\n\n{table(rows)}"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Settings as a table of Markdown."""
+    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    for one in rows:
+        cells = (f"`{one.name}`{' ↻' if one.later else ''}", one.values, f"`{one.default}`" if one.default else "", one.text)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def row(section: str, one: Field, later: bool) -> Row:
+    """A field of a class as a setting."""
+    return Row(section, one.name, _values(one.kind), _default(one), one.text, later)
+
+
+def _values(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return ", ".join(f"`{member.value}`" for member in kind)
+    if kind == NAMES:
+        return "list of texts"
+    if kind == PAIRS:
+        return "table of texts"
+    return allowed(kind).replace("a text in quotes", "text").replace('a list of texts, such as ["a", "b"]', "list of texts")
+
+
+def _default(one: Field) -> str:
+    value = plain(one.kind, one.default)
+    return "" if value in ("", [], {}) else json.dumps(value)

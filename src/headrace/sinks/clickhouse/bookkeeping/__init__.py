@@ -1,0 +1,1 @@
+"""Headrace's own tables in ClickHouse: positions, pipes, targets, applied statements."""

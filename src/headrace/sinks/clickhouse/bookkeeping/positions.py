@@ -1,0 +1,100 @@
+"""How far each pipe is, told in the sink: `headrace.positions`, one current row per pipe, and `headrace.lag`, the same as people ask it.
+
+Invariant: every change of the source before `position` is in the tables when the row says so, except in the tables that `incomplete` names
+(their rows are being read). The row is written after a batch's data and before the batch counts, so after a crash it may be ahead of the
+checkpoint, never ahead of the data. A batch that is done again does not count again: its end is not above what the row said already.
+"""
+
+from __future__ import annotations
+
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.server.quoting import quote_text
+
+_MOMENT = "DateTime64(6, 'UTC')"
+POSITIONS = OwnTable(
+    "positions",
+    (
+        ("pipe", "String"),
+        ("source", "String"),
+        ("position", "String"),
+        ("gtid", "String"),
+        ("version", "UInt64"),
+        ("commit_time", f"Nullable({_MOMENT})"),
+        ("rows", "UInt64"),
+        ("total_rows", "UInt64"),
+        ("incomplete", "Array(String)"),
+        ("updated_at", _MOMENT),
+        ("seen_at", _MOMENT),
+        ("pending_since", f"Nullable({_MOMENT})"),
+        ("state", "String"),
+    ),
+    ("pipe",),
+)
+LAG = "lag"
+STOPPED_S = 30
+"""A pipe without a heartbeat for this long counts as stopped."""
+
+
+def prepare_positions(tables: OwnTables) -> None:
+    """Make the table and the view."""
+    tables.ensure(POSITIONS)
+    tables.define(
+        LAG,
+        "SELECT pipe, source, position, version, commit_time, "
+        # A pipe that does not run falls behind from the moment at which it was last known to run.
+        f"ifNull(greatest(dateDiff('millisecond', multiIf(pending_since IS NOT NULL, pending_since, "
+        f"silent_seconds > {STOPPED_S}, toNullable(seen_at), NULL), now64(6, 'UTC')), 0) / 1000, 0) AS lag_seconds, "
+        "dateDiff('millisecond', updated_at, now64(6, 'UTC')) / 1000 AS idle_seconds, "
+        "dateDiff('millisecond', seen_at, now64(6, 'UTC')) / 1000 AS silent_seconds, "
+        f"rows, total_rows, incomplete FROM {POSITIONS.qualified} FINAL",
+    )
+
+
+def write_progress(tables: OwnTables, progress: Progress) -> None:
+    """Say how far a pipe is."""
+    row = {
+        "pipe": progress.pipe,
+        "source": progress.source,
+        "position": progress.position,
+        "gtid": progress.gtid,
+        "version": progress.version,
+        "commit_time": instant_text(progress.commit_us) if progress.commit_us else None,
+        "rows": progress.rows,
+        "total_rows": progress.total_rows,
+        "incomplete": list(progress.incomplete),
+        "updated_at": instant_text(progress.updated_us),
+        "seen_at": instant_text(progress.seen_us),
+        "pending_since": instant_text(progress.pending_us) if progress.pending_us else None,
+        "state": progress.state,
+    }
+    tables.insert(POSITIONS, [row])
+
+
+def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
+    """What the sink says of a pipe; None if it says nothing."""
+    present = tables.columns(POSITIONS)
+    if not present:
+        return None
+    # Headrace 0.9 made the table without the last two columns; a pipe that begins adds them.
+    names = [name for name, _ in POSITIONS.columns if name in present]
+    rows = tables.select(POSITIONS, names, f"pipe = {quote_text(pipe)}")
+    if not rows:
+        return None
+    row = dict(zip(names, rows[0], strict=True))
+    commit, pending = row["commit_time"], row.get("pending_since")
+    return Progress(
+        row["pipe"],
+        row["source"],
+        row["position"],
+        int(row["version"]),
+        instant_us(commit) if commit is not None else 0,
+        int(row["rows"]),
+        int(row["total_rows"]),
+        instant_us(row["updated_at"]),
+        instant_us(row["seen_at"]),
+        row["gtid"],
+        tuple(row["incomplete"]),
+        instant_us(pending) if pending is not None else 0,
+        row.get("state", ""),
+    )

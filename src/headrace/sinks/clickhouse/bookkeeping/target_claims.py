@@ -1,0 +1,84 @@
+"""Claims on tables in ClickHouse: `headrace.targets`, one row for each table and state.
+
+A claim is removed by a row that says so: the row inserted last counts, and no mutation has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.target_claims import Claim
+
+TARGETS: Final = OwnTable(
+    "targets",
+    (
+        ("target", "String"),
+        ("state", "String"),
+        ("pipe", "String"),
+        ("source", "String"),
+        ("host", "String"),
+        ("directory", "String"),
+        ("claimed_at", "DateTime64(6, 'UTC')"),
+        ("created", "Bool"),
+        ("removed", "Bool"),
+    ),
+    ("target", "state"),
+)
+
+_TEXTS: Final = ("target", "state", "pipe", "source", "host", "directory")
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseClaims:
+    """All claims of one server or cluster."""
+
+    own: OwnTables
+
+    def read(self) -> list[Claim]:
+        if not self.own.exists(TARGETS):
+            return []
+        self.own.sync(TARGETS)
+        rows = self.own.select(TARGETS, ("claimed_at", "created", *_TEXTS), "NOT removed", "target, state")
+        return [
+            Claim(**dict(zip(_TEXTS, texts, strict=True)), claimed_us=instant_us(claimed_at), created=created)
+            for claimed_at, created, *texts in rows
+        ]
+
+    def write(self, claims: Sequence[Claim]) -> None:
+        self.own.ensure(TARGETS)
+        self.own.insert(TARGETS, _rows(claims, removed=False))
+
+    def remove(self, claims: Sequence[Claim]) -> None:
+        self.own.insert(TARGETS, _rows(claims, removed=True))
+
+    def existing(self, targets: Collection[str]) -> set[str]:
+        return self.own.present(targets)
+
+    def last_seen_us(self, claim: Claim) -> int:
+        # Headrace 0.9 made the table without the id of the state.
+        if "state" not in self.own.columns(POSITIONS):
+            return 0
+        rows = self.own.select(POSITIONS, ("seen_at",), f"state = {quote_text(claim.state)}")
+        return max((instant_us(seen) for (seen,) in rows), default=0)
+
+
+def _rows(claims: Iterable[Claim], *, removed: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "target": claim.target,
+            "state": claim.state,
+            "pipe": claim.pipe,
+            "source": claim.source,
+            "host": claim.host,
+            "directory": claim.directory,
+            "claimed_at": instant_text(claim.claimed_us),
+            "created": claim.created,
+            "removed": removed,
+        }
+        for claim in claims
+    ]

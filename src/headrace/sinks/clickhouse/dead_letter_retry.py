@@ -1,0 +1,179 @@
+"""Writing again what waits in `headrace.errors`.
+
+Invariant: a row is written with the version it had, so a table that merges by version shows whatever came last, in whichever order. A table
+that counts rows gets it under the row's own name, once. A table for which the order of writing counts gets nothing here, nor does one that
+was renamed, rebuilt or given other columns since: reading it again is the only right thing. What is still refused waits on, with the new
+reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import TableSchema
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, SUPERSEDED, WAITING, Letter, mark, waiting
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.types.row_json import row_values
+from headrace.sinks.schema_changes import renamed_from
+
+_AT_ONCE = 10_000
+_OVERTAKING = ("create_table", "truncate_table", "drop_table", "rename_table")
+_RESHAPING = ("rename_column", "drop_column", "change_key")
+# A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits. Text that the source cut
+# is cut by an UPDATE, which a row that waits has missed.
+_REWRITING = ("EXCHANGE TABLES", " UPDATE ")
+_IN_ORDER = (Family.COLLAPSING, Family.COALESCING)
+ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
+Place = tuple[int, int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one row."""
+
+    letter: Letter
+    written: bool
+    column: str = ""
+    reason: str = ""
+    waits: bool = True
+    """Whether it is tried again next time, if it is not written."""
+
+
+def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Write rows that wait; each is marked before it is told of."""
+    tables = sink.own_tables()
+    letters, overtaken = _sorted_out(tables, waiting(tables, pipe=pipe, table=table, ids=ids))
+    marks = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
+    retrying(lambda: mark(tables, marks, time.time_ns() // 1000))
+    yield from (one for one in overtaken if one.reason)
+    for _, alike in itertools.groupby(sorted(letters, key=_kind), _kind):
+        group = list(alike)
+        schema = group[0].schema
+        for start in range(0, len(group), _AT_ONCE):
+            outcomes = _write(sink, schema, group[start : start + _AT_ONCE])
+            marked = [(one.letter, DONE if one.written else WAITING, one.column, one.reason) for one in outcomes]
+            retrying(lambda marked=marked: mark(tables, marked, time.time_ns() // 1000))  # type: ignore[misc]
+            yield from outcomes
+
+
+def _sorted_out(tables: OwnTables, letters: list[Letter]) -> tuple[list[Letter], list[Outcome]]:
+    """Those that may be written, and what becomes of the others: after a TRUNCATE a row must not come back, after a RENAME it would go to
+    another table's rows, and a table that was rebuilt or has other columns would not show it."""
+    statements: dict[tuple[str, str], list[_Statement]] = {}
+    wanted, others = [], []
+    for letter in letters:
+        place = (str(letter.fields["pipe"]), letter.table)
+        if place not in statements:
+            statements[place] = _statements_on(tables, *place)
+        outcome = _overtaken([one for one in statements[place] if one.version > letter.version], letter)
+        if outcome is None:
+            wanted.append(letter)
+        else:
+            others.append(outcome)
+    return wanted, others
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What the ledger says of a statement that the sink followed."""
+
+    version: int
+    table: str
+    """As it is called afterwards."""
+    kinds: frozenset[str]
+    rewrites: bool
+    """Whether it altered the rows that were there."""
+
+
+def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]:
+    """The statements about a table, and those that gave its rows to another name, in order; what took it away comes first."""
+    if not tables.exists(LEDGER):
+        return []
+    about = f"(source_table = {quote_text(table)} OR detail = {quote_text(renamed_from(table))})"
+    where = f"pipe = {quote_text(pipe)} AND {about} AND outcome != 'ignored'"
+    rows = tables.select(LEDGER, ("version", "source_table", "kind", "translation"), where)
+    found = [
+        _Statement(int(version), name, frozenset(kind.split(", ")), any(word in done for word in _REWRITING))
+        for version, name, kind, done in rows
+    ]
+    return sorted(found, key=lambda one: (one.version, one.table == table))
+
+
+def _overtaken(later: list[_Statement], letter: Letter) -> Outcome | None:
+    """What becomes of a row after these statements; None if it can be written still."""
+    for one in later:
+        if one.table != letter.table:
+            reason = f"its table is {one.table} since: headrace resync {one.table} reads its rows"
+            return Outcome(letter, written=False, reason=reason, waits=False)
+        if one.kinds.intersection(_OVERTAKING):
+            return Outcome(letter, written=False, waits=False)
+    if any(one.rewrites or one.kinds.intersection(_RESHAPING) for one in later):
+        reason = f"the key, the columns or the values of its table are others since: read it again (headrace resync {letter.table})"
+        return Outcome(letter, written=False, reason=reason)
+    return None
+
+
+def _kind(letter: Letter) -> tuple[str, str]:
+    return letter.table, letter.definition
+
+
+def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[Letter]) -> list[Outcome]:
+    refused: dict[Place, tuple[str, str]] = {}
+
+    def on_refused(_: Layout, block: ChangeBlock, found: Refused) -> None:
+        for row, column, reason in zip(found.rows.tolist(), found.columns, found.reasons, strict=True):
+            refused[_place(block, row)] = (column, reason)
+
+    writer = sink.writer(on_refused)
+    try:
+        layout = retrying(lambda: sink.layout(schema))
+        if layout.family in _IN_ORDER:
+            return [Outcome(letter, written=False, reason=ORDER_COUNTS) for letter in letters]
+        block = _block(schema, letters)
+        if layout.counts:
+            for row, letter in enumerate(letters):
+                one = block.taken(np.array([row]))
+                retrying(lambda one=one, letter=letter: writer.write_row(one, f"headrace:retry:{letter.id}"))  # type: ignore[misc]
+        else:
+            retrying(lambda: writer.write(block))
+    except DefiniteError as error:
+        # Nothing tells which of them are there: they wait on, and writing them again is harmless.
+        return [Outcome(letter, written=False, reason=f"{error.message} (at {error.place})") for letter in letters]
+    finally:
+        writer.close()
+    return [_outcome(letter, refused.get((letter.version, int(letter.op), letter.order))) for letter in letters]
+
+
+def _outcome(letter: Letter, refused: tuple[str, str] | None) -> Outcome:
+    return Outcome(letter, written=True) if refused is None else Outcome(letter, written=False, column=refused[0], reason=refused[1])
+
+
+def _block(schema: TableSchema, letters: list[Letter]) -> ChangeBlock:
+    ordered = letters[0].order is not None
+    return ChangeBlock(
+        schema,
+        row_values(schema, [letter.values for letter in letters]),
+        pa.array([int(letter.op) for letter in letters], pa.uint8()),
+        pa.array([letter.version for letter in letters], pa.uint64()),
+        pa.array([letter.commit_us for letter in letters], pa.int64()),
+        order=pa.array([letter.order for letter in letters], pa.uint64()) if ordered else None,
+    )
+
+
+def _place(block: ChangeBlock, row: int) -> Place:
+    order = None if block.order is None else int(block.order[row].as_py())
+    return int(block.version[row].as_py()), int(Op(block.op[row].as_py())), order

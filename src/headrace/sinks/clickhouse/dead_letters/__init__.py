@@ -1,0 +1,1 @@
+"""Rows and events that are not in their tables: `headrace.errors`."""

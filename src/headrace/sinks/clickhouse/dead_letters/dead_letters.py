@@ -1,0 +1,213 @@
+"""Rows that could not be written, kept in the sink: `headrace.errors`.
+
+Invariant: a row that was refused is in its table, in `headrace.errors`, or the pipe has halted. A refused row is put here before the rest
+of its block is written, under a name made of its place in the log: a replay puts it here once. It keeps the version it had, so when it is
+written later, whatever happened to its row since still wins. That needs the deletions to be there: a table with rows that wait here is
+not purged of them, and what comes before a new snapshot or an emptying of the table is superseded (`supersede`), never written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused, key_text, place_text
+from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.types.row_json import values_of
+
+_MOMENT: Final = "DateTime64(6, 'UTC')"
+WAITING, DONE, SUPERSEDED = "waiting", "done", "superseded"
+ERRORS = OwnTable(
+    "errors",
+    (
+        ("id", "String"),
+        ("pipe", "LowCardinality(String)"),
+        ("table", "LowCardinality(String)"),
+        ("target", "LowCardinality(String)"),
+        ("state", "LowCardinality(String)"),
+        ("key", "String"),
+        ("column", "LowCardinality(String)"),
+        ("reason", "String"),
+        ("operation", "LowCardinality(String)"),
+        ("version", "UInt64"),
+        ("position", "String"),
+        ("commit_time", _MOMENT),
+        ("row", "String"),
+        ("place", "Nullable(UInt64)"),
+        ("definition", "LowCardinality(String)"),
+        ("tries", "UInt32"),
+        ("failed_at", _MOMENT),
+        ("updated_at", _MOMENT),
+    ),
+    ("table", "pipe", "id"),
+)
+_NAMES: Final = tuple(name for name, _ in ERRORS.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One row that waits."""
+
+    fields: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.fields["id"])
+
+    @property
+    def table(self) -> str:
+        return str(self.fields["table"])
+
+    @property
+    def target(self) -> str:
+        return str(self.fields["target"])
+
+    @property
+    def key(self) -> str:
+        return str(self.fields["key"])
+
+    @property
+    def definition(self) -> str:
+        return str(self.fields["definition"])
+
+    @property
+    def schema(self) -> TableSchema:
+        return TableSchema.from_json(json.loads(self.definition))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.fields["row"])
+        return found
+
+    @property
+    def op(self) -> Op:
+        return Op[str(self.fields["operation"]).upper()]
+
+    @property
+    def version(self) -> int:
+        return int(self.fields["version"])
+
+    @property
+    def order(self) -> int | None:
+        return None if self.fields["place"] is None else int(self.fields["place"])
+
+    @property
+    def commit_us(self) -> int:
+        return instant_us(self.fields["commit_time"])
+
+
+def post(tables: OwnTables, layout: Layout, pipe: tuple[str, str], block: ChangeBlock, refused: Refused, now_us: int) -> None:
+    """Keep rows that were refused. `pipe`: what tells its rows from those of others, and what it is called."""
+    definition = json.dumps(block.schema.to_json())
+    rows = []
+    for row, column, reason in zip(refused.rows.tolist(), refused.columns, refused.reasons, strict=True):
+        version, operation = int(block.version[row].as_py()), Op(block.op[row].as_py()).name.lower()
+        order = None if block.order is None else int(block.order[row].as_py())
+        rows.append(
+            {
+                "id": _name(pipe[0], str(block.schema.name), version, operation, order),
+                "pipe": pipe[1],
+                "table": str(block.schema.name),
+                "target": f"{layout.database}.{layout.table}",
+                "state": WAITING,
+                "key": key_text(block, row),
+                "column": column,
+                "reason": reason,
+                "operation": operation,
+                "version": version,
+                "position": place_text(version),
+                "commit_time": instant_text(int(block.commit_ts[row].as_py())),
+                "row": json.dumps(values_of(block.images, block.schema, row), ensure_ascii=False),
+                "place": order,
+                "definition": definition,
+                "tries": 1,
+                "failed_at": instant_text(now_us),
+                "updated_at": instant_text(now_us),
+            }
+        )
+    tables.ensure(ERRORS)
+    tables.insert(ERRORS, rows)
+
+
+def waiting(tables: OwnTables, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> list[Letter]:
+    """The rows that wait, oldest first; `table` is a glob."""
+    if not tables.exists(ERRORS):
+        return []
+    conditions = [f"state = {quote_text(WAITING)}"]
+    if pipe:
+        conditions.append(f"pipe = {quote_text(pipe)}")
+    if ids:
+        conditions.append(f"id IN ({', '.join(map(quote_text, ids))})")
+    if table:
+        conditions.append(f"match(table, {quote_text(_pattern(table))})")
+    rows = tables.select(ERRORS, _NAMES, " AND ".join(conditions), "version, id")
+    return [Letter(dict(zip(_NAMES, row, strict=True))) for row in rows]
+
+
+def wait_for(tables: OwnTables, target: str) -> int:
+    """How many rows wait to be written to a target table."""
+    if not tables.exists(ERRORS):
+        return 0
+    return len(tables.select(ERRORS, ("id",), f"state = {quote_text(WAITING)} AND target = {quote_text(target)}"))
+
+
+def mark(tables: OwnTables, letters: Iterable[tuple[Letter, str, str, str]], now_us: int) -> None:
+    """Note what became of rows: each with its state, and the column and the reason if it still waits."""
+    rows = [
+        {
+            **letter.fields,
+            "state": state,
+            "column": column or letter.fields["column"],
+            "reason": reason or letter.fields["reason"],
+            "tries": letter.fields["tries"] + 1,
+            "updated_at": instant_text(now_us),
+        }
+        for letter, state, column, reason in letters
+    ]
+    tables.insert(ERRORS, rows)
+
+
+def supersede(tables: OwnTables, layout: Layout, pipe: str, before: int | None, now_us: int) -> None:
+    """Mark a pipe's waiting rows of one table as superseded: the table is read again. `before`: only those below this version.
+
+    Another pipe may have a table of the same name, in another target or in the same one; its rows keep waiting.
+    """
+    target = f"{layout.database}.{layout.table}"
+    old = [
+        letter
+        for letter in waiting(tables, pipe=pipe)
+        if (letter.table, letter.target) == (str(layout.source), target) and (before is None or letter.version < before)
+    ]
+    if old:
+        mark(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
+
+
+def check_choices(layouts: Iterable[Layout], choices: SinkChoices) -> None:
+    """Refuse dead letters where a row that comes later than others would change what the table shows."""
+    for layout in layouts:
+        chosen = choices.of(layout.source).on_refused_row
+        if chosen is OnRefusedRow.DEAD_LETTER and layout.family in (Family.COLLAPSING, Family.COALESCING):
+            raise DefiniteError(
+                f"{layout.database}.{layout.table} is {layout.family}: the order of writing counts, so a row cannot be left for later",
+                place=f"table {layout.source}, on_refused_row",
+                hint="choose on_refused_row = halt for it, or an engine that keeps rows by version",
+            )
+
+
+def _name(pipe: str, table: str, version: int, operation: str, order: int | None) -> str:
+    return hashlib.sha256("\n".join((pipe, table, str(version), operation, str(order))).encode()).hexdigest()[:16]
+
+
+def _pattern(glob: str) -> str:
+    """A glob as ClickHouse's regular expression over the whole name."""
+    special = {"*": ".*", "?": "."}
+    return "^" + "".join(special.get(letter, letter if letter.isalnum() or letter == "_" else f"\\{letter}") for letter in glob) + "$"

@@ -1,0 +1,78 @@
+"""Log rows that arrived too late to be read, in the sink's own record of what its tables do not hold: `headrace.errors`, as `late`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, ERRORS, SUPERSEDED
+from headrace.sinks.clickhouse.server.quoting import quote_text
+
+LATE: Final = "late"
+_NAMES: Final = tuple(name for name, _ in ERRORS.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class LateBatch:
+    """Rows of one stream with one `cdc$time`. Times are microseconds since 1970."""
+
+    table: str
+    place: str
+    rows: int
+    time_us: int
+    """The rows' own timestamp."""
+    written_us: int
+
+
+def post_late(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
+    """Record rows that arrived too late. The same place again is the same record."""
+    now = instant_text(time.time_ns() // 1000)
+    rows = [
+        {
+            "id": hashlib.sha256("\n".join((pipe, LATE, one.place)).encode()).hexdigest()[:16],
+            "pipe": pipe,
+            "table": one.table,
+            "target": "",
+            "state": LATE,
+            "key": "",
+            "column": "",
+            "reason": f"{one.rows} log rows arrived {(one.written_us - one.time_us) / 1e6:.0f} s later than their timestamps say, "
+            "which is more than scylla.look_back allows: they were not read",
+            "operation": "event",
+            "version": 0,
+            "position": one.place,
+            "commit_time": instant_text(max(one.time_us, 0)),
+            "row": "",
+            "place": None,
+            "definition": "",
+            "tries": 1,
+            "failed_at": now,
+            "updated_at": now,
+        }
+        for one in batches
+    ]
+    if rows:
+        tables.ensure(ERRORS)
+        tables.insert(ERRORS, rows)
+
+
+def settle_late(tables: OwnTables, pipe: str, table: str, *, copied: bool) -> None:
+    """The rows of a table are right now, whatever arrived late: it was copied again, or its different rows were repaired."""
+    state, now = SUPERSEDED if copied else DONE, instant_text(time.time_ns() // 1000)
+    found = [dict(zip(_NAMES, row, strict=True)) for row in _select(tables, _NAMES, LATE, pipe) if row[_NAMES.index("table")] == table]
+    tables.insert(ERRORS, [{**row, "state": state, "updated_at": now} for row in found])
+
+
+def repaired_places(tables: OwnTables, pipe: str) -> set[str]:
+    """The places of late rows whose effect was repaired."""
+    return {str(place) for place, operation in _select(tables, ("position", "operation"), DONE, pipe) if operation == "event"}
+
+
+def _select(tables: OwnTables, names: tuple[str, ...], state: str, pipe: str) -> list[list[Any]]:
+    if not tables.exists(ERRORS):
+        return []
+    return tables.select(ERRORS, names, f"state = {quote_text(state)} AND pipe = {quote_text(pipe)}")

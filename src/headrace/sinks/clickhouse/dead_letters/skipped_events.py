@@ -1,0 +1,40 @@
+"""Events that were left out by request, in the sink's own record of what its tables do not hold: `headrace.errors`, as `skipped`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
+
+SKIPPED: Final = "skipped"
+
+
+def post_skipped(tables: OwnTables, pipe: str, found: Mapping[str, str]) -> None:
+    """Record an event: `place`, `table`, `error` (why it was left out), `content` (what was in it). Again: the same row."""
+    now = instant_text(time.time_ns() // 1000)
+    row = {
+        "id": hashlib.sha256("\n".join((pipe, SKIPPED, found["place"])).encode()).hexdigest()[:16],
+        "pipe": pipe,
+        "table": found.get("table", ""),
+        "target": "",
+        "state": SKIPPED,
+        "key": "",
+        "column": "",
+        "reason": found.get("error", ""),
+        "operation": "event",
+        "version": 0,
+        "position": found["place"],
+        "commit_time": instant_text(0),
+        "row": found.get("content", ""),
+        "place": None,
+        "definition": "",
+        "tries": 1,
+        "failed_at": now,
+        "updated_at": now,
+    }
+    tables.ensure(ERRORS)
+    tables.insert(ERRORS, [row])

@@ -1,0 +1,1 @@
+"""Table set-up, replicas, removal of stale rows and tombstones."""

@@ -1,0 +1,101 @@
+"""Whether the hosts of one target hold the same tables.
+
+Invariant: with several hosts, every table that is written to is one table on all of them (Replicated, Shared, or Distributed over such).
+Writing to whichever host answers, and again to another, is then writing to one place; with tables of their own it would scatter the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.sinks.clickhouse.server.client import Connection, connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.system_tables import FoundTable
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_table import Layout
+
+Place = tuple[str, str]
+_SHARING_DATABASES = ("Replicated", "Shared")
+
+
+def check_replicas(connection: Connection, scope: LayoutScope, layouts: Sequence[Layout], found: Mapping[Place, FoundTable]) -> None:
+    """Refuse several hosts whose tables are not the same; nothing to check where there is one host."""
+    target = scope.target
+    if not target.others:
+        return
+    missing = [layout for layout in layouts if (layout.database, layout.table) not in found]
+    sharing = _sharing_databases(connection, target) if missing and not scope.choices.cluster else frozenset()
+    engines = {place: table.engine for place, table in found.items()}
+    if not scope.choices.cluster:
+        # A database that replicates its tables makes any of them so.
+        new = [(layout.database, layout.table) for layout in missing if layout.database not in sharing]
+        engines |= dict.fromkeys(new, "a plain table to be made")
+    check_shared(target, engines)
+    check_same(target, _paths_by_host(target, [place for place, engine in engines.items() if engine.startswith("Replicated")]))
+
+
+def sync_replica(scope: LayoutScope, layout: Layout) -> None:
+    """Wait until the host that is asked has all that was written to others: who reads there to write, as a sweep does, must see it."""
+    if not scope.target.others:
+        return
+    database, table = layout.holder or (layout.database, layout.table)
+    connection = connect(scope.target)
+    with translated(scope.target, f"waiting for the replica of {database}.{table}"):
+        here = f"database = {quote_text(database)} AND table = {quote_text(table)}"
+        if connection.client.query(f"SELECT 1 FROM system.replicas WHERE {here}").result_rows:
+            connection.client.command(f"SYSTEM SYNC REPLICA {quote_name(database)}.{quote_name(table)}")
+
+
+def check_shared(target: ClickHouseTarget, engines: Mapping[Place, str]) -> None:
+    """Refuse tables that every host has for itself."""
+    for (database, table), engine in engines.items():
+        if not engine.startswith(("Replicated", "Shared", "Distributed")):
+            raise DefiniteError(
+                f"{database}.{table} is {engine.partition('(')[0].partition(' ORDER')[0]}, "
+                f"which each of the {len(target.hosts)} hosts would have for itself",
+                place=str(target),
+                hint="several hosts are for one cluster: choose the cluster (its tables are then made Replicated), make the table "
+                "Replicated, Shared or Distributed, or name one host",
+            )
+
+
+def check_same(target: ClickHouseTarget, paths: Iterable[tuple[str, Mapping[Place, str]]]) -> None:
+    """Refuse hosts of different shards: `paths` says, host by host, where in the Keeper each table is."""
+    first: dict[Place, tuple[str, str]] = {}
+    for host, places in paths:
+        for (database, table), path in places.items():
+            elsewhere, expected = first.setdefault((database, table), (host, path))
+            if path != expected:
+                raise DefiniteError(
+                    f"{database}.{table} is not the same table on {elsewhere} ({expected}) and on {host} ({path or 'not there'})",
+                    place=str(target),
+                    hint="hosts of different shards need a Distributed table over their tables; or name the replicas of one shard only",
+                )
+
+
+def _paths_by_host(target: ClickHouseTarget, places: Sequence[Place]) -> Iterable[tuple[str, Mapping[Place, str]]]:
+    if not places:
+        return
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
+    for index in range(len(target.hosts)):
+        host = target.at(index)
+        try:
+            connection = connect(host)
+            with translated(host, "looking at replicas"):
+                rows = connection.client.query(
+                    f"SELECT database, table, zookeeper_path FROM system.replicas WHERE (database, table) IN ({listed})"
+                ).result_rows
+        except TransientError:
+            # One that is away now cannot be asked; it is looked at the next time.
+            continue
+        there = {(database, table): path for database, table, path in rows}
+        yield f"{host.host}:{host.port}", {place: there.get(place, "") for place in places}
+
+
+def _sharing_databases(connection: Connection, target: ClickHouseTarget) -> frozenset[str]:
+    with translated(target, "looking at databases"):
+        rows = connection.client.query("SELECT name, engine FROM system.databases").result_rows
+    return frozenset(name for name, engine in rows if engine in _SHARING_DATABASES)

@@ -1,0 +1,98 @@
+"""Taking away what a table should not show any more: rows that the source has no more, and deletions that nobody needs any more.
+
+Invariant: a sweep may be repeated, and may be cut short and repeated, without another effect. Where rows merge by version, or are a
+history, it appends deletions with the position as version, and only for rows whose last image is older; where images are added up, it
+deletes all images that are older than the position (the rows that count are those that come with or after it).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Meaning
+from headrace.sinks.clickhouse.tables.views import current_sql, live_condition
+
+SWEEP_SETTINGS: Final = {
+    "mutations_sync": "2",
+    "lightweight_deletes_sync": "2",
+    "distributed_foreground_insert": "1",
+    "max_partitions_per_insert_block": "0",
+    # A row policy that hid deletions before FINAL would bring back what they delete.
+    "apply_row_policy_after_final": "1",
+}
+_TIMES: Final = quote_name("__headrace_times")
+
+
+def sweep_sql(layout: Layout, before: int) -> str:
+    """What takes away the rows whose last image has a version below `before`; empty where nothing can tell them or take them away."""
+    version = layout.mark(Meaning.VERSION)
+    if version is None or (layout.family is Family.COALESCING):
+        return ""
+    older = f"{quote_name(version.name)} < {before}"
+    match layout.family:
+        case Family.COLLAPSING | Family.VERSIONED:
+            return _delete(layout, older)
+        case Family.REPLACING if not layout.has_key:
+            return _delete(layout, older)
+        case Family.HISTORY if not layout.has_key:
+            return _retract(layout, before)
+    if not live_condition(layout):
+        return ""
+    columns = [quote_name(column.name) for column in layout.columns]
+    names, values = _deletion(layout, before)
+    source = current_sql(layout, versions=True)
+    into, taken = ", ".join([*columns, *names]), ", ".join([*columns, *values])
+    return f"INSERT INTO {layout.qualified} ({into}) SELECT {taken} FROM ({source}) WHERE {older}"
+
+
+def can_clean(layout: Layout) -> bool:
+    """Whether the engine itself can purge deletions."""
+    return layout.family is Family.REPLACING and layout.hides_deleted and layout.has_key
+
+
+def allow_cleanup_sql(layout: Layout) -> str:
+    """What lets a table purge its deletions in a merge (see `cleanup`); empty where it may already, or has none to purge."""
+    allowed = dict(layout.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
+    if allowed or not can_clean(layout):
+        return ""
+    return f"ALTER TABLE {_held(layout)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
+
+
+def _held(layout: Layout) -> str:
+    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    return f"{held} ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else held
+
+
+def _delete(layout: Layout, condition: str) -> str:
+    return f"DELETE FROM {_held(layout)} WHERE {condition}"
+
+
+def _deletion(layout: Layout, before: int) -> tuple[list[str], list[str]]:
+    """Our columns, and their values in a deletion."""
+    values = {
+        Meaning.SIGN: "-1",
+        Meaning.DELETED: "1",
+        Meaning.VERSION: str(before),
+        Meaning.OPERATION: quote_text("delete"),
+        Meaning.COMMIT_TIME: "now64(6)",
+    }
+    marks = [mark for mark in layout.marks if mark.meaning in values]
+    return [quote_name(mark.name) for mark in marks], [values[mark.meaning] for mark in marks]
+
+
+def _retract(layout: Layout, before: int) -> str:
+    """In a history of rows that nothing tells apart: a deletion for each that is there from before, less those that were appended so."""
+    version = layout.mark(Meaning.VERSION)
+    assert version is not None
+    name = quote_name(version.name)
+    listed = ", ".join(quote_name(column.name) for column in layout.columns)
+    names, values = _deletion(layout, before)
+    live = live_condition(layout)
+    # No change of a log has the bare position as version: a deletion that has it was appended here.
+    counted = f"{name} < {before} OR ({name} = {before} AND NOT ({live}))"
+    grouped = f"SELECT {listed}, sum(if({live}, 1, -1)) AS {_TIMES} FROM {layout.qualified} WHERE {counted} GROUP BY {listed}"
+    return (
+        f"INSERT INTO {layout.qualified} ({listed}, {', '.join(names)}) SELECT {listed}, {', '.join(values)} FROM ({grouped})"
+        f" ARRAY JOIN range(toUInt64(greatest({_TIMES}, 0)))"
+    )

@@ -1,0 +1,147 @@
+"""Purging deletions from a table that keeps them: `OPTIMIZE … FINAL CLEANUP`, partition by partition.
+
+Invariant: a deletion is purged only when nothing older than it can be written any more. So the merge is begun while nothing writes, and
+writing goes on as soon as the merge has taken its parts: what comes later is in parts of its own. Which moments are such moments is for the
+caller to know (`pipes.lifecycle.tombstone_purger`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text
+from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, can_clean
+from headrace.sinks.clickhouse.server.client import connect, patient
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_table import Layout
+
+_MOMENT: Final = "DateTime64(6, 'UTC')"
+CLEANUPS = OwnTable(
+    "cleanups",
+    (
+        ("target", "String"),
+        ("pipe", "String"),
+        ("began_at", _MOMENT),
+        ("ended_at", _MOMENT),
+        ("deletions", "UInt64"),
+        ("outcome", "String"),
+    ),
+    ("target",),
+)
+# The merge must not wait for others and then take parts that came meanwhile; of replicas, only the choice of parts is waited for.
+_OPTIMIZE_SETTINGS: Final = {"optimize_throw_if_noop": "1", "lock_acquire_timeout": "5", "alter_sync": "0"}
+_LOOK_EVERY_S: Final = 0.02
+
+Pause = Callable[[], AbstractContextManager[object]]
+"""Nothing writes meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """One purge of one table."""
+
+    scope: LayoutScope
+    layout: Layout
+
+    def run(self, pause: Pause, may_go_on: Callable[[], bool]) -> int:
+        """Purge; how many deletions there were. Each partition's merge begins in a pause, if `may_go_on` then."""
+        self._allow()
+        purged = 0
+        for partition, deletions in self._partitions():
+            if self._merge(partition, pause, may_go_on):
+                purged += deletions
+        return purged
+
+    @property
+    def _held(self) -> tuple[str, str]:
+        return self.layout.holder or (self.layout.database, self.layout.table)
+
+    def _allow(self) -> None:
+        statement = allow_cleanup_sql(self.layout)
+        if not statement:
+            return
+        connection, target = connect(self.scope.target), self.scope.target
+        with translated(target, f"allowing the cleanup of {self.layout.qualified}"):
+            connection.client.command(statement)
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Partitions with deletions, and how many."""
+        deleted = quote_name(deletion_column(self.layout))
+        name = ".".join(map(quote_name, self._held))
+        connection = connect(self.scope.target)
+        with translated(self.scope.target, f"looking for deletions in {name}"):
+            return [
+                (str(partition), int(count))
+                for partition, count in connection.client.query(
+                    f"SELECT _partition_id, count() FROM {name} WHERE {deleted} != 0 GROUP BY _partition_id ORDER BY _partition_id"
+                ).result_rows
+            ]
+
+    def _merge(self, partition: str, pause: Pause, may_go_on: Callable[[], bool]) -> bool:
+        name = ".".join(map(quote_name, self._held))
+        statement = f"OPTIMIZE TABLE {name} PARTITION ID {quote_text(partition)} FINAL CLEANUP"
+
+        def optimize() -> None:
+            with patient(self.scope.target) as connection, translated(self.scope.target, f"cleaning up {name}"):
+                connection.client.command(statement, settings=connection.known(_OPTIMIZE_SETTINGS))
+
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-cleanup") as beside:
+            with pause():
+                if not may_go_on():
+                    return False
+                parts = self._parts(partition)
+                merging = beside.submit(optimize)
+                while not merging.done() and not self._has_taken(parts):
+                    time.sleep(_LOOK_EVERY_S)
+            merging.result()
+        return True
+
+    def _parts(self, partition: str) -> list[str]:
+        return self._column(
+            "SELECT name FROM system.parts WHERE active AND " + self._here() + f" AND partition_id = {quote_text(partition)} ORDER BY name"
+        )
+
+    def _has_taken(self, parts: list[str]) -> bool:
+        """Whether a merge that holds all these parts runs."""
+        listed = ", ".join(map(quote_text, parts))
+        return bool(
+            self._column(f"SELECT result_part_name FROM system.merges WHERE {self._here()} AND hasAll(source_part_names, [{listed}])")
+        )
+
+    def _here(self) -> str:
+        database, table = self._held
+        return f"database = {quote_text(database)} AND table = {quote_text(table)}"
+
+    def _column(self, sql: str) -> list[str]:
+        connection = connect(self.scope.target)
+        with translated(self.scope.target, "looking at merges"):
+            return [str(row[0]) for row in connection.client.query(sql).result_rows]
+
+
+def deletion_column(layout: Layout) -> str:
+    """The column by which the engine knows deletions; empty if it purges them by itself, or must not."""
+    return layout.storage.arguments[-1] if can_clean(layout) and len(layout.storage.arguments) > 1 else ""
+
+
+def last_cleanups(tables: OwnTables) -> dict[str, str]:
+    """When each target's last cleanup began, as text."""
+    return {str(target): str(began) for target, began in tables.select(CLEANUPS, ("target", "began_at"))}
+
+
+def note_cleanup(tables: OwnTables, target: str, pipe: str, began_us: int, deletions: int, outcome: str) -> None:
+    row = {
+        "target": target,
+        "pipe": pipe,
+        "began_at": instant_text(began_us),
+        "ended_at": instant_text(time.time_ns() // 1000),
+        "deletions": deletions,
+        "outcome": outcome,
+    }
+    tables.insert(CLEANUPS, [row])

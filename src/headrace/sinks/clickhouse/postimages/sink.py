@@ -1,0 +1,38 @@
+"""ClickHouse as a place for rows as their postimages show them: ordinary tables, one row a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.cql.tables import CqlTable
+from headrace.sinks.clickhouse.postimages.tables import check_table, clear, prepare
+from headrace.sinks.clickhouse.postimages.writer import ImageWriter
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSink:
+    """Where images go. Picklable."""
+
+    sink: ClickHouseSink
+
+    def prepare(self, tables: Iterable[CqlTable]) -> None:
+        """Make what is missing, check what is there; raise `DefiniteError` before anything is made if a table cannot be held."""
+        wanted = list(tables)
+        for table in wanted:
+            check_table(table)
+        for table in wanted:
+            prepare(self.sink.scope, table)
+
+    def alter(self, old: CqlTable, new: CqlTable) -> None:
+        """Make the table follow an alteration of its base table. Repeatable."""
+        del old
+        prepare(self.sink.scope, new)
+
+    def clear(self, table: CqlTable) -> None:
+        """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
+        clear(self.sink.scope, table)
+
+    def writer(self) -> ImageWriter:
+        return ImageWriter(self.sink.scope)

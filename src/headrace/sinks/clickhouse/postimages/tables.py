@@ -1,0 +1,121 @@
+"""The table of a base table whose rows are kept as their postimages show them: one row a key, the newest version counts.
+
+It is an ordinary `ReplacingMergeTree`, with the same three columns as every other table of Headrace's: `_sign`, `_version`, `_deleted`.
+With clustering columns there is `_order` too: the clustering key as bytes that sort as its server sorts, by which ranges are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, shown_type
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_names import place_of_name
+
+SIGN, VERSION, DELETED, ORDER = "_sign", "_version", "_deleted", "_order"
+_OURS: Final = "Headrace, images of "
+_REMEDY: Final = "keep its cells instead, which holds everything: leave scylla.kept out"
+
+
+def place_of(table: CqlTable, scope: LayoutScope) -> tuple[str, str]:
+    """Database and name of the target."""
+    return place_of_name(table.name, scope.target, scope.choices)
+
+
+def qualified(table: CqlTable, scope: LayoutScope) -> str:
+    return ".".join(map(quote_name, place_of(table, scope)))
+
+
+def column_type(column: CqlColumn) -> str:
+    return shown_type(column.type) if column.role in (Role.PARTITION, Role.CLUSTERING) else nullable_type(column.type)
+
+
+def check_table(table: CqlTable) -> None:
+    """Raise for tables that images cannot show."""
+    place = f"table {table.name}"
+    if table.static:
+        raise DefiniteError(
+            f"column {table.static[0].name} is static: it belongs to all rows of a partition, of which an image shows one",
+            place=place,
+            hint=_REMEDY,
+        )
+    for column in (*table.partition_key, *table.clustering):
+        if not is_exact(column.type):
+            raise DefiniteError(
+                f"column {column.name} of the key is of type {column.type}: ClickHouse and CQL do not agree which of its values are equal",
+                place=place,
+                hint=_REMEDY,
+            )
+    for column in table.columns:
+        if column.name in (SIGN, VERSION, DELETED, ORDER):
+            raise DefiniteError(f"column {column.name} has the name of one of Headrace's own", place=place, hint=_REMEDY)
+
+
+def prepare(scope: LayoutScope, table: CqlTable) -> None:
+    """Make the target, or let it follow what the table is now."""
+    check_table(table)
+    database, name = place_of(table, scope)
+    check_name_lengths(database, name)
+    connection = connect(scope.target)
+    with translated(scope.target, f"making the table of {table.name}"):
+        before = _known(connection, table, database, name)
+        for statement in _statements(table, before, database, qualified(table, scope)):
+            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+
+
+def clear(scope: LayoutScope, table: CqlTable) -> None:
+    with translated(scope.target, f"emptying the table of {table.name}"):
+        connect(scope.target).client.command(f"TRUNCATE TABLE {qualified(table, scope)}")
+
+
+def _known(connection: Connection, table: CqlTable, database: str, name: str) -> CqlTable | None:
+    """The definition that the target was made for; None if there is none."""
+    query = f"SELECT comment FROM system.tables WHERE database = {quote_text(database)} AND name = {quote_text(name)}"
+    rows = connection.client.query(query).result_rows
+    if not rows:
+        return None
+    head, _, told = str(rows[0][0]).partition(": ")
+    if head != _OURS + str(table.name):
+        raise DefiniteError(
+            f"there is a table {database}.{name} that was not made for images of {table.name}",
+            place=f"table {table.name}",
+            hint="drop or rename it, or choose another database",
+        )
+    return CqlTable.from_json(json.loads(told))
+
+
+def _statements(table: CqlTable, before: CqlTable | None, database: str, target: str) -> Iterator[str]:
+    comment = quote_text(f"{_OURS}{table.name}: {json.dumps(table.to_json())}")
+    if before is None:
+        columns = [f"{quote_name(column.name)} {column_type(column)}" for column in table.columns]
+        columns += [f"{ORDER} String"] if table.clustering else []
+        columns += [f"{SIGN} Int8", f"{VERSION} UInt64", f"{DELETED} UInt8 MATERIALIZED {SIGN} = -1"]
+        key = ", ".join(quote_name(column.name) for column in (*table.partition_key, *table.clustering))
+        yield f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}"
+        engine = f"ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({key})"
+        yield f"CREATE TABLE {target} ({', '.join(columns)}) {engine} COMMENT {comment}"
+    elif before != table:
+        yield from _altering(before, table, target)
+        yield f"ALTER TABLE {target} MODIFY COMMENT {comment}"
+
+
+def _altering(before: CqlTable, table: CqlTable, target: str) -> Iterator[str]:
+    """Columns that came, went, or hold another type. Whatever was done of it before a crash is done again."""
+    old, new = ({column.name: column for column in one.cells} for one in (before, table))
+    if (before.partition_key, before.clustering) != (table.partition_key, table.clustering):
+        hint = "begin anew with another --state"
+        raise DefiniteError(f"the key of {table.name} is another one now", place=f"table {table.name}", hint=hint)
+    for name in old.keys() - new.keys():
+        yield f"ALTER TABLE {target} DROP COLUMN IF EXISTS {quote_name(name)}"
+    for name, column in new.items():
+        if name not in old:
+            yield f"ALTER TABLE {target} ADD COLUMN IF NOT EXISTS {quote_name(name)} {column_type(column)}"
+        elif column_type(old[name]) != column_type(column):
+            yield f"ALTER TABLE {target} MODIFY COLUMN {quote_name(name)} {column_type(column)}"

@@ -1,0 +1,192 @@
+"""Digests of rows, computed by ClickHouse's own functions (see `headrace.model.digest` for what they are of).
+
+Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (see
+`Carrier.canonical`). Digits that the source's column does not have stay in the text, so that a value that only another writer can have
+stored is found. A table with a column that has no such text has no digests, and is compared by reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.model.digest import Digest, is_hashed
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve
+from headrace.sinks.clickhouse.tables.target_table import Layout, StoredColumn
+from headrace.sinks.clickhouse.tables.views import shown_from
+from headrace.sinks.clickhouse.types.codec import Carrier
+from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.numeric import BITS, decimal_arrow
+from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
+
+_TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
+"""Kinds whose text in a String column is their canonical one."""
+_INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
+
+
+class ClickHouseDigests:
+    """Sums up rows of one server. The columns to sum up are those of a layout unless fewer are named."""
+
+    def __init__(self, scope: LayoutScope) -> None:
+        self._scope, self._reader = scope, ClickHouseReader(scope)
+
+    def losses(self, schema: TableSchema) -> Mapping[str, str]:
+        """The columns that are stored in a type that by nature keeps less than the source has, and what it loses."""
+        found = {column.source.name: self._carrier(column).loses for column in self._layout(schema).columns}
+        return {name: loses for name, loses in found.items() if loses}
+
+    def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
+        """Those of `losses` of which nothing can be compared."""
+        carriers = {column.source.name: self._carrier(column) for column in self._layout(schema).columns}
+        return tuple(name for name, carrier in carriers.items() if carrier.loses and carrier.kept is None)
+
+    def undigested(self, schema: TableSchema) -> tuple[str, ...]:
+        """The columns that have no canonical text: they are compared by reading them."""
+        return tuple(column.source.name for column in self._layout(schema).columns if self._canonical(column) is None)
+
+    def is_there(self, schema: TableSchema) -> bool:
+        """Whether the sink has the table."""
+        layout = self._layout(schema)
+        where = f"database = {quote_text(layout.database)} AND name = {quote_text(layout.table)}"
+        return bool(self._reader.query(f"SELECT 1 FROM system.tables WHERE {where}")[1])
+
+    def is_sorted_by(self, schema: TableSchema) -> bool:
+        """Whether the sort key begins with the first column of the row's key, so that ranges of it are found by the index."""
+        if not schema.row_key:
+            return False
+        layout = self._layout(schema)
+        key = [layout.stored(name) for name in schema.row_key]
+        if not all(self._carrier(column).comparable for column in key):
+            return False
+        first = key[0].name
+        return layout.storage.sort_key[:1] in ((first,), (quote_name(first),))
+
+    def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
+        """The digest of the rows that satisfy a condition."""
+        [row] = self._query(schema, condition, "", "", columns)
+        return Digest(int(row[0]), int(row[1]))
+
+    def buckets(self, schema: TableSchema, condition: str, buckets: int, columns: Sequence[str] = ()) -> Mapping[int, Digest]:
+        """The digests of the same rows in parts; parts without rows are not there."""
+        rows = self._query(schema, condition, f"{self.bucket_of(schema, buckets, columns)} AS bucket, ", " GROUP BY bucket", columns)
+        return {int(bucket): Digest(int(count), int(total)) for bucket, count, total in rows}
+
+    def bucket_of(self, schema: TableSchema, buckets: int, columns: Sequence[str] = ()) -> str:
+        """The number of the part that a row belongs to, by its key; without a key by all of it."""
+        return f"CRC32({self._joined(schema, schema.row_key or columns)}) % {buckets}"
+
+    def in_buckets(self, schema: TableSchema, buckets: int, chosen: Sequence[int], columns: Sequence[str] = ()) -> str:
+        """The condition of belonging to one of the chosen parts."""
+        return f"{self.bucket_of(schema, buckets, columns)} IN ({', '.join(map(str, chosen))})"
+
+    def sampled(self, schema: TableSchema, seed: int, share: float, columns: Sequence[str] = ()) -> str:
+        """The condition of belonging to a sample of the rows."""
+        return f"CRC32(concat('{seed},', {self._joined(schema, schema.row_key or columns)})) % 1000000 < {round(share * 1_000_000)}"
+
+    def _query(self, schema: TableSchema, condition: str, first: str, last: str, columns: Sequence[str]) -> list[list[Any]]:
+        number = f"reinterpretAsUInt64(reverse(substring(SHA256({self._joined(schema, columns)}), 1, 8)))"
+        sql = f"SELECT {first}count(), sum({number}) FROM {shown_from(self._layout(schema))} WHERE {condition}{last}"
+        return self._reader.query(sql)[1]
+
+    def _joined(self, schema: TableSchema, columns: Sequence[str]) -> str:
+        layout = self._layout(schema)
+        names = columns or [column.name for column in schema.columns]
+        texts = [self._canonical(layout.stored(name)) or "''" for name in names]
+        # concat is no function of one argument.
+        return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
+
+    def _canonical(self, column: StoredColumn) -> str | None:
+        return canonical(column, self._carrier(column))
+
+    def _carrier(self, column: StoredColumn) -> Carrier:
+        return carrier_for(column.source, column.type, connect(self._scope.target).limits)
+
+    def _layout(self, schema: TableSchema) -> Layout:
+        return resolve(self._scope, [schema])[schema.name]
+
+
+def _separated(texts: Sequence[str]) -> Iterable[str]:
+    yield texts[0]
+    for text in texts[1:]:
+        yield "','"
+        yield text
+
+
+def canonical(stored: StoredColumn, carrier: Carrier) -> str | None:
+    """The canonical text of a column, never NULL; None where SQL has none."""
+    kept, name = unwrap(stored.type), quote_name(stored.name)
+    value = carrier.canonical_expression(name)
+    if carrier.loses:
+        return None
+    if value is not None:
+        text = _text(stored.source, kept.plain, value, name)
+    elif kept.plain.name == "String" and stored.source.kind in _SPELLED:
+        # It is kept as its canonical text; whatever else is there is no such text.
+        text = f"if(match({name}, '^[0-9a-f.: -]+$'), {name}, concat('?', hex({name})))"
+    else:
+        return None
+    if not kept.nullable:
+        return text
+    length_first = stored.source.kind in _TEXT and not is_hashed(stored.source)
+    return f"ifNull({text}, '{'N,' if length_first else 'N'}')"
+
+
+def _text(column: Column, plain: TypeName, value: str, name: str) -> str:
+    if is_hashed(column):
+        return f"lower(hex(SHA256({value})))"
+    if column.kind in _TEXT:
+        return f"concat(toString(length({value})), ',', {value})"
+    if column.kind in _INSTANTS:
+        return _instant(column, plain, value)
+    match column.kind:
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return f"hex(toFloat64({value}))"
+        case Kind.DECIMAL:
+            return _decimal(column, plain, value)
+        case Kind.TIME:
+            return f"toString({name})" if plain.name == "Time64" and plain.number(0, 3) == column.precision else _time(column, value)
+        case Kind.VECTOR:
+            # An Array cannot be NULL: the empty one, which no vector is, stands for it.
+            text = f"arrayStringConcat(arrayMap(x -> hex(x), {value}))"
+            return f"if(empty({value}), 'N', {text})" if column.nullable else text
+        case Kind.INET6:
+            return f"hex({value})"
+    return f"toString({value})"
+
+
+def _decimal(column: Column, plain: TypeName, value: str) -> str:
+    decimal = decimal_arrow(plain)
+    scale = column.scale if decimal is None else int(decimal.scale)
+    if scale <= column.scale:
+        return f"toDecimalString({value}, {column.scale})"
+    return _without_zeros(f"toDecimalString({value}, {scale})", scale, column.scale)
+
+
+def _instant(column: Column, plain: TypeName, value: str) -> str:
+    scale = plain.number(0, 3) if plain.name == "DateTime64" else column.precision
+    if scale < column.precision:
+        return f"toString(toDateTime64({value}, {column.precision}, 'UTC'))"
+    return _without_zeros(f"toString({value})", scale, column.precision)
+
+
+def _without_zeros(text: str, digits: int, wanted: int) -> str:
+    """The text with fewer digits after the point, where those are zeros."""
+    if digits == wanted:
+        return text
+    tail = "0" * (digits - wanted) if wanted else "." + "0" * digits
+    return f"if(endsWith({text}, '{tail}'), substring({text}, 1, length({text}) - {len(tail)}), {text})"
+
+
+def _time(column: Column, value: str) -> str:
+    """From microseconds."""
+    size = f"abs({value})"
+    hours, rest = f"toString(intDiv({size}, 3600000000))", f"intDiv({size}, 1000000)"
+    parts = [f"if({value} < 0, '-', '')", f"leftPad({hours}, greatest(length({hours}), 2), '0')"]
+    parts += [f"':', leftPad(toString(intDiv({rest}, 60) % 60), 2, '0')", f"':', leftPad(toString({rest} % 60), 2, '0')"]
+    whole = f"concat({', '.join(parts)}, '.', leftPad(toString({size} % 1000000), 6, '0'))"
+    return _without_zeros(whole, 6, column.precision)

@@ -1,0 +1,1 @@
+"""Applies schema changes to ClickHouse tables."""

@@ -1,0 +1,459 @@
+"""From an alteration of a source's table to the statements that do the same to its target. Pure: nothing is asked, nothing is done.
+
+A translation is a list of steps. Each step may be repeated: it says IF EXISTS, or it names a table whose identity tells whether the step
+was done. So whoever notes how many steps are done can go on after a crash at any point.
+
+Invariant: after the steps the target shows the rows that the source has now, in its columns; or the translation says why only the source
+can tell what they hold (`reread`), and the table is read again. What is not sure is read again; what would make a table unfit that was not
+made by Headrace is refused before anything is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.model.alter_effects import Alteration, Fate, Filled, Shortened, Untold
+from headrace.sinks.clickhouse.schema_changes.alter_values import (
+    constant,
+    converts_alike,
+    converts_in_place,
+    holds_all,
+    is_nullable,
+    shortened,
+)
+from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.tables.create_table import create_sql
+from headrace.sinks.clickhouse.tables.existing_table import adapt
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Mark, Meaning, StoredColumn
+from headrace.sinks.clickhouse.tables.views import create_view_sql, shown_from
+from headrace.sinks.clickhouse.types.type_mapping import ROW, grown_enum
+from headrace.sinks.schema_changes import Step, Translation
+
+_ASIDE = "_headrace_{}"
+REBUILT = "{}__rebuilt"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A target table that is to be altered."""
+
+    layout: Layout
+    """As it is."""
+    found: FoundTable
+    """The table that holds the rows."""
+    over: FoundTable | None
+    """The table that distributes them, if there is one."""
+    usual: Layout
+    """As it would have been made before the alteration."""
+    wanted: Layout
+    """As it would be made after it."""
+    choices: TableChoices
+    uuid: str = ""
+    """What tells it from another table of its name; empty where the server does not say."""
+    viewed: bool = False
+    """Whether a view shows its rows by name."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.layout.database}.{self.layout.table}"
+
+
+def translate(alteration: Alteration, subject: Subject, version: int) -> Translation:
+    """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
+    alteration = _respelled(alteration, subject)
+    attempt = _InPlace(alteration, subject)
+    attempt.run()
+    if not attempt.obstacle:
+        attempt.obstacle = _unfit(subject, attempt.columns)
+    if subject.layout.version_by_content and attempt.reshapes:
+        attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
+    if not attempt.obstacle:
+        steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
+        return Translation(tuple(steps), "; ".join(attempt.untold))
+    return _rebuilt(alteration, subject, attempt, version)
+
+
+def _respelled(alteration: Alteration, subject: Subject) -> Alteration:
+    """The alteration, with columns untold that the target keeps in a form which ClickHouse would convert in another way than ours."""
+    stored = {column.source.name: column for column in subject.layout.columns}
+    usual = {column.source.name: column.type for column in subject.usual.columns}
+
+    def told(fate: Fate) -> Fate:
+        there = stored.get(fate.origin or "")
+        if there is None or isinstance(fate.effect, Untold):
+            return fate
+        follows = subject.layout.made or usual.get(there.source.name, there.type) == there.type
+        kind = subject.wanted.stored(fate.column.name).type if follows else there.type
+        if converts_alike(there.source, there.type, fate.column, kind):
+            return fate
+        return replace(fate, effect=Untold("ClickHouse would not convert it as Headrace stores it"))
+
+    return replace(alteration, fates=tuple(map(told, alteration.fates)))
+
+
+def has_view(layout: Layout, choices: TableChoices) -> bool:
+    """Whether a view shows the source's rows by name."""
+    return choices.view or not layout.has_key
+
+
+def alter_sql(subject: Subject, command: str) -> tuple[str, ...]:
+    """An ALTER of the table, and of the one that distributes its rows."""
+    layout, cluster = subject.layout, subject.usual.storage.cluster
+    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
+    holders = [".".join(map(quote_name, layout.holder))] if layout.holder is not None else []
+    return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*holders, layout.qualified))
+
+
+class _InPlace:
+    """Works out the steps that alter a table where it is, keeping account of its columns meanwhile."""
+
+    def __init__(self, alteration: Alteration, subject: Subject) -> None:
+        self.alteration, self.subject = alteration, subject
+        self.columns = list(subject.found.columns)
+        self.steps: list[Step] = []
+        self.untold: list[str] = []
+        self.obstacle = ""
+        self.reshapes = False
+        """Whether the steps so far are about columns, not only about comments."""
+        self._stored = {column.source.name: column for column in subject.layout.columns}
+        self._usual = {column.source.name: column for column in subject.usual.columns}
+        self._wanted = {column.source.name: column for column in subject.wanted.columns}
+
+    def run(self) -> None:
+        dropped = [self._stored[name] for name in self.alteration.dropped if name in self._stored and name not in self.alteration.left]
+        self._release(dropped)
+        for stored in dropped:
+            self._drop(stored.name)
+        self._rename()
+        self._define()
+        self._leave()
+        self._arrange()
+        self.reshapes = bool(self.steps)
+        self._comment()
+
+    def _take(self, command: str) -> None:
+        self.steps.append(Step(alter_sql(self.subject, command)))
+
+    def _find(self, name: str) -> FoundColumn | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    def _is_fixed(self, name: str) -> bool:
+        """Whether ClickHouse lets nobody alter the column; if so, that is noted."""
+        column = self._find(name)
+        fixed = column is not None and (column.in_sort_key or column.in_partition_key)
+        if fixed:
+            self.obstacle = self.obstacle or f"column {name} is part of its key"
+        return fixed
+
+    def _release(self, dropped: list[StoredColumn]) -> None:
+        """The hash of rows without a key must not depend on columns that go."""
+        row = self._find(ROW)
+        gone = {stored.name for stored in dropped}
+        if row is None or row.default_kind != "MATERIALIZED" or not gone:
+            return
+        kept = [quote_name(column.name) for column in self.subject.layout.columns if column.name not in gone]
+        if not kept:
+            self.obstacle = "none of its columns is left"
+            return
+        self._take(f"MODIFY COLUMN {ROW} {row.type} MATERIALIZED cityHash64(tuple({', '.join(kept)}))")
+
+    def _drop(self, name: str) -> None:
+        if self._find(name) is not None and not self._is_fixed(name):
+            self._take(f"DROP COLUMN IF EXISTS {quote_name(name)}")
+            self.columns = [column for column in self.columns if column.name != name]
+
+    def _rename(self) -> None:
+        """Renames in an order in which no name is taken twice; a ring of them by way of a name that nothing has."""
+        waiting: dict[str, str] = {}
+        for fate in self.alteration.fates:
+            if fate.origin is not None and fate.origin in self._stored and fate.column.name != fate.origin:
+                old, new = self._stored[fate.origin].name, self._wanted[fate.column.name].name
+                if old != new and not self._is_fixed(old):
+                    waiting[old] = new
+        self._clear_names(set(waiting.values()) - set(waiting))
+        while waiting:
+            taken = {column.name for column in self.columns}
+            free = next((old for old, new in waiting.items() if new not in taken), None)
+            if free is None:
+                old, new = waiting.popitem()
+                self._rename_one(old, _ASIDE.format(old))
+                waiting[_ASIDE.format(old)] = new
+            else:
+                self._rename_one(free, waiting.pop(free))
+
+    def _rename_one(self, old: str, new: str) -> None:
+        self._take(f"RENAME COLUMN IF EXISTS {quote_name(old)} TO {quote_name(new)}")
+        self.columns = [replace(column, name=new) if column.name == old else column for column in self.columns]
+
+    def _clear_names(self, names: set[str]) -> None:
+        """A column of that name that the source did not have is what an ignored change left there."""
+        for name in sorted(names):
+            if self._find(name) is not None:
+                if self.subject.layout.made:
+                    self._drop(name)
+                else:
+                    self.obstacle = f"it has a column {name} of its own"
+
+    def _define(self) -> None:
+        before = None
+        for fate in self.alteration.fates:
+            wanted = self._wanted[fate.column.name]
+            if fate.origin is None:
+                self._add(fate, wanted, before)
+            elif fate.origin in self._stored and fate.origin not in self.alteration.left:
+                self._modify(fate, wanted)
+            if self._find(wanted.name) is not None:
+                before = wanted.name
+
+    def _add(self, fate: Fate, wanted: StoredColumn, before: str | None) -> None:
+        clause, told = self._default(fate, wanted)
+        there = self._find(wanted.name)
+        if there is not None and not self.subject.layout.made:
+            # Made beforehand by whoever owns the table: used as it is, and filled by the source unless it shows the same default.
+            if f"DEFAULT {there.default_expression}" != clause:
+                self.untold.append(f"column {wanted.name} was there already")
+            return
+        if there is not None:
+            self._drop(wanted.name)
+        if not told:
+            self.untold.append(self._why(fate))
+        self._insert(wanted, clause, before)
+
+    def _insert(self, wanted: StoredColumn, clause: str, before: str | None) -> None:
+        place = "FIRST" if before is None else f"AFTER {quote_name(before)}"
+        comment = f" COMMENT {quote_text(wanted.comment)}" if wanted.comment else ""
+        codec = f" CODEC({wanted.codec})" if wanted.codec else ""
+        default = f" {clause}" if clause else ""
+        self._take(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{comment}{codec} {place}")
+        at = 0 if before is None else next(i for i, column in enumerate(self.columns) if column.name == before) + 1
+        self.columns.insert(at, FoundColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
+
+    def _default(self, fate: Fate, wanted: StoredColumn) -> tuple[str, bool]:
+        """What a new column is declared with so that existing rows show what the source filled it with, and whether they do."""
+        if not isinstance(fate.effect, Filled):
+            return "", False
+        text = constant(self.alteration.after, fate.column, wanted.type, fate.effect.value)
+        if text is None:
+            return "", False
+        return (f"DEFAULT {text}" if text else ""), True
+
+    def _why(self, fate: Fate) -> str:
+        why = fate.effect.why if isinstance(fate.effect, Untold) else "its default cannot be said in the target's type"
+        return f"column {fate.column.name}: {why}"
+
+    def _modify(self, fate: Fate, wanted: StoredColumn) -> None:
+        there = self._find(wanted.name)
+        assert fate.origin is not None
+        if there is None:
+            return
+        kind = wanted.type if self._is_usual(fate.origin) else there.type
+        match fate.effect:
+            case Untold():
+                self.untold.append(self._why(fate))
+                if kind != there.type and not self._is_fixed(there.name):
+                    self._make_anew(replace(wanted, type=kind))
+            case Shortened() as cut:
+                self._shorten(there, cut)
+                self._retype(there, kind)
+            case _:
+                self._retype(there, kind)
+
+    def _is_usual(self, name: str) -> bool:
+        """Whether the column has the type that Headrace gives it, and not one of its owner's choice."""
+        usual = self._usual.get(name)
+        return self.subject.layout.made or usual is None or usual.type == self._stored[name].type
+
+    def _make_anew(self, wanted: StoredColumn) -> None:
+        at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
+        before = self.columns[at - 1].name if at else None
+        row = self._find(ROW)
+        if row is not None and row.default_kind == "MATERIALIZED":
+            self.obstacle = "its rows are told apart by a hash over the column"
+            return
+        self._drop(wanted.name)
+        self._insert(wanted, "", before)
+
+    def _shorten(self, there: FoundColumn, cut: Shortened) -> None:
+        if self.subject.layout.family is Family.HISTORY:
+            # What was stays as it was; what is comes after it.
+            self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
+            return
+        if self._is_fixed(there.name):
+            return
+        if self._find(ROW) is not None:
+            self.obstacle = "its rows are told apart by a hash over the column"
+            return
+        name = quote_name(there.name)
+        command = f"UPDATE {name} = {shortened(name, cut)} WHERE {name} != {shortened(name, cut)}"
+        # Where rows are only distributed there is nothing to update.
+        self.steps.append(Step(alter_sql(self.subject, command)[:1]))
+
+    def _retype(self, there: FoundColumn, kind: str) -> None:
+        if there.type == kind or self._is_fixed(there.name):
+            return
+        if self.subject.layout.family is Family.HISTORY and not holds_all(there.type, kind):
+            # What was stays as it was: the column keeps its type, which holds the new values too.
+            return
+        # Members keep their numbers, whatever places the source gave them.
+        kind = grown_enum(there.type, kind) or kind
+        if not converts_in_place(there.type, kind):
+            self.obstacle = f"ClickHouse does not convert column {there.name} from {there.type} to {kind} in place"
+            return
+        default = ""
+        if is_nullable(there.type) and not is_nullable(kind):
+            # NULLs are only left in images that were replaced since; a default that shows in older rows must stay.
+            default = f" DEFAULT {there.default_expression or f'defaultValueOfTypeName({quote_text(kind)})'}"
+        self._take(f"MODIFY COLUMN {quote_name(there.name)} {kind}{default}")
+        self._note(there.name, type=kind, default_kind="DEFAULT" if default else there.default_kind)
+
+    def _leave(self) -> None:
+        """What stays of a column that the source has no more is filled by the table itself from now on."""
+        for name in self.alteration.dropped:
+            stored = self._stored.get(name)
+            there = self._find(stored.name) if stored is not None and name in self.alteration.left else None
+            if there is not None and self._is_fixed(there.name):
+                return
+            if there is not None and not there.default_kind and not is_nullable(there.type):
+                default = f"defaultValueOfTypeName({quote_text(there.type)})"
+                self._take(f"MODIFY COLUMN {quote_name(there.name)} {there.type} DEFAULT {default}")
+                self._note(there.name, default_kind="DEFAULT", default_expression=default)
+
+    def _note(self, name: str, **changes: Any) -> None:
+        self.columns = [replace(column, **changes) if column.name == name else column for column in self.columns]
+
+    def _arrange(self) -> None:
+        """Columns in the order of the source, moving as few as can be, where the source moved any."""
+        order = [self._wanted[fate.column.name].name for fate in self.alteration.fates]
+        order = [name for name in order if self._find(name) is not None]
+        places = {column.name: i for i, column in enumerate(self.columns)}
+        staying = _longest_rising([places[name] for name in order])
+        if not self._moves_columns() or len(staying) == len(order):
+            return
+        before = None
+        for name in order:
+            column = self._find(name)
+            if column is not None and places[name] not in staying:
+                place = "FIRST" if before is None else f"AFTER {quote_name(before)}"
+                self._take(f"MODIFY COLUMN {quote_name(name)} {column.type} {place}")
+            before = name
+
+    def _moves_columns(self) -> bool:
+        """Whether columns that were there come in another order now."""
+        places = {column.name: i for i, column in enumerate(self.alteration.before.columns)}
+        kept = [places[fate.origin] for fate in self.alteration.fates if fate.origin is not None]
+        return kept != sorted(kept)
+
+    def _comment(self) -> None:
+        for fate in self.alteration.fates:
+            name = self._wanted[fate.column.name].name
+            if fate.origin is None or self._find(name) is None:
+                continue
+            if self.alteration.before.column(fate.origin).comment != fate.column.comment:
+                self._take(f"COMMENT COLUMN IF EXISTS {quote_name(name)} {quote_text(fate.column.comment)}")
+        if self.alteration.before.comment != self.alteration.after.comment:
+            self._take(f"MODIFY COMMENT {quote_text(self.alteration.after.comment)}")
+
+
+def _unfit(subject: Subject, columns: Iterable[FoundColumn]) -> str:
+    """Why the table could not be used for the new definition once its columns are these."""
+    held = replace(subject.found, columns=tuple(columns))
+    try:
+        if subject.over is None:
+            adapt(subject.wanted, held, subject.choices)
+        else:
+            adapt(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.choices, held)
+    except DefiniteError as error:
+        return error.message
+    return ""
+
+
+def _view_steps(subject: Subject) -> list[Step]:
+    after = has_view(subject.wanted, subject.choices) or (subject.viewed and subject.layout.has_key)
+    cluster = subject.usual.storage.cluster
+    on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
+    statements = [f"DROP VIEW IF EXISTS {subject.layout.view}{on}"] if subject.viewed or after else []
+    return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
+
+
+def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, version: int) -> Translation:
+    """The table made anew beside the old one, filled from it, and put in its place."""
+    layout, wanted = subject.layout, subject.wanted
+    if alteration.left:
+        raise DefiniteError(
+            f"an alteration of {layout.source} cannot be ignored, for the table {subject.name} as it is cannot go on: {attempt.obstacle}",
+            place=f"table {layout.source}, column {', '.join(sorted(alteration.left))}",
+            hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {layout.source}",
+        )
+    if not layout.made:
+        raise DefiniteError(
+            f"the table {subject.name} was not made by Headrace and cannot follow an alteration of {layout.source}: {attempt.obstacle}",
+            place=f"table {layout.source}",
+            hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {layout.source}",
+        )
+    untold = attempt.untold + [why for why in map(_untold, alteration.fates) if why and why not in attempt.untold]
+    marks = [_marked(mark, layout, version) for mark in wanted.marks]
+    if not subject.uuid or layout.holder is not None or wanted.storage.cluster or None in marks:
+        untold.append("its table cannot be rebuilt where it is")
+    values = [_value(alteration, fate, subject) for fate in alteration.fates]
+    if None in values:
+        untold.append("a default cannot be said in the target's type")
+    if untold:
+        return Translation((), "; ".join(dict.fromkeys(untold)))
+    aside = replace(wanted, table=REBUILT.format(wanted.table))
+    names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.marks]
+    source = layout.qualified if layout.family is Family.HISTORY else shown_from(layout)
+    fill = f"INSERT INTO {aside.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *marks]))} FROM {source}"
+    statements = (
+        f"DROP TABLE IF EXISTS {aside.qualified} SYNC",
+        create_sql(aside),
+        # One thread: rows that nothing tells apart are numbered.
+        fill if wanted.has_key else f"{fill} SETTINGS max_threads = 1, max_insert_threads = 1",
+        f"EXCHANGE TABLES {layout.qualified} AND {aside.qualified}",
+    )
+    swapped = Step(statements, (layout.database, layout.table, subject.uuid))
+    return Translation((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
+
+
+def _untold(fate: Fate) -> str:
+    return f"column {fate.column.name}: {fate.effect.why}" if isinstance(fate.effect, Untold) else ""
+
+
+def _marked(mark: Mark, layout: Layout, version: int) -> str | None:
+    """What a column of ours holds in the rows of a rebuilt table."""
+    if layout.family is Family.HISTORY:
+        old = layout.mark(mark.meaning)
+        return quote_name(old.name) if old is not None else None
+    known = {Meaning.VERSION: str(version), Meaning.SIGN: "1", Meaning.DELETED: "0", Meaning.OCCURRENCE: "rowNumberInAllBlocks()"}
+    return known.get(mark.meaning)
+
+
+def _value(alteration: Alteration, fate: Fate, subject: Subject) -> str | None:
+    """What a column of a rebuilt table is filled with."""
+    wanted = subject.wanted.stored(fate.column.name)
+    if fate.origin is None:
+        value = fate.effect.value if isinstance(fate.effect, Filled) else None
+        text = constant(alteration.after, fate.column, wanted.type, value)
+        return None if text is None else text or f"defaultValueOfTypeName({quote_text(wanted.type)})"
+    stored = subject.layout.stored(fate.origin)
+    name = quote_name(stored.name)
+    text = shortened(name, fate.effect) if isinstance(fate.effect, Shortened) else name
+    if stored.type == wanted.type:
+        return text
+    if "Enum" in stored.type:
+        text = f"CAST({text}, 'Nullable(String)')"
+    return f"CAST({text}, {quote_text(wanted.type)})"
+
+
+def _longest_rising(numbers: list[int]) -> set[int]:
+    """The members of a longest rising subsequence of distinct numbers."""
+    best: list[list[int]] = []
+    for number in numbers:
+        before = max((chain for chain in best if chain[-1] < number), key=len, default=[])
+        best.append([*before, number])
+    longest: list[int] = max(best, key=len, default=[])
+    return set(longest)

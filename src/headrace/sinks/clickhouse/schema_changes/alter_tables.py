@@ -1,0 +1,127 @@
+"""From what happens to whole tables of the source to the statements that do the same to their targets. Pure, like `alter`.
+
+Invariant: each step may be repeated. A table that Headrace did not make is never dropped: it is emptied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name
+from headrace.sinks.clickhouse.tables.create_table import create_sql
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.schema_changes import PlaceTaken, Step, Translation
+
+Place = tuple[str, str]
+"""Database and table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A target table that is there."""
+
+    layout: Layout
+    viewed: bool = False
+    cluster: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.layout.database, self.layout.table
+
+    @property
+    def on_cluster(self) -> str:
+        return f" ON CLUSTER {quote_name(self.cluster)}" if self.cluster else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table, and the one that holds its rows if that is another."""
+        return (self.layout.qualified, *([qualified(self.layout.holder)] if self.layout.holder is not None else []))
+
+    def without_view(self) -> tuple[str, ...]:
+        return (f"DROP VIEW IF EXISTS {self.layout.view}{self.on_cluster}",) if self.viewed else ()
+
+
+def remove(table: Standing) -> Translation:
+    """The source's table is no more."""
+    if table.layout.family is Family.HISTORY:
+        return Translation()
+    if not table.layout.made:
+        return empty(table)
+    drops = (f"DROP TABLE IF EXISTS {name}{table.on_cluster}" for name in table.names)
+    return Translation((Step((*table.without_view(), *drops)),), vacates=True)
+
+
+def empty(table: Standing) -> Translation:
+    """The source's table has no rows any more."""
+    if table.layout.family is Family.HISTORY:
+        # A history keeps what was.
+        return Translation()
+    return Translation((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))
+
+
+def keep(table: Standing, name: str, *, again: bool) -> Translation:
+    """The table gets another name with all its rows; `again`: an empty one takes its place."""
+    layout = table.layout
+    if layout.holder is not None or table.cluster:
+        raise DefiniteError(
+            f"the table {layout.database}.{layout.table} of a cluster cannot be kept under another name",
+            place=f"table {layout.source}",
+            hint="choose apply, ignore or halt for it",
+        )
+    check_name_lengths(layout.database, name)
+    kept = qualified((layout.database, name))
+    steps = [Step((*table.without_view(), f"RENAME TABLE IF EXISTS {layout.qualified} TO {kept}"))]
+    if again:
+        steps.append(Step((create_sql(layout) if layout.ours else f"CREATE TABLE IF NOT EXISTS {layout.qualified} AS {kept}",)))
+    return Translation(tuple(steps))
+
+
+def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -> Translation:
+    """Tables that go to other places, perhaps each to the other's. `there`: the places that are taken, with their tables' identities."""
+    waiting = {table.place: place for table, place in tables if table.place != place}
+    taken, by_place = dict(there), {table.place: table for table, _ in tables}
+    clustered = next((table for table in by_place.values() if table.layout.holder is not None or table.cluster), None)
+    if waiting and clustered is not None:
+        raise DefiniteError(
+            f"tables of a cluster are not renamed: {clustered.layout.source}",
+            place=f"table {clustered.layout.source}",
+            hint="rename them in ClickHouse, or choose resync for rename_table",
+        )
+    steps = [Step(tuple(view for old in waiting for view in by_place[old].without_view()))] if waiting else []
+    databases = sorted({database for database, _ in waiting.values()} - {database for database, _ in taken})
+    steps += [Step(tuple(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}" for database in databases))]
+    while waiting:
+        old = next((old for old, new in waiting.items() if new not in taken), None)
+        if old is not None:
+            new = waiting.pop(old)
+            steps.append(Step((f"RENAME TABLE IF EXISTS {qualified(old)} TO {qualified(new)}",)))
+            taken[new] = taken.pop(old)
+            continue
+        ring = next((old for old, new in waiting.items() if new in waiting), None)
+        if ring is None:
+            old, blocked = next(iter(waiting.items()))
+            raise PlaceTaken(
+                f"a table cannot be renamed to {blocked[0]}.{blocked[1]}: there is another table of that name in the sink",
+                place=f"table {old[0]}.{old[1]}",
+                hint=f"drop or rename {blocked[0]}.{blocked[1]} in ClickHouse, then start again",
+            )
+        old, new = ring, waiting[ring]
+        if not taken[old]:
+            raise DefiniteError(
+                "the sink cannot exchange tables: its database does not tell them apart",
+                place=f"table {old[0]}.{old[1]}",
+                hint="use a database with the Atomic engine, or choose resync for rename_table",
+            )
+        steps.append(Step((f"EXCHANGE TABLES {qualified(old)} AND {qualified(new)}",), (*old, taken[old])))
+        taken[old], taken[new] = taken[new], taken[old]
+        del waiting[old]
+        onward = waiting.pop(new)
+        if onward != old:
+            waiting[old] = onward
+    return Translation(tuple(step for step in steps if step.statements))
+
+
+def qualified(place: Place) -> str:
+    return ".".join(map(quote_name, place))

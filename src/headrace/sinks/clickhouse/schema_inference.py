@@ -1,0 +1,136 @@
+"""A table that is there, as a source's table: for changes that come without types, which the target then has to tell.
+
+Invariant: a column of the schema made here can be carried into the column that it was made of. What says less than a source would (a
+`String` may hold bytes, a `UInt16` a year) is taken for the plainest that fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, parse_engine, plain_name, split_key
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable, find_with_holders
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.types.numeric import decimal_arrow
+from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
+from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
+
+_PLAIN: Final = {
+    "Int8": Kind.INT8,
+    "Int16": Kind.INT16,
+    "Int32": Kind.INT32,
+    "UInt8": Kind.UINT8,
+    "UInt16": Kind.UINT16,
+    "UInt32": Kind.UINT32,
+    "UInt64": Kind.UINT64,
+    "Bool": Kind.INT8,
+    "Float32": Kind.FLOAT32,
+    "Float64": Kind.FLOAT64,
+    "String": Kind.STRING,
+    "FixedString": Kind.STRING,
+    "Date": Kind.DATE,
+    "Date32": Kind.DATE,
+    "UUID": Kind.UUID,
+    "IPv4": Kind.INET4,
+    "IPv6": Kind.INET6,
+    "JSON": Kind.JSON,
+    "Enum8": Kind.ENUM,
+    "Enum16": Kind.ENUM,
+    # Wider whole numbers than any source sends.
+    **dict.fromkeys(("Int64", "Int128", "Int256"), Kind.INT64),
+    **dict.fromkeys(("UInt128", "UInt256"), Kind.UINT64),
+    **dict.fromkeys(("Point", "Ring", "LineString", "MultiLineString", "Polygon", "MultiPolygon", "MultiPoint"), Kind.GEOMETRY),
+}
+_UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
+
+
+def recognise(scope: LayoutScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+    """Those of the tables whose targets are there, as the targets describe them."""
+    # Where a table goes does not depend on its columns.
+    plans = {name: plan_layout(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.choices) for name in names}
+    with translated(scope.target, "looking for tables"):
+        found, holders = find_with_holders(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
+    places = {name: (plan.database, plan.table) for name, plan in plans.items()}
+    return {
+        name: schema_of(name, holders.get(place, found[place]), scope.choices.of(name)) for name, place in places.items() if place in found
+    }
+
+
+def schema_of(name: TableName, found: FoundTable, choices: TableChoices) -> TableSchema:
+    """A table that is there as its source would have it: without the columns that Headrace writes and those that ClickHouse computes."""
+    ours = _own_columns(found, choices)
+    sources = {target: source for source, target in choices.rename}
+    columns = [column for column in found.columns if column.name not in ours and column.default_kind in ("", "DEFAULT")]
+    key = [plain for plain in map(plain_name, split_key(found.sort_key)) if plain is not None and plain not in ours]
+    return TableSchema(
+        name,
+        tuple(_column(name, column, sources.get(column.name, column.name)) for column in columns),
+        tuple(sources.get(column, column) for column in key if any(column == other.name for other in columns)),
+    )
+
+
+def _own_columns(found: FoundTable, choices: TableChoices) -> frozenset[str]:
+    named = (choices.version_column, choices.sign_column, choices.delete_column, choices.tombstone_column, choices.content_column)
+    own = {*named, choices.operation_column, choices.time_column, DELETED, OCCURRENCE, ROW}
+    with contextlib.suppress(UnreadableEngine):  # said by whoever adapts to it
+        own.update(parse_engine(found.engine).names or ())
+    return frozenset(own)
+
+
+def _column(table: TableName, found: FoundColumn, name: str) -> Column:
+    stored = unwrap(found.type)
+    made = _kind(name, stored.plain)
+    if made is None:
+        raise DefiniteError(
+            f"column {found.name} of the target of {table} is {found.type}: what its values are in the source cannot be told from that",
+            place=f"table {table}, column {name}",
+            hint="let events carry their schemas, or name the connector's topic of schema changes (schema_topic)",
+        )
+    return Column(
+        name,
+        made.kind,
+        stored.nullable or made.kind is Kind.VECTOR,
+        made.precision,
+        made.scale,
+        made.members,
+        source_type=found.type,
+        comment=found.comment,
+    )
+
+
+def _kind(name: str, plain: TypeName) -> Column | None:
+    """What a type holds; None if that cannot be told."""
+    decimal = decimal_arrow(plain)
+    if decimal is not None:
+        return Column(name, Kind.DECIMAL, precision=decimal.precision, scale=decimal.scale)
+    kind = _PLAIN.get(plain.name)
+    if kind is Kind.ENUM:
+        return Column(name, kind, members=tuple(member for member in plain.members if member))
+    if kind is not None:
+        return Column(name, kind)
+    if plain.name in ("DateTime", "DateTime64"):
+        zone = plain.text(1 if plain.name == "DateTime64" else 0)
+        digits = min(6, plain.number(0, 3)) if plain.name == "DateTime64" else 0
+        # A clock's reading is only kept in UTC; an instant in any zone.
+        return Column(name, Kind.DATETIME if zone in _UTC else Kind.TIMESTAMP, precision=digits)
+    if plain.name in ("Time", "Time64"):
+        return Column(name, Kind.TIME, precision=min(6, plain.number(0, 3)) if plain.name == "Time64" else 0)
+    if plain.name == "Array":
+        return _list(name, plain.inner())
+    return None
+
+
+def _list(name: str, inner: TypeName | None) -> Column | None:
+    if inner is not None and inner.name in ("Float32", "Float64"):
+        return Column(name, Kind.VECTOR)
+    if inner is not None and unwrap(inner.spelled).plain.name == "String":
+        return Column(name, Kind.SET)
+    return None

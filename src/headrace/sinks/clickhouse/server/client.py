@@ -1,0 +1,155 @@
+"""A process's connection to a ClickHouse server.
+
+Invariant: every statement of the sink goes out with the settings here, which turn off each of the server's conveniences that changes or
+drops a value silently (defaults for NULLs and for missing columns, skipped unknown columns, clipped dates) and make an insert synchronous:
+answered means stored and visible. A retried insert is safe because the tables merge by version; the server's own deduplication is off, for
+it would drop a replay into a table that was emptied in between. Tables whose engines count rows are the exception: their blocks have names
+(see `tokens`), and go out with the settings for those. Of a target with several hosts, the one that answers is taken (`hosts`): who
+connects anew for everything it does goes on at the next host when one fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.httputil import get_pool_manager
+
+from headrace.errors import TransientError
+from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, connecting
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.hosts import choose_host
+from headrace.sinks.clickhouse.server.server_limits import ServerLimits, limits_query, parse_limits
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+
+# Connections beyond the pool's number are closed after their use: with many pipes that is nothing to tell anybody.
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
+LONG_ANSWER_TIMEOUT_S = 24 * 3600
+INSERT_SETTINGS = {
+    "async_insert": "0",
+    "insert_deduplicate": "0",
+    # Since 26.x this one decides, whatever the other says.
+    "deduplicate_insert": "disable",
+    "deduplicate_insert_select": "disable",
+    # Merging a block before it is stored costs as much again as storing it; FINAL and the background merges do it anyway.
+    "optimize_on_insert": "0",
+    "input_format_null_as_default": "0",
+    "input_format_defaults_for_omitted_fields": "0",
+    "input_format_force_null_for_omitted_fields": "0",
+    "input_format_skip_unknown_fields": "0",
+    "input_format_arrow_allow_missing_columns": "0",
+    "input_format_arrow_case_insensitive_column_matching": "0",
+    "date_time_overflow_behavior": "throw",
+}
+TOKEN_SETTINGS = {
+    "insert_deduplicate": "1",
+    "deduplicate_insert": "enable",
+    "deduplicate_insert_select": "enable_when_possible",
+    # A view's table gets what the table itself left out, if it has not got it yet, and knows by the same token whether it has.
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+    # One batch is one block, however long.
+    "use_strict_insert_block_limits": "0",
+}
+"""What is different for a block with a token."""
+_LEAST_PARTITIONS = 2_000
+CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client (safe for threads: it has no session) and what was learnt about its server when it connected."""
+
+    client: Client
+    limits: ServerLimits
+
+    @property
+    def most_partitions(self) -> int:
+        """How many partitions one block may have rows for (0: any number): what the server allows, if that is not too few for a table that
+        is partitioned by thousandths of its key."""
+        allowed = int(self.client.server_settings["max_partitions_per_insert_block"].value)
+        return allowed if allowed == 0 else max(allowed, _LEAST_PARTITIONS)
+
+    def known(self, settings: dict[str, str]) -> dict[str, str]:
+        """Those settings that the server has; the others belong to versions whose behaviour they would change."""
+        return {name: value for name, value in settings.items() if name in self.client.server_settings}
+
+
+_connections: dict[tuple[int, ClickHouseTarget], Connection] = {}
+_opening: dict[tuple[int, ClickHouseTarget], threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def connect(target: ClickHouseTarget) -> Connection:
+    """The process's connection to the target: opened once per host, because opening asks the server several questions."""
+    while True:
+        host = choose_host(target)
+        # The process id is part of the key: a forked worker must not share its parent's sockets.
+        key = (os.getpid(), host)
+        with _lock:
+            # One host that does not answer keeps nobody from another.
+            opening = _opening.setdefault(key, threading.Lock())
+        with opening:
+            found = _connections.get(key)
+            try:
+                if found is None:
+                    found = _connections[key] = _open(target, host)
+                return found
+            except TransientError as error:
+                if not error.elsewhere:
+                    raise
+
+
+@contextmanager
+def patient(target: ClickHouseTarget) -> Iterator[Connection]:
+    """A connection for a statement that may take hours."""
+    connection = _open(target, choose_host(target), answer_s=LONG_ANSWER_TIMEOUT_S)
+    try:
+        yield connection
+    finally:
+        connection.client.close_connections()
+        connection.client.close()
+
+
+def disconnect(target: ClickHouseTarget) -> None:
+    """Close the process's connections to the target, if there are any."""
+    for index in range(len(target.hosts)):
+        with _lock:
+            found = _connections.pop((os.getpid(), target.at(index)), None)
+        if found is not None:
+            found.client.close_connections()
+            found.client.close()
+
+
+def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSWER_TIMEOUT_S) -> Connection:
+    with translated(target, "connecting"), connecting():
+        client = BoundedClient(
+            "https" if target.secure else "http",
+            host.host,
+            host.port,
+            target.user,
+            target.password,
+            None,
+            compress=False if target.is_loopback else "lz4",
+            connect_timeout=CONNECT_TIMEOUT_S,
+            send_receive_timeout=answer_s,
+            client_name="headrace",
+            autogenerate_session_id=False,
+            query_retries=0,
+            # A pool of its own keeps the driver from sending loopback traffic to a proxy that the environment names.
+            pool_mgr=get_pool_manager() if target.is_loopback else None,
+            dedicated_pool=not target.is_loopback,
+        )
+        try:
+            limits = parse_limits(client.query(limits_query()).result_rows[0])
+        except BaseException:
+            client.close_connections()
+            client.close()
+            raise
+    return Connection(client, limits)

@@ -1,0 +1,110 @@
+"""Whole answers of a server as rows, and how much memory they take before it is taken.
+
+Invariant: nothing is unpacked or parsed that would take more than the limits of `bounded_client`, whatever an answer claims. What is raised
+here is translated by `failures.translated`, which every caller is in.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.sinks.clickhouse.server.bounded_client import ANSWER_BYTES, AnswerRefused, AnswerTooLarge
+
+PARSED_BYTES: Final = 512 << 20
+"""Of rows as Python holds them."""
+_ROW_BYTES, _VALUE_BYTES = 120, 60
+_BATCHES: Final = ("record batch", "dictionary")
+_HEADER, _DATA, _LENGTH, _BUFFERS, _COMPRESSION = 2, 1, 0, 2, 3
+"""Fields of Arrow's messages, dictionaries and record batches, by their order in its format."""
+
+
+def json_rows(raw: bytes, text: str | None = None) -> list[list[Any]]:
+    """Rows in ClickHouse's formats of one JSON array a line; `text` is the answer decoded otherwise than strictly."""
+    needed = len(raw) + _ROW_BYTES * raw.count(b"\n") + _VALUE_BYTES * raw.count(b",")
+    if needed > PARSED_BYTES:
+        raise AnswerTooLarge(f"its rows take more than {PARSED_BYTES >> 20} MiB of memory")
+    rows = [json.loads(line) for line in (raw.decode() if text is None else text).split("\n") if line]
+    if not all(isinstance(row, list) for row in rows):
+        raise AnswerRefused("its rows are not arrays of JSON")
+    return rows
+
+
+def arrow_table(raw: bytes, width: int) -> pa.Table:
+    """An answer of so many columns in the format ArrowStream, with strings as bytes."""
+    try:
+        _check_claims(raw)
+        table = pa.ipc.open_stream(raw).read_all()
+    except OSError as error:
+        # Arrow's word for a stream that is cut off or none.
+        raise AnswerRefused(f"its columns cannot be read ({error})") from error
+    # Arrow trusts offsets into values when it reads these.
+    table.validate(full=True)
+    if table.num_columns != width:
+        raise AnswerRefused(f"it sent {table.num_columns} columns where {width} were asked for")
+    return table
+
+
+def _check_claims(raw: bytes) -> None:
+    needed = 0
+    for message in pa.ipc.MessageReader.open_stream(raw):
+        if message.type in _BATCHES:
+            needed += _unpacked_bytes(message)
+            if needed > ANSWER_BYTES:
+                raise AnswerTooLarge(f"its columns take more than {ANSWER_BYTES >> 20} MiB of memory")
+
+
+def _unpacked_bytes(message: Any) -> int:
+    """What the buffers of a batch take when they are unpacked; Arrow allocates what they claim."""
+    metadata, body = memoryview(message.metadata), memoryview(message.body or b"")
+    batch = _table(metadata, _uint32(metadata, 0), _HEADER)
+    if batch is not None and message.type == "dictionary":
+        batch = _table(metadata, batch, _DATA)
+    if batch is None:
+        raise AnswerRefused("its columns cannot be read")
+    spans = list(_buffers(metadata, batch))
+    if any(offset < 0 or length < 0 or offset + length > len(body) for offset, length in spans):
+        raise AnswerRefused("its columns are longer than the answer")
+    if _field(metadata, batch, _COMPRESSION) is None:
+        sizes = [length for _, length in spans]
+    else:
+        # Each begins with its plain length, or with -1 where compressing it did not pay.
+        claims = [(struct.unpack_from("<q", body, offset)[0] if length >= 8 else 0, length) for offset, length in spans]
+        sizes = [length if plain == -1 else plain for plain, length in claims]
+    if any(size < 0 for size in sizes):
+        raise AnswerRefused("its columns claim a negative length")
+    place = _field(metadata, batch, _LENGTH)
+    rows = struct.unpack_from("<q", metadata, place)[0] if place is not None else 0
+    # A row takes a bit at least.
+    return max(sum(sizes), rows // 8)
+
+
+def _buffers(metadata: memoryview, batch: int) -> Iterator[tuple[int, int]]:
+    place = _field(metadata, batch, _BUFFERS)
+    if place is None:
+        return
+    first = place + _uint32(metadata, place)
+    for index in range(_uint32(metadata, first)):
+        yield struct.unpack_from("<qq", metadata, first + 4 + 16 * index)
+
+
+def _field(data: memoryview, table: int, index: int) -> int | None:
+    """Where a field of a FlatBuffers table is; None for its default."""
+    layout = table - struct.unpack_from("<i", data, table)[0]
+    if 4 + 2 * index >= struct.unpack_from("<H", data, layout)[0]:
+        return None
+    offset = struct.unpack_from("<H", data, layout + 4 + 2 * index)[0]
+    return table + offset if offset else None
+
+
+def _table(data: memoryview, table: int, index: int) -> int | None:
+    place = _field(data, table, index)
+    return None if place is None else place + _uint32(data, place)
+
+
+def _uint32(data: memoryview, place: int) -> int:
+    return int(struct.unpack_from("<I", data, place)[0])

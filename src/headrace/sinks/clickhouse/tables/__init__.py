@@ -1,0 +1,1 @@
+"""Target tables: created or existing, their engines, keys and metadata columns."""

@@ -1,0 +1,335 @@
+"""Tables that Headrace makes: their layout, and the statements that make them.
+
+Invariant: a table made here stores every image of its schema exactly, and merges so that its view, or `FINAL`, shows the source's rows.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.clickhouse.server.options import Deletes, EngineChoice, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.table_keys import (
+    check_expression,
+    expressions,
+    materialize_key,
+    materialize_partition,
+    plain_columns,
+    sources_of,
+)
+from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, Family, Layout, Mark, Meaning, Storage, StoredColumn
+from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW, storage_type
+
+LOCAL_SUFFIX: Final = "_local"
+MADE: Final = "Headrace: place in the source's log"
+"""The comment of the version column of tables that are made here: by it they are known again."""
+# Blocks of engines that count are written under tokens; these settings make a server remember them.
+_WINDOW: Final = {"non_replicated_deduplication_window": "10000"}
+_REPLICATED_WINDOW: Final = {"replicated_deduplication_window": "10000", "replicated_deduplication_window_seconds": "2592000"}
+_LEAST_MEMORY_S: Final = 7 * 86_400
+# Columns that ClickHouse itself keeps in MergeTree tables.
+_RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
+_ENGINES: Final = {
+    EngineChoice.REPLACING: (Family.REPLACING, "ReplacingMergeTree"),
+    EngineChoice.COLLAPSING: (Family.COLLAPSING, "CollapsingMergeTree"),
+    EngineChoice.VERSIONED: (Family.VERSIONED, "VersionedCollapsingMergeTree"),
+    EngineChoice.HISTORY: (Family.HISTORY, "MergeTree"),
+}
+
+
+def place_of(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
+    """Target database and table of a source table."""
+    return place_of_name(schema.name, target, choices)
+
+
+def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:
+    """The tables that the schemas need; a definite error where one of them cannot be held."""
+    layouts = tuple(plan_layout(schema, target, choices) for schema in schemas)
+    taken: dict[tuple[str, str], TableName] = {}
+    for layout in layouts:
+        other = taken.setdefault((layout.database, layout.table), layout.source)
+        if other != layout.source:
+            raise DefiniteError(
+                f"{other} and {layout.source} would both be written to {layout.database}.{layout.table}",
+                place=f"table {layout.source}",
+                hint="leave the database out of the sink's URL (each source database then gets its own), or choose with --tables",
+            )
+    return layouts
+
+
+def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> Layout:
+    """The table that would be made for a schema."""
+    chosen = choices.of(schema.name)
+    database, table = place_of(schema, target, choices)
+    check_name_lengths(database, table + (LOCAL_SUFFIX if choices.cluster else ""))
+    family, engine = _ENGINES[chosen.engine]
+    columns = plan_columns(schema, chosen)
+    marks = _marks(schema, family, chosen)
+    computed = _computed(schema, family, columns, chosen)
+    _check_names(schema, columns, (*(mark.name for mark in marks), *(one.name for one in computed)))
+    sort_key = _sort_key(schema, family, columns, chosen)
+    partition_by = _partition(schema, columns, chosen)
+    if family is Family.COLLAPSING:
+        # FINAL collapses across partitions, in no order of writing: rows of different partitions must not have one sort key.
+        apart = [quote_name(column.name) for column in columns if column.source.name in sources_of([partition_by], columns, {})]
+        sort_key = tuple(dict.fromkeys((*sort_key, *apart)))
+    shard_by = _shard_key(columns, schema, chosen) if choices.cluster else ""
+    for what, expression in [("sort key", one) for one in sort_key] + [("partition key", partition_by), ("shard key", shard_by)]:
+        check_expression(schema.name, what, expression)
+    storage = Storage(
+        engine,
+        _arguments(family, marks, computed, chosen),
+        sort_key,
+        partition_by,
+        _settings(family, columns, sort_key, chosen, clustered=bool(choices.cluster)),
+        computed,
+        choices.cluster,
+        (choices.replica_path, choices.replica_name) if choices.cluster and choices.replica_path else (),
+        shard_by,
+        _additions(schema, columns, chosen),
+        tuple(pair for pair in _clauses(chosen) if pair[1]),
+    )
+    _check_sort_key(schema, family, columns, storage)
+    depends = sources_of((*sort_key, partition_by, shard_by), columns, {})
+    holder = (database, table + LOCAL_SUFFIX) if choices.cluster else None
+    moving = tuple(dict.fromkeys((*schema.row_key, *depends))) if schema.row_key else ()
+    ignores = chosen.deletes == Deletes.IGNORE
+    return Layout(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
+
+
+def plan_columns(schema: TableSchema, choices: TableChoices) -> tuple[StoredColumn, ...]:
+    """Where the source's columns are kept, in a table that is made."""
+    renamed = dict(choices.rename)
+    return tuple(
+        StoredColumn(
+            column,
+            renamed.get(column.name, column.name),
+            storage_type(schema, column, choices),
+            next((codec for glob, codec in choices.codecs if fnmatch.fnmatchcase(column.name, glob)), ""),
+            column.comment,
+            dict(choices.column_ttls).get(column.name, ""),
+        )
+        for column in schema.columns
+    )
+
+
+def _marks(schema: TableSchema, family: Family, choices: TableChoices) -> tuple[Mark, ...]:
+    version = Mark(choices.version_column, Meaning.VERSION, "UInt64")
+    sign = Mark(choices.sign_column, Meaning.SIGN, "Int8")
+    if family is Family.HISTORY:
+        operation = Mark(choices.operation_column, Meaning.OPERATION, "LowCardinality(String)")
+        return operation, version, Mark(choices.time_column, Meaning.COMMIT_TIME, "DateTime64(6, 'UTC')")
+    if family is not Family.REPLACING:
+        return sign, version
+    mark = Mark(choices.delete_column, Meaning.DELETED, "UInt8") if choices.delete_column else sign
+    return (mark, version) if schema.row_key else (mark, version, Mark(OCCURRENCE, Meaning.OCCURRENCE, "UInt64"))
+
+
+def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[ComputedColumn, ...]:
+    content = f"cityHash64(tuple({', '.join(quote_name(column.name) for column in columns)}))"
+    if family is Family.VERSIONED:
+        return (ComputedColumn(choices.content_column, "UInt64", content),)
+    if family is not Family.REPLACING:
+        return ()
+    if not schema.row_key:
+        return (ComputedColumn(ROW, "UInt64", content),)
+    if choices.delete_column:
+        return ()
+    return (ComputedColumn(choices.tombstone_column, "UInt8", f"{quote_name(choices.sign_column)} = -1"),)
+
+
+def _arguments(family: Family, marks: tuple[Mark, ...], computed: tuple[ComputedColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+    match family:
+        case Family.COLLAPSING:
+            return (choices.sign_column,)
+        case Family.VERSIONED:
+            return choices.sign_column, choices.content_column
+        case Family.HISTORY:
+            return ()
+    if any(mark.meaning is Meaning.OCCURRENCE for mark in marks):
+        return (choices.version_column,)
+    return choices.version_column, (computed[0].name if computed else choices.delete_column)
+
+
+def _check_names(schema: TableSchema, columns: tuple[StoredColumn, ...], own: tuple[str, ...]) -> None:
+    taken: dict[str, str] = {}
+    for column in columns:
+        whose = "Headrace" if column.name in own else "ClickHouse" if column.name in _RESERVED else ""
+        if whose:
+            raise DefiniteError(
+                f"column {column.name} has a name that {whose} uses for itself in the target table",
+                place=f"table {schema.name}, column {column.name}",
+                hint="rename the column, in the source or for the target by `rename`, choose other names for the columns of Headrace,"
+                " or leave the table out with --exclude",
+            )
+        if column.name in taken:
+            raise DefiniteError(
+                f"columns {taken[column.name]} and {column.source.name} would both be kept in column {column.name}",
+                place=f"table {schema.name}, column {column.source.name}",
+                hint="give each source column its own target column in `rename`",
+            )
+        taken[column.name] = column.source.name
+
+
+def _sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+    stored = {column.source.name: quote_name(column.name) for column in columns}
+    if isinstance(choices.sort_key, tuple):
+        key = expressions(choices.sort_key, columns)
+    elif choices.sort_key == "materialize":
+        key = tuple(stored[name] for name in materialize_key(schema))
+    elif choices.sort_key == "primary":
+        key = tuple(stored[name] for name in schema.row_key)
+    else:
+        raise DefiniteError(
+            f"{choices.sort_key!r} is no sort key", place=f"table {schema.name}", hint="primary, materialize, or a list of expressions"
+        )
+    if family is Family.HISTORY:
+        return tuple(dict.fromkeys((*key, quote_name(choices.version_column))))
+    return key if schema.row_key or family is Family.VERSIONED else (*key, quote_name(ROW), quote_name(OCCURRENCE))
+
+
+def _check_sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], storage: Storage) -> None:
+    if family is Family.COLLAPSING and not schema.row_key:
+        raise DefiniteError(
+            "a CollapsingMergeTree keeps one row of each key, and nothing tells this table's rows apart",
+            place=f"table {schema.name}",
+            hint="choose the engine versioned (or replacing) for it, or give it a primary key in the source",
+        )
+    if family is Family.HISTORY:
+        return
+    plain = plain_columns(storage.sort_key)
+    for column in columns:
+        if column.source.name in schema.row_key and column.name not in plain:
+            raise DefiniteError(
+                f"the sort key ({', '.join(storage.sort_key)}) does not hold the key's column {column.name}: different rows would merge",
+                place=f"table {schema.name}",
+                hint=f"add {quote_name(column.name)} to the sort key",
+            )
+
+
+def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableChoices) -> str:
+    if choices.partition_by == "primary":
+        key = [column for name in schema.row_key for column in columns if column.source.name == name]
+        return materialize_partition(key)
+    return expressions([choices.partition_by], columns)[0]
+
+
+def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+    """Columns and indexes that a user wants besides the source's columns."""
+    taken = {column.name for column in columns} & {name for name, _ in choices.extra_columns}
+    if taken:
+        name = min(taken)
+        raise DefiniteError(
+            f"the extra column {name} has the name of a column of the source",
+            place=f"table {schema.name}, column {name}",
+            hint="give the extra column another name, or the source's column another one in the target by `rename`",
+        )
+    columns_sql = [f"{quote_name(name)} {text}" for name, text in choices.extra_columns]
+    return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in choices.indexes))
+
+
+def _clauses(choices: TableChoices) -> tuple[tuple[str, str], ...]:
+    """In the order in which ClickHouse takes them, between ORDER BY and SETTINGS."""
+    return ("PRIMARY KEY", choices.primary_key), ("SAMPLE BY", choices.sample_by), ("TTL", choices.ttl)
+
+
+def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: TableChoices) -> str:
+    if choices.shard_by:
+        return expressions([choices.shard_by], columns)[0]
+    # Rows that nothing tells apart are told apart by all their values.
+    key = [quote_name(column.name) for column in columns if column.source.name in schema.row_key or not schema.row_key]
+    return f"cityHash64({', '.join(key)})" if schema.row_key else f"cityHash64(tuple({', '.join(key)}))"
+
+
+def _settings(
+    family: Family, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableChoices, *, clustered: bool
+) -> tuple[tuple[str, str], ...]:
+    settings: dict[str, str] = {}
+    if family is not Family.REPLACING:
+        settings.update(_REPLICATED_WINDOW if clustered else _WINDOW)
+    # A sum over columns that may be NULL may be NULL as well.
+    keyed = sources_of(sort_key, columns, {})
+    if any("Nullable(" in column.type for column in columns if column.source.name in keyed):
+        settings["allow_nullable_key"] = "1"
+    settings.update(choices.settings)
+    return tuple(settings.items())
+
+
+def create_statements(layout: Layout) -> tuple[str, ...]:
+    """What makes the table, unless it is there; for a cluster, the tables that hold the rows and the one over them."""
+    made = create_sql(layout)
+    if layout.holder is None:
+        return (made,)
+    local = ".".join(map(quote_name, layout.holder))
+    cluster = layout.storage.cluster
+    places = ", ".join(quote_text(part) for part in (cluster, *layout.holder))
+    over = (
+        f"CREATE TABLE IF NOT EXISTS {layout.qualified} ON CLUSTER {quote_name(cluster)} AS {local} "
+        f"ENGINE = Distributed({places}, {layout.storage.shard_by})"
+    )
+    return made, over
+
+
+def create_sql(layout: Layout) -> str:
+    """What makes the table that holds the rows, unless it is there."""
+    storage = layout.storage
+    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    cluster = f" ON CLUSTER {quote_name(storage.cluster)}" if storage.cluster else ""
+    defined = [define_column(column) for column in layout.columns]
+    defined += [_define_mark(mark) for mark in layout.marks]
+    defined += [f"{quote_name(one.name)} {one.type} MATERIALIZED {one.expression}" for one in storage.computed]
+    defined += storage.additions
+    clauses = [f"ENGINE = {engine_sql(storage)}"]
+    if storage.partition_by:
+        clauses.append(f"PARTITION BY {storage.partition_by}")
+    clauses.append(f"ORDER BY ({', '.join(storage.sort_key)})" if storage.sort_key else "ORDER BY tuple()")
+    clauses += [f"{word} {text}" for word, text in storage.clauses]
+    if storage.settings:
+        clauses.append("SETTINGS " + ", ".join(f"{name} = {_setting(value)}" for name, value in storage.settings))
+    if layout.schema.comment:
+        clauses.append(f"COMMENT {quote_text(layout.schema.comment)}")
+    return f"CREATE TABLE IF NOT EXISTS {held}{cluster} ({', '.join(defined)}) {' '.join(clauses)}"
+
+
+def define_column(column: StoredColumn) -> str:
+    """A column as CREATE TABLE and ADD COLUMN define it."""
+    comment = f" COMMENT {quote_text(column.comment)}" if column.comment else ""
+    codec = f" CODEC({column.codec})" if column.codec else ""
+    ttl = f" TTL {column.ttl}" if column.ttl else ""
+    return f"{quote_name(column.name)} {column.type}{comment}{codec}{ttl}"
+
+
+def _define_mark(mark: Mark) -> str:
+    comment = f" COMMENT {quote_text(MADE)}" if mark.meaning is Meaning.VERSION else ""
+    return f"{quote_name(mark.name)} {mark.type}{comment}"
+
+
+def engine_sql(storage: Storage) -> str:
+    """The engine with its arguments."""
+    words = [quote_text(part) for part in storage.replica] + [quote_name(name) for name in storage.arguments]
+    name = f"Replicated{storage.engine}" if storage.cluster else storage.engine
+    return f"{name}({', '.join(words)})" if words else name
+
+
+def remembering_sql(layout: Layout) -> str:
+    """What makes a replicated table that was found, and counts rows, know a block again for as long as a pipe may stand still; empty where
+    it does. (How many blocks it knows is another matter: see `windows`.)"""
+    name = "replicated_deduplication_window_seconds"
+    known = int(dict(layout.storage.settings).get(name, "0"))
+    if not layout.storage.replication or not layout.is_ordered or known >= _LEAST_MEMORY_S:
+        return ""
+    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    cluster = f" ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else ""
+    return f"ALTER TABLE {held}{cluster} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
+
+
+def _setting(value: str) -> str:
+    return value if _NUMBER.fullmatch(value) else quote_text(value)

@@ -1,0 +1,207 @@
+"""Whether a table that is there can hold a source's table, and how.
+
+Invariant: a table that was accepted here stores every image of its schema exactly, and shows the source's rows by what its engine does.
+Everything else is refused with what is wrong and what to do; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableChoices
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.tables.create_table import MADE
+from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, split_key
+from headrace.sinks.clickhouse.tables.metadata_discovery import find_marks, missing_marks
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
+from headrace.sinks.clickhouse.tables.table_inspection import START_OVER, Subject
+from headrace.sinks.clickhouse.tables.table_keys import plain_columns, sources_of
+from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, Family, Layout, Mark, Storage, StoredColumn
+from headrace.sinks.clickhouse.types.codec_registry import misfit
+from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
+
+
+def adapt(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None = None) -> Layout:
+    """The layout of a table that is there; a definite error if it cannot be used. `plan` is the layout of the table that would be made,
+    `holder` the table beneath one that only distributes rows."""
+    return _Adapter(plan, found, choices, holder).layout()
+
+
+def missing_parts(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None = None) -> Missing:
+    """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
+    if choices.missing_columns != MissingColumns.ADD:
+        return Missing()
+    return _Adapter(plan, found, choices, holder).missing()
+
+
+def was_made(table: FoundTable) -> bool:
+    """Whether Headrace made a table: by its version column's comment, or by the columns that tables of ours always had."""
+    marked = any(column.comment == MADE for column in table.columns)
+    return marked or any(column.default_kind == "MATERIALIZED" and column.name in (DELETED, ROW) for column in table.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Columns that a table that is there lacks."""
+
+    columns: tuple[FoundColumn, ...] = ()
+
+    def added_to(self, found: FoundTable) -> FoundTable:
+        """The table as it will be."""
+        there = {column.name for column in found.columns}
+        return replace(found, columns=(*found.columns, *(column for column in self.columns if column.name not in there)))
+
+
+class _Adapter(Subject):
+    """Makes a layout of it."""
+
+    def layout(self) -> Layout:
+        columns = self._columns()
+        marks = find_marks(self)
+        self._check_others(columns, marks)
+        moving = self._moving(columns, marks)
+        found = Layout(
+            self.plan.schema,
+            self.plan.database,
+            self.plan.table,
+            self.family,
+            columns,
+            marks,
+            moving,
+            False,
+            self.held_place() if self.distributes else None,
+            self.choices.deletes == Deletes.IGNORE,
+            self._storage(),
+            self._hides_deleted(),
+            any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
+            was_made(self.table),
+        )
+        return replace(found, ours=self._is_planned(found))
+
+    def missing(self) -> Missing:
+        """Columns of the source and of ours that the table has not."""
+        plan = self.plan
+        wanted = [FoundColumn(column.name, column.type) for column in plan.columns] + missing_marks(self)
+        tables = (self.found, self.table) if self.distributes else (self.found,)
+        columns = [column for column in wanted if any(table.column(column.name) is None for table in tables)]
+        return Missing(tuple(columns))
+
+    def _columns(self) -> tuple[StoredColumn, ...]:
+        return tuple(self._stored(column) for column in self.plan.columns)
+
+    def _stored(self, column: StoredColumn) -> StoredColumn:
+        found = self.column(column.name)
+        if found is None:
+            raise self.refused(
+                f"it has no column {column.name}",
+                f"ALTER TABLE {self.held_name()} ADD COLUMN {quote_name(column.name)} {column.type}; or choose missing_columns = add,"
+                " map the source's column to another one by `rename`, or leave it out with --exclude-columns",
+            )
+        if found.default_kind not in ("", "DEFAULT"):
+            raise self.refused(
+                f"its column {found.name} is computed ({found.default_kind}), not stored", "make it an ordinary column, or leave it out"
+            )
+        why = misfit(column.source, found.type) if found.type != column.type else ""
+        if why:
+            raise self.refused(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
+        return replace(column, type=found.type)
+
+    def _check_others(self, columns: tuple[StoredColumn, ...], marks: tuple[Mark, ...]) -> None:
+        """What we do not write must be written by the table itself."""
+        ours = {column.name for column in columns} | {mark.name for mark in marks}
+        for column in self.table.columns:
+            if column.name not in ours and not column.default_kind and not _may_be_null(column.type):
+                raise self.refused(
+                    f"it has a column {column.name} {column.type} that the source has not, without a default and without NULLs",
+                    f"give it a DEFAULT, make it Nullable, or map a source's column to it by `rename`; or {START_OVER}",
+                )
+
+    def _moving(self, columns: tuple[StoredColumn, ...], marks: tuple[Mark, ...]) -> tuple[str, ...]:
+        """The source columns whose change moves a row, checked to find every image of a row at one place."""
+        row_key, table = self.plan.schema.row_key, self.table
+        sort_key = split_key(table.sort_key)
+        # The version by which images cancel each other is the last column of their sort key, and moves nothing by itself.
+        version = self.argument(1) if self.family is Family.VERSIONED else None
+        keyed = [column for column in table.columns if (column.in_sort_key or column.in_partition_key) and column.name != version]
+        if self.family is not Family.HISTORY:
+            self._check_key_marks(keyed, marks)
+            plain = plain_columns(sort_key)
+            lacking = next((column.name for column in columns if column.source.name in row_key and column.name not in plain), None)
+            if lacking is not None:
+                shown = ", ".join(sort_key)
+                raise self.refused(
+                    f"its sort key is ({shown}), which does not hold the key's column {lacking}: different rows would be merged",
+                    f"make the table with a sort key that holds {', '.join(map(quote_name, self.plan.key))}, in any order, alone or with"
+                    " other columns",
+                )
+        computed = {column.name: column.default_expression for column in table.columns if column.default_expression}
+        stored = {column.name for column in columns}
+        needed = [*(quote_name(column.name) for column in keyed), self.shard_by]
+        for column in keyed:
+            fickle = fickle_function(column.default_expression) if column.name not in stored else None
+            if fickle and self.family is not Family.HISTORY:
+                raise self.refused(
+                    f"its key depends on column {column.name} = {column.default_expression}, which is not decided by the row",
+                    "make the table with a key of columns of the row",
+                )
+        if not row_key:
+            return ()
+        return tuple(dict.fromkeys((*row_key, *sources_of(needed, columns, computed))))
+
+    def _check_key_marks(self, keyed: list[FoundColumn], marks: tuple[Mark, ...]) -> None:
+        allowed = {OCCURRENCE, ROW} | ({self.argument(1)} if self.family is Family.VERSIONED else set())
+        wrong = next(
+            (column.name for column in keyed if column.name not in allowed and any(column.name == mark.name for mark in marks)), None
+        )
+        if wrong is not None:
+            raise self.refused(
+                f"its sort or partition key holds {wrong}, which differs between images of one row: they would never be merged",
+                f"make the table without {wrong} in its keys",
+            )
+
+    def _storage(self) -> Storage:
+        computed = tuple(
+            ComputedColumn(column.name, column.type, column.default_expression)
+            for column in self.table.columns
+            if column.default_kind == "MATERIALIZED"
+        )
+        arguments = self.engine.names or ()
+        sort_key = split_key(self.table.sort_key)
+        if self.family is Family.VERSIONED and sort_key and plain_columns(sort_key[-1:]) == {arguments[-1]}:
+            # The server shows the version as the last column of the sort key, which nobody wrote there.
+            sort_key = sort_key[:-1]
+        return Storage(
+            self.engine.name,
+            arguments,
+            sort_key,
+            self.table.partition_key,
+            self.engine.settings,
+            computed,
+            cluster=self.plan.storage.cluster if self.distributes or self.engine.replication else "",
+            shard_by=self.shard_by,
+            replication=self.engine.replication,
+        )
+
+    def _hides_deleted(self) -> bool:
+        return self.family is Family.REPLACING and self.argument(1) is not None
+
+    def _is_planned(self, found: Layout) -> bool:
+        """Whether it is what would be made, but for columns that the table fills by itself."""
+        plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
+        ours |= {column.name for column in found.columns} | {mark.name for mark in found.marks}
+        return (
+            (found.family, found.columns, found.marks, found.holder) == (plan.family, plan.columns, plan.marks, plan.holder)
+            and found.storage.arguments == plan.storage.arguments
+            and _bare(found.storage.sort_key) == _bare(plan.storage.sort_key)
+            and _bare(split_key(found.storage.partition_by)) == _bare(split_key(plan.storage.partition_by))
+            and all(column.name in ours for column in self.table.columns)
+        )
+
+
+def _bare(key: tuple[str, ...]) -> list[str]:
+    """Expressions without what the server spells in its own way."""
+    return [one.replace("`", "").replace(" ", "") for one in key]
+
+
+def _may_be_null(kind: str) -> bool:
+    return kind.startswith(("Nullable(", "LowCardinality(Nullable("))

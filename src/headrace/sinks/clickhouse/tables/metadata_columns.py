@@ -1,0 +1,115 @@
+"""The columns of ours: what each says of the images of a block.
+
+Invariant: a pure function of the block, column by column: a replay gives the same marks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.clickhouse.tables.target_table import Mark, Meaning
+from headrace.sinks.clickhouse.types.row_hash import content_hash
+
+WORDS: Final = ("snapshot", "insert", "update", "delete", "before")
+"""What an operation is called; `before` is what an update took away from where it was (only where it moved the row, or nothing tells rows
+apart)."""
+_WORDS: Final = pa.array(WORDS)
+GONE: Final = ("delete", "before")
+_SIGN_OF: Final = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
+_UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
+_MOMENT: Final = re.compile(r"DateTime64\((\d)(?:, '[^']*')?\)|DateTime(?:\('[^']*'\))?")
+_TYPES: Final = {
+    Meaning.VERSION: frozenset({"UInt64", "Int64"}),
+    Meaning.SIGN: frozenset({"Int8"}),
+    Meaning.DELETED: frozenset({"UInt8", "Bool"}),
+    Meaning.OPERATION: frozenset({"String", "LowCardinality(String)"}),
+    Meaning.CONTENT: frozenset({"UInt64"}),
+    Meaning.OCCURRENCE: frozenset({"UInt64"}),
+}
+
+
+def can_hold(meaning: Meaning, kind: str) -> bool:
+    """Whether a column of a ClickHouse type can hold a mark."""
+    if meaning is Meaning.COMMIT_TIME:
+        return _unit(kind) is not None
+    if meaning is Meaning.OPERATION and kind.startswith("Enum"):
+        return all(f"'{word}' = " in kind for word in WORDS)
+    return kind in _TYPES[meaning]
+
+
+def types_for(meaning: Meaning) -> str:
+    """The types that can, for people."""
+    if meaning is Meaning.COMMIT_TIME:
+        return "DateTime64(6, 'UTC'), or with 0, 3 or 9 digits, or DateTime"
+    return " or ".join(sorted(_TYPES[meaning], key=len))
+
+
+def mark_field(mark: Mark) -> pa.Field[Any]:
+    """The Arrow field in which a mark travels."""
+    return pa.field(mark.name, _arrow_type(mark), False)
+
+
+def mark_values(mark: Mark, block: ChangeBlock) -> pa.Array[Any]:
+    """What a mark says of each image of a block."""
+    match mark.meaning:
+        case Meaning.SIGN:
+            return pa.array(_signs(block))
+        case Meaning.DELETED:
+            return pa.array(_signs(block) < 0).cast(_arrow_type(mark))
+        case Meaning.VERSION:
+            # Int64 holds the versions of the first 32 servers; beyond them Arrow refuses, and nothing wraps.
+            return block.version if mark.type == "UInt64" else block.version.cast(pa.int64())
+        case Meaning.OPERATION:
+            named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _WORDS)
+            return named if pa.types.is_dictionary(_arrow_type(mark)) else named.cast(pa.string())
+        case Meaning.COMMIT_TIME:
+            return block.commit_ts.cast(pa.timestamp("us", "UTC")).cast(_arrow_type(mark), safe=False)
+        case Meaning.CONTENT:
+            return pa.array(content_hash(block.images))
+        case Meaning.OCCURRENCE:
+            return _occurrences(block)
+
+
+def _signs(block: ChangeBlock) -> Any:
+    return _SIGN_OF[block.op.to_numpy(zero_copy_only=False)]
+
+
+def _arrow_type(mark: Mark) -> pa.DataType:
+    match mark.meaning:
+        case Meaning.SIGN:
+            return pa.int8()
+        case Meaning.DELETED:
+            return pa.bool_() if mark.type == "Bool" else pa.uint8()
+        case Meaning.OPERATION:
+            return pa.dictionary(pa.int32(), pa.string()) if mark.type.startswith("LowCardinality") else pa.string()
+        case Meaning.COMMIT_TIME:
+            return pa.timestamp(_unit(mark.type) or "us", "UTC")
+        case Meaning.VERSION:
+            return pa.uint64() if mark.type == "UInt64" else pa.int64()
+    return pa.uint64()
+
+
+def _unit(kind: str) -> str | None:
+    """The unit of a type of moments that Arrow has as well."""
+    match = _MOMENT.fullmatch(kind)
+    return None if match is None else _UNITS.get(int(match.group(1) or 0))
+
+
+def _occurrences(block: ChangeBlock) -> pa.Array[Any]:
+    """What makes each image of a table without a key a row of its own: its version, or in a snapshot, where all have one, its number."""
+    snapshot = np.equal(block.op.to_numpy(zero_copy_only=False), Op.SNAPSHOT)
+    if not snapshot.any():
+        return block.version
+    if block.order is None or not snapshot.all():
+        raise DefiniteError(
+            "a snapshot block of a table without a key does not number its rows",
+            place=f"table {block.schema.name}",
+            hint="this is a defect of the source; please report it",
+        )
+    return block.order

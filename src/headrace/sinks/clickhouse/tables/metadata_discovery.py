@@ -1,0 +1,222 @@
+"""Which columns of a table that is there hold what Headrace says of rows: by its engine's arguments, by the user's names, by convention.
+
+Invariant: the marks found here say everything that the engine needs to bring the source's rows about; where one is missing, or is of a type
+that cannot hold it, the table is refused with what would do.
+"""
+
+from __future__ import annotations
+
+from headrace.sinks.clickhouse.server.options import Deletes
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, names_in, tokenize
+from headrace.sinks.clickhouse.tables.metadata_columns import can_hold, types_for
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn
+from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, Subject
+from headrace.sinks.clickhouse.tables.target_table import Family, Mark, Meaning
+from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
+
+
+def find_marks(it: Subject) -> tuple[Mark, ...]:
+    match it.family:
+        case Family.REPLACING:
+            marks = _replacing_marks(it)
+        case Family.COLLAPSING:
+            _check_collapsing(it)
+            marks = (_mark(it, it.argument(0), Meaning.SIGN), *_optional(it, it.choices.version_column, Meaning.VERSION))
+        case Family.VERSIONED:
+            marks = _versioned_marks(it)
+        case Family.HISTORY:
+            marks = _history_marks(it)
+        case Family.COALESCING:
+            _check_coalescing(it)
+            marks = _optional(it, it.choices.version_column, Meaning.VERSION)
+    if it.choices.deletes == Deletes.IGNORE and it.family in (Family.COLLAPSING, Family.VERSIONED):
+        raise it.refused(
+            f"its engine {it.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
+            "choose deletes = apply for it",
+        )
+    used = {mark.name for mark in marks}
+    if it.family is not Family.HISTORY:
+        extra = (
+            *_optional(it, it.choices.sign_column, Meaning.SIGN),
+            *_optional(it, it.choices.operation_column, Meaning.OPERATION),
+            *_optional(it, it.choices.time_column, Meaning.COMMIT_TIME),
+        )
+        marks = (*marks, *(mark for mark in extra if mark.name not in used))
+    return marks
+
+
+def _replacing_marks(it: Subject) -> tuple[Mark, ...]:
+    version = it.argument(0)
+    if version is None:
+        raise it.refused(
+            "its engine is ReplacingMergeTree without a version column: which of two rows stays would depend on the order of writing",
+            "make it ReplacingMergeTree(version, is_deleted)",
+        )
+    marks = (*_delete_mark(it), _mark(it, version, Meaning.VERSION))
+    if it.plan.has_key:
+        return marks
+    if it.table.column(OCCURRENCE) is None or it.table.column(ROW) is None:
+        raise it.refused(
+            "nothing tells the source's rows apart, and the table would merge those that are equal in its sort key",
+            "let Headrace make the table, or use a VersionedCollapsingMergeTree; or give the source's table a primary key",
+        )
+    return (*marks, _mark(it, OCCURRENCE, Meaning.OCCURRENCE))
+
+
+def _delete_mark(it: Subject) -> tuple[Mark, ...]:
+    """Where a deletion is marked: as the engine says, else as the user says, else by the sign."""
+    by_engine = it.argument(1)
+    if by_engine is not None:
+        column = it.own(by_engine)
+        sign = _sign_behind(it, column)
+        return (_mark(it, sign, Meaning.SIGN) if sign else _deleted_mark(it, column),)
+    for name in filter(None, (it.choices.delete_column, it.choices.sign_column)):
+        found = it.table.column(name)
+        if found is not None and not it.is_source(name):
+            return (_deleted_mark(it, found),)
+        if name == it.choices.delete_column:
+            raise it.refused(
+                f"it has no column {name}, in which deletions were to be marked",
+                f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {it.held_name()} ADD COLUMN"
+                f" {quote_name(name)} UInt8",
+            )
+    if it.choices.deletes == Deletes.IGNORE:
+        return ()
+    raise it.refused(
+        f"nothing in it can say that a row was deleted: its engine is ReplacingMergeTree({it.argument(0)}) without is_deleted,"
+        f" and it has no column {it.choices.sign_column}",
+        "choose the column that marks deletions (delete_column), have one added (missing_columns = add), or leave deletions out"
+        " (deletes = ignore)",
+    )
+
+
+def _deleted_mark(it: Subject, column: FoundColumn) -> Mark:
+    return _mark(it, column.name, Meaning.SIGN if column.type == "Int8" else Meaning.DELETED)
+
+
+def _sign_behind(it: Subject, column: FoundColumn) -> str:
+    """The sign from which the engine's column is computed, as in tables of ours."""
+    if column.default_kind != "MATERIALIZED":
+        return ""
+    words = [token for token in tokenize(column.default_expression) if token.kind != "mark" or token.value not in "()"]
+    said = "".join(token.value for token in words[1:])
+    if words and words[0].kind == "name" and said in ("=-1", "<0"):
+        return words[0].value
+    raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.choices.sign_column)} = -1", START_OVER)
+
+
+def _versioned_marks(it: Subject) -> tuple[Mark, ...]:
+    sign, version = it.argument(0), it.argument(1)
+    marks: tuple[Mark, ...] = (_mark(it, sign, Meaning.SIGN),)
+    column = it.own(version) if version is not None and not it.is_source(version) else None
+    if column is not None:
+        if column.default_kind in ("MATERIALIZED", "DEFAULT"):
+            _check_content(it, column)
+        else:
+            marks = (*marks, _mark(it, column.name, Meaning.CONTENT))
+    optional = _optional(it, it.choices.version_column, Meaning.VERSION)
+    return (*marks, *(mark for mark in optional if mark.name != version))
+
+
+def _check_content(it: Subject, column: FoundColumn) -> None:
+    """Whether ClickHouse computes a version that is decided by the whole row."""
+    names = set(names_in(column.default_expression))
+    lacking = [one.name for one in it.plan.columns if one.name not in names]
+    fickle = fickle_function(column.default_expression)
+    if "hash" not in column.default_expression.lower() or lacking or fickle:
+        raise it.refused(
+            f"its version column {column.name} is {column.default_expression}, which is no hash of the whole row"
+            f"{f' (without {lacking[0]})' if lacking else ''}: what is taken away must carry the version of what was put",
+            f"make it {column.name} UInt64 MATERIALIZED cityHash64(tuple(...)) over all columns, or an ordinary UInt64",
+        )
+
+
+def _history_marks(it: Subject) -> tuple[Mark, ...]:
+    version = _mark(it, it.choices.version_column, Meaning.VERSION)
+    operation = _optional(it, it.choices.operation_column, Meaning.OPERATION)
+    if not operation:
+        names = filter(None, (it.choices.delete_column, it.choices.sign_column))
+        found = next((column for column in map(it.table.column, names) if column is not None), None)
+        operation = (_deleted_mark(it, found),) if found is not None and not it.is_source(found.name) else ()
+    if not operation:
+        raise it.refused(
+            f"its engine is {it.engine.full_name}, which keeps every change, and it has no column {it.choices.operation_column}"
+            " that says what happened",
+            f"ALTER TABLE {it.held_name()} ADD COLUMN {quote_name(it.choices.operation_column)} LowCardinality(String), choose"
+            " another operation_column, or missing_columns = add",
+        )
+    return (*operation, version, *_optional(it, it.choices.time_column, Meaning.COMMIT_TIME))
+
+
+def _check_collapsing(it: Subject) -> None:
+    if not it.plan.has_key:
+        raise it.refused(
+            f"its engine is {it.engine.full_name}, which keeps one row of each key, and nothing tells the source's rows apart",
+            "use a VersionedCollapsingMergeTree, or let Headrace make the table; or give the source's table a primary key",
+        )
+
+
+def _check_coalescing(it: Subject) -> None:
+    """Coalescing keeps the last value that is not NULL: right only where no NULL must cover a value, and no row goes."""
+    nullable = next((c for c in it.plan.schema.columns if c.nullable and c.name not in it.plan.schema.row_key), None)
+    listed = {name for argument in it.engine.arguments for name in names_in(argument.sql)}
+    left = next((c.name for c in it.plan.columns if listed and c.name not in listed and c.source.name not in it.plan.schema.row_key), "")
+    why = ""
+    if not it.plan.has_key:
+        why = "nothing tells the source's rows apart"
+    elif it.choices.deletes != Deletes.IGNORE:
+        why = "it cannot take away a row"
+    elif nullable is not None:
+        why = f"a NULL in {nullable.name} would not cover the value before it"
+    elif left:
+        why = f"of its column {left} it keeps any value, not the last"
+    if why:
+        raise it.refused(
+            f"its engine is {it.engine.full_name}, and {why}",
+            "a CoalescingMergeTree fits where no column may be NULL and deletions are left out (deletes = ignore); else " + MAKE_OTHER,
+        )
+
+
+def missing_marks(it: Subject) -> list[FoundColumn]:
+    chosen = it.choices
+    wanted: list[FoundColumn] = []
+    if it.family is Family.REPLACING and it.argument(1) is None and chosen.deletes == Deletes.APPLY:
+        if chosen.delete_column:
+            wanted.append(FoundColumn(chosen.delete_column, "UInt8"))
+        elif it.table.column(chosen.sign_column) is None:
+            # Rows that are there already are there.
+            wanted.append(FoundColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
+    if it.family is Family.HISTORY:
+        wanted += [
+            FoundColumn(chosen.operation_column, "LowCardinality(String)", "DEFAULT", "'snapshot'"),
+            FoundColumn(chosen.version_column, "UInt64"),
+            FoundColumn(chosen.time_column, "DateTime64(6, 'UTC')"),
+        ]
+    return wanted
+
+
+def _mark(it: Subject, name: str | None, meaning: Meaning) -> Mark:
+    if name is None:
+        raise it.refused(f"its engine {it.engine.full_name} does not name its columns", MAKE_OTHER)
+    if it.is_source(name):
+        raise it.refused(
+            f"its column {name}, which its engine needs, is a column of the source as well",
+            "keep the source's column under another name (`rename`)",
+        )
+    column = it.own(name)
+    if column.default_kind not in ("", "DEFAULT"):
+        raise it.refused(f"its column {name} is computed ({column.default_kind}), not stored", START_OVER)
+    if not can_hold(meaning, column.type):
+        raise it.refused(
+            f"its column {name} is {column.type} and cannot hold what Headrace writes there ({meaning})",
+            f"make it {types_for(meaning)}",
+        )
+    return Mark(name, meaning, column.type)
+
+
+def _optional(it: Subject, name: str, meaning: Meaning) -> tuple[Mark, ...]:
+    column = it.column(name)
+    if column is None or it.is_source(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(meaning, column.type):
+        return ()
+    return (Mark(name, meaning, column.type),)

@@ -1,0 +1,93 @@
+"""Tables that are there, as the server describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from headrace.sinks.clickhouse.server.client import Connection
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.tables.engine_parser import Distribution, UnreadableEngine, parse_distribution, parse_engine
+
+
+@dataclass(frozen=True, slots=True)
+class FoundColumn:
+    """A column, and whether the table's keys depend on it."""
+
+    name: str
+    type: str
+    default_kind: str = ""
+    default_expression: str = ""
+    in_sort_key: bool = False
+    in_partition_key: bool = False
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table: its engine with all arguments and clauses (nothing for views and the like), its sort key, its columns in order."""
+
+    engine: str
+    sort_key: str
+    columns: tuple[FoundColumn, ...]
+    partition_key: str = ""
+    kind: str = ""
+    """The engine's bare name, which views have too."""
+    elsewhere: bool = False
+    """Of a table that distributes rows: whether other servers get some."""
+
+    def column(self, name: str) -> FoundColumn | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+_COLUMNS = (
+    "SELECT database, table, name, type, default_kind, default_expression, is_in_sorting_key, is_in_partition_key, comment"
+    " FROM system.columns"
+)
+_TABLES = "SELECT database, name, engine_full, sorting_key, partition_key, engine FROM system.tables"
+
+
+def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], FoundTable]:
+    """Those of the tables (database, table) that are there."""
+    wanted = sorted(set(places))
+    if not wanted:
+        return {}
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in wanted)
+    columns: dict[tuple[str, str], list[FoundColumn]] = {}
+    for database, table, name, kind, default, expression, sorts, partitions, comment in connection.client.query(
+        f"{_COLUMNS} WHERE (database, table) IN ({listed}) ORDER BY position"
+    ).result_rows:
+        column = FoundColumn(name, kind, default, expression, bool(sorts), bool(partitions), comment)
+        columns.setdefault((database, table), []).append(column)
+    tables = connection.client.query(f"{_TABLES} WHERE (database, name) IN ({listed})").result_rows
+    return {
+        (database, name): FoundTable(engine, sort_key, tuple(columns.get((database, name), ())), partition_key, kind)
+        for database, name, engine, sort_key, partition_key, kind in tables
+    }
+
+
+def find_with_holders(
+    connection: Connection, places: Iterable[tuple[str, str]]
+) -> tuple[Mapping[tuple[str, str], FoundTable], Mapping[tuple[str, str], FoundTable]]:
+    """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
+    found = dict(find_tables(connection, places))
+    beneath: dict[tuple[str, str], Distribution] = {}
+    for place, table in found.items():
+        if table.kind == "Distributed":
+            try:
+                beneath[place] = parse_distribution(parse_engine(table.engine))
+            except UnreadableEngine:
+                continue  # said by whoever adapts to it
+    if not beneath:
+        return found, {}
+    held = {place: (over.database or place[0], over.table) for place, over in beneath.items()}
+    holders = find_tables(connection, held.values())
+    wide = _clusters_of_many(connection)
+    found.update({place: replace(found[place], elsewhere=over.cluster in wide) for place, over in beneath.items()})
+    return found, {place: holders[where] for place, where in held.items() if where in holders}
+
+
+def _clusters_of_many(connection: Connection) -> frozenset[str]:
+    """The clusters that have other servers than this one."""
+    rows = connection.client.query("SELECT DISTINCT cluster FROM system.clusters WHERE NOT is_local").result_rows
+    return frozenset(str(row[0]) for row in rows)

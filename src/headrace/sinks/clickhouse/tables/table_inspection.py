@@ -1,0 +1,164 @@
+"""A table that is there, as it is looked at for one source table: its engine understood, its columns at hand.
+
+Invariant: whoever holds a `Subject` knows what the engine does with rows, and that it is one that can keep them; everything about it that
+does not fit is refused in the same words, with the table, the source and what to do.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.tables.engine_parser import Engine, UnreadableEngine, fickle_function, parse_distribution, parse_engine
+from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+
+START_OVER: Final = "drop or rename the table in ClickHouse and start with a new state directory, or use another target database"
+_FAMILIES: Final = {
+    "ReplacingMergeTree": Family.REPLACING,
+    "CollapsingMergeTree": Family.COLLAPSING,
+    "VersionedCollapsingMergeTree": Family.VERSIONED,
+    "MergeTree": Family.HISTORY,
+    "CoalescingMergeTree": Family.COALESCING,
+}
+_UNFIT: Final = {
+    "SummingMergeTree": "adds up the rows of a key instead of keeping the last one",
+    "AggregatingMergeTree": "aggregates the rows of a key instead of keeping the last one",
+    "GraphiteMergeTree": "thins out rows by age",
+    "Log": "can neither change nor take away a row",
+    "TinyLog": "can neither change nor take away a row",
+    "StripeLog": "can neither change nor take away a row",
+    "Memory": "can neither change nor take away a row, and forgets all of them when the server stops",
+    "Null": "keeps nothing",
+    "Set": "cannot be read",
+    "Join": "keeps one row of each key in memory, whichever came first or last",
+    "Buffer": "holds rows back in memory and loses them in a crash",
+    "Merge": "only reads other tables",
+    "View": "is a query, not a table",
+    "MaterializedView": "is the result of a query; rows are written to the table that it reads",
+    "LiveView": "is a query, not a table",
+    "WindowView": "is a query, not a table",
+    "Dictionary": "is filled from its own source",
+    "EmbeddedRocksDB": "has no versions: a replay would put an old row over a new one",
+    "KeeperMap": "has no versions: a replay would put an old row over a new one",
+    "Kafka": "is a stream, not a table",
+    "URL": "is elsewhere, and cannot take away a row",
+    "File": "cannot take away a row",
+    "S3": "cannot take away a row",
+    "MySQL": "is another server's table",
+}
+MAKE_OTHER: Final = "make the table a ReplacingMergeTree(version, is_deleted), or let Headrace make it: rename it, or choose another target"
+_MAKE_SUMS: Final = (
+    f"{MAKE_OTHER}; to keep this table's sums, fill it by a materialized view over a target with engine = collapsing"
+    ' (docs/clickhouse.md, "Sums and aggregates")'
+)
+_HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_SUMS}
+
+
+class Subject:
+    """One table that is there, looked at for one source table."""
+
+    def __init__(self, plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None) -> None:
+        self.plan, self.found, self.choices = plan, found, choices
+        self.shard_by = ""
+        engine = self._parsed(found)
+        self.distributes = engine.name == "Distributed"
+        if self.distributes:
+            self.shard_by, held = self._distribution(engine, holder)
+            self.table, self.engine = held, self._parsed(held)
+        else:
+            self.table, self.engine = found, engine
+        self.family = self._family()
+
+    def _parsed(self, table: FoundTable) -> Engine:
+        if not table.engine:
+            kind = table.kind or "unknown"
+            raise self.refused(f"its engine is {kind}, which {_UNFIT.get(kind, 'Headrace does not know')}", MAKE_OTHER)
+        try:
+            return parse_engine(table.engine)
+        except UnreadableEngine as error:
+            raise self.refused(f"its engine is unknown: {table.engine}", MAKE_OTHER) from error
+
+    def _distribution(self, engine: Engine, holder: FoundTable | None) -> tuple[str, FoundTable]:
+        try:
+            over = parse_distribution(engine)
+        except UnreadableEngine as error:
+            raise self.refused(f"it distributes rows in a way that is not understood: {error}", MAKE_OTHER) from error
+        if holder is None:
+            raise self.refused(
+                f"it distributes rows over {over.database}.{over.table}, which is not on this server",
+                "give the address of a server that holds the table as well",
+            )
+        if holder.kind == "Distributed":
+            raise self.refused(
+                f"it distributes rows over {over.database}.{over.table}, which distributes them again", "choose the inner table as target"
+            )
+        if self.found.elsewhere and over.cluster != self.plan.storage.cluster:
+            raise self.refused(
+                f"it distributes rows over the servers of cluster {over.cluster}, and Headrace was not told to work on that cluster: what"
+                " it does to the table itself would reach one server only",
+                f'choose cluster = "{over.cluster}", or make the table that holds the rows the target',
+            )
+        fickle = fickle_function(over.shard_by)
+        if fickle:
+            raise self.refused(
+                f"its shard key {over.shard_by} is not decided by the row: {fickle}() gives another each time, so a deletion would not"
+                " find its row",
+                "make the table anew with a shard key of columns, such as cityHash64 of the key",
+            )
+        return over.shard_by, holder
+
+    def held_place(self) -> tuple[str, str]:
+        over = parse_distribution(parse_engine(self.found.engine))
+        return over.database or self.plan.database, over.table
+
+    def held_name(self) -> str:
+        return ".".join(map(quote_name, self.held_place())) if self.distributes else self.plan.qualified
+
+    def _family(self) -> Family:
+        family = _FAMILIES.get(self.engine.name)
+        if family is None:
+            reason = _UNFIT.get(self.engine.name, "Headrace does not know")
+            raise self.refused(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
+        if any(argument.name is None and not argument.sql.startswith("(") for argument in self.engine.arguments):
+            raise self.refused(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
+        return family
+
+    def argument(self, place: int) -> str | None:
+        names = self.engine.names or ()
+        return names[place] if place < len(names) else None
+
+    def column(self, name: str) -> FoundColumn | None:
+        held = self.table.column(name)
+        if self.distributes and held is not None:
+            outer = self.found.column(name)
+            if outer is None or outer.type != held.type:
+                there = "no column" if outer is None else f"column {outer.type}"
+                raise self.refused(
+                    f"it has {there} {name}, the table that holds the rows has {held.type} {name}", "make both tables of equal columns"
+                )
+        return held
+
+    def own(self, name: str) -> FoundColumn:
+        column = self.column(name)
+        if column is None:
+            raise self.refused(
+                f"it has no column {name}",
+                f"add it, choose another name for it, or choose missing_columns = add ({START_OVER})",
+            )
+        return column
+
+    def is_source(self, name: str) -> bool:
+        return any(column.name == name for column in self.plan.columns)
+
+    @cached_property
+    def _name(self) -> str:
+        return f"{self.plan.database}.{self.plan.table}"
+
+    def refused(self, difference: str, hint: str) -> DefiniteError:
+        return DefiniteError(
+            f"the table {self._name} is there, but is not what Headrace needs: {difference}", place=f"table {self.plan.source}", hint=hint
+        )

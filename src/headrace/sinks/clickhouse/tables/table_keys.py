@@ -1,0 +1,96 @@
+"""What tables that are made are sorted, partitioned and sharded by, and which source columns a key depends on.
+
+Invariant: an expression given here is decided by the row alone, so all images of a row with equal values lie at one place; a row whose
+values change it is moved (deleted there, inserted here), because the columns it is made of are in `Layout.moving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, fickle_function, names_in, plain_name
+from headrace.sinks.clickhouse.tables.target_table import StoredColumn
+
+# MaterializeMySQL cuts the range of a key's type into a thousand.
+_CUTS: Final = 1000
+_BITS: Final = {f"{sign}Int{bits}": bits for sign in ("", "U") for bits in (8, 16, 32, 64)}
+
+
+def materialize_key(schema: TableSchema) -> tuple[str, ...]:
+    """The source columns of MaterializeMySQL's sort key: what filters use first, what only counts up last; each where it comes first."""
+    primary = schema.row_key
+    keys = [name for index in schema.indexes if not index.unique for name in index.columns]
+    unique = [name for index in schema.indexes if index.unique for name in index.columns]
+    carried = {column.name for column in schema.columns}
+    counting = {column.name for column in schema.columns if column.auto_increment}
+    ranked = (
+        *(name for name in (*primary, *keys, *unique) if name not in counting),
+        *(name for name in (*keys, *unique, *primary) if name in counting),
+    )
+    return tuple(dict.fromkeys(name for name in ranked if name in carried))
+
+
+def materialize_partition(key: Iterable[StoredColumn]) -> str:
+    """MaterializeMySQL's partitions: by month of a date in the key, else by the thousandth of the range of its narrowest integer."""
+    narrowest: tuple[int, StoredColumn] | None = None
+    for column in key:
+        if column.type.startswith(("Date", "DateTime")):
+            return f"toYYYYMM({quote_name(column.name)})"
+        bits = _BITS.get(column.type)
+        if bits is not None and (narrowest is None or bits < narrowest[0]):
+            narrowest = (bits, column)
+    if narrowest is None:
+        return ""
+    bits, column = narrowest
+    step = ((1 << bits) - 1) // _CUTS
+    return f"intDiv({quote_name(column.name)}, {step})" if step else quote_name(column.name)
+
+
+def expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[str, ...]:
+    """What a user gave for a key as SQL: a column by its name in source or target, whatever characters it has, or an expression."""
+    names = {column.source.name: column.name for column in columns}
+    names.update({column.name: column.name for column in columns})
+    return tuple(quote_name(names[one]) if one in names else one for one in given)
+
+
+def check_expression(name: TableName, what: str, expression: str) -> None:
+    """Refuse what is not decided by the row."""
+    try:
+        fickle = fickle_function(expression)
+    except UnreadableEngine as error:
+        raise DefiniteError(
+            f"the {what} {expression} is not SQL: a quote is not closed", place=f"table {name}", hint="correct it in the settings"
+        ) from error
+    if fickle:
+        raise DefiniteError(
+            f"the {what} {expression} is not decided by the row: {fickle}() gives another value each time, and a deletion would not find"
+            " its row",
+            place=f"table {name}",
+            hint=f"make the {what} of columns of the row, such as cityHash64 of its key",
+        )
+
+
+def sources_of(needed: Iterable[str], columns: Iterable[StoredColumn], computed: Mapping[str, str]) -> tuple[str, ...]:
+    """The source columns that expressions over a table's columns depend on, also through columns that the table computes."""
+    stored = {column.name: column.source.name for column in columns}
+    found: dict[str, None] = {}
+    waiting, seen = [name for expression in needed for name in names_in(expression)], set[str]()
+    while waiting:
+        name = waiting.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in stored:
+            found[stored[name]] = None
+        elif name in computed:
+            waiting += names_in(computed[name])
+    return tuple(found)
+
+
+def plain_columns(key: Iterable[str]) -> frozenset[str]:
+    """The columns that stand in a key as they are."""
+    return frozenset(name for name in map(plain_name, key) if name is not None)

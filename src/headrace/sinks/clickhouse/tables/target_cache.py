@@ -1,0 +1,79 @@
+"""Which layout a source's table has in the sink: asked from the server once per process and kept.
+
+The table that is there decides; where there is none, the layout is that of the table that would be made. What was learnt holds until the
+driver alters target tables, which gives the sink another `generation`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.existing_table import adapt
+from headrace.sinks.clickhouse.tables.system_tables import find_with_holders
+from headrace.sinks.clickhouse.tables.target_table import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutScope:
+    """What a layout depends on besides the table: part of the picklable sink."""
+
+    target: ClickHouseTarget
+    choices: SinkChoices
+    generation: int = 0
+
+
+_known: dict[tuple[int, LayoutScope], dict[TableSchema, Layout]] = {}
+_lock = threading.Lock()
+
+
+def resolve(scope: LayoutScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, Layout]:
+    """The layouts of tables, from memory where they are known. A table that cannot be used is a definite error."""
+    wanted = tuple(schemas)
+    # A forked worker must not take over what its parent knew of another moment.
+    key = (os.getpid(), scope)
+    with _lock:
+        if key not in _known:
+            for old in [one for one in _known if one[1].target == scope.target and one[1].generation < scope.generation]:
+                del _known[old]
+        known = _known.setdefault(key, {})
+        missing = [schema for schema in wanted if schema not in known]
+    if missing:
+        found = look_up(scope, missing)
+        with _lock:
+            known.update(zip(missing, found, strict=True))
+    return {schema.name: known[schema] for schema in wanted}
+
+
+def resolve_one(scope: LayoutScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> Layout:
+    """The layout of one table. If it is not known, one request asks for it and for those of the other tables.
+
+    Another table may have been altered since its schema was captured: that is no error of this one.
+    """
+    with _lock:
+        known = _known.get((os.getpid(), scope), {}).get(schema)
+    if known is not None:
+        return known
+    try:
+        return resolve(scope, dict.fromkeys((*beside, schema)))[schema.name]
+    except DefiniteError:
+        return resolve(scope, (schema,))[schema.name]
+
+
+def look_up(scope: LayoutScope, schemas: Iterable[TableSchema]) -> list[Layout]:
+    """The layouts of tables as the server has them now."""
+    planned = [plan_layout(schema, scope.target, scope.choices) for schema in schemas]
+    connection = connect(scope.target)
+    with translated(scope.target, "looking at tables"):
+        there, holders = find_with_holders(connection, ((layout.database, layout.table) for layout in planned))
+    found = ((layout, there.get((layout.database, layout.table)), holders.get((layout.database, layout.table))) for layout in planned)
+    return [layout if table is None else adapt(layout, table, scope.choices.of(layout.source), holder) for layout, table, holder in found]

@@ -1,0 +1,19 @@
+"""Where a source's table is in ClickHouse, by its name and what was chosen alone; no server is asked."""
+
+from __future__ import annotations
+
+from headrace.model.schema import TableName
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+
+
+def place_of_name(name: TableName, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
+    """Target database and table of the source table of that name."""
+    chosen = choices.of(name)
+    before, _, table = chosen.target.rpartition(".")
+    database = before or chosen.database or target.database or name.database
+    return (_filled(database, name) if before or chosen.database else database), _filled(table, name) if table else name.table
+
+
+def _filled(pattern: str, name: TableName) -> str:
+    return pattern.replace("{database}", name.database).replace("{table}", name.table)

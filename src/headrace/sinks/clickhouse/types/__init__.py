@@ -1,0 +1,1 @@
+"""Column types: how each source type is stored in ClickHouse and read back."""

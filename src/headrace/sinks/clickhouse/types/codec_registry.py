@@ -1,0 +1,96 @@
+"""How the values of any source column travel into any ClickHouse type that can hold them, and back.
+
+The one rule for types that differ from ours: a pair is accepted if the type can hold values of that sort exactly; a value that it cannot
+hold halts, with its row and column, before anything of its block is written. A pair in which values would be altered is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind
+from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER, ServerLimits
+from headrace.sinks.clickhouse.types.codec import Carrier, Check
+from headrace.sinks.clickhouse.types.numeric import BITS, carry_decimal, carry_float, carry_integer
+from headrace.sinks.clickhouse.types.spatial import carry_geometry
+from headrace.sinks.clickhouse.types.temporal import carry_date, carry_instant, carry_time
+from headrace.sinks.clickhouse.types.text import (
+    carry_address,
+    carry_bytes,
+    carry_named,
+    carry_spelled,
+    carry_text,
+    carry_uuid,
+    carry_vector,
+)
+from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
+
+_CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], Carrier | str | None]]] = {
+    **dict.fromkeys(BITS, carry_integer),
+    Kind.FLOAT32: carry_float,
+    Kind.FLOAT64: carry_float,
+    Kind.DECIMAL: carry_decimal,
+    Kind.STRING: carry_text,
+    Kind.JSON: carry_text,
+    Kind.BYTES: carry_bytes,
+    Kind.GEOMETRY: carry_geometry,
+    Kind.DATE: carry_date,
+    Kind.DATETIME: carry_instant,
+    Kind.TIMESTAMP: carry_instant,
+    Kind.TIME: carry_time,
+    Kind.ENUM: carry_named,
+    Kind.SET: carry_named,
+    Kind.VECTOR: carry_vector,
+    Kind.UUID: carry_uuid,
+    Kind.INET4: carry_address,
+    Kind.INET6: carry_address,
+}
+
+
+def carrier_for(column: Column, stored: str, limits: ServerLimits) -> Carrier:
+    """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
+    kept = unwrap(stored)
+    found = _CARRIERS[column.kind](column, kept, limits) or carry_spelled(column, kept)
+    if found is None or isinstance(found, str):
+        why = f": {found}" if found else ""
+        raise DefiniteError(
+            f"{column.source_type or column.kind.value} does not fit a column of type {stored}{why}",
+            place=f"column {column.name}",
+            hint="see docs/types.md for the types that hold it",
+        )
+    return _with_nulls(column, kept, found)
+
+
+def misfit(column: Column, stored: str) -> str:
+    """Why the column's values cannot be kept in a column of type `stored`; empty if they can."""
+    try:
+        carrier_for(column, stored, ANY_SERVER)
+    except DefiniteError as error:
+        return error.message
+    return ""
+
+
+def _with_nulls(column: Column, stored: StoredType, found: Carrier) -> Carrier:
+    if stored.nullable or found.null_as_value:
+        return replace(found, nullable=stored.nullable)
+    caution = found.caution
+    if column.nullable and "NULL" not in caution:
+        caution = f"NULL, and {caution}" if caution else "NULL"
+    return replace(found, checks=(_NO_NULL, *found.checks), caution=caution)
+
+
+def _nulls(array: Any) -> Any | None:
+    dictionary = getattr(array, "dictionary", None)
+    # A dictionary array can hide a NULL in its dictionary.
+    if not array.null_count and (dictionary is None or not dictionary.null_count):
+        return None
+    bad = pc.is_null(array if dictionary is None else array.cast(array.type.value_type))
+    return bad if pc.any(bad).as_py() else None
+
+
+_NO_NULL: Final = Check("is NULL, but the column has no NULLs", _nulls)

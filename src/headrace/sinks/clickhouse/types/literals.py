@@ -1,0 +1,85 @@
+"""Single values of a source's column as constants of the type in which it is stored.
+
+Invariant: the constant is what the column would hold had the value come in a block: it takes the same way, through the column's carrier.
+"""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from headrace.model.schema import Column, Kind
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.scalar_values import time_text
+from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER
+from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.type_names import unwrap
+
+
+def constant_in(column: Column, stored: str, value: object) -> str | None:
+    """A value (as Arrow takes it for the column; days and microseconds for dates and times); None where the type does not keep it."""
+    carrier = carrier_for(column, stored, ANY_SERVER)
+    array = _array(column, value)
+    if carrier.loses or any(check.find(array) is not None for check in carrier.checks):
+        return None
+    try:
+        sent = array if carrier.recode is None else carrier.recode(array)
+    except pa.ArrowInvalid:
+        return None
+    return f"CAST({_written(unwrap(stored).plain.name, sent[0])}, {quote_text(stored)})"
+
+
+def number_or_value(scalar: Any) -> object:
+    """An Arrow scalar as `constant_in` takes it."""
+    if pa.types.is_temporal(scalar.type):
+        return scalar.value
+    return scalar.as_py()
+
+
+def _array(column: Column, value: object) -> Any:
+    match column.kind:
+        case Kind.ENUM | Kind.SET:
+            return pa.array([value], pa.string()).dictionary_encode()
+        case Kind.DATE:
+            return pa.array([value], pa.int32()).view(column.arrow_type)
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return pa.array([value], pa.int64()).view(column.arrow_type)
+    return pa.array([value], column.arrow_type)
+
+
+def _written(stored: str, sent: Any) -> str:
+    """What was sent, as SQL writes it."""
+    match stored:
+        case "UUID":
+            return f"'{UUID(bytes=sent.as_py())}'"
+        case "IPv4":
+            return f"'{IPv4Address(sent.as_py())}'"
+        case "IPv6":
+            return f"'{IPv6Address(sent.as_py())}'"
+    kind = sent.type
+    if pa.types.is_time64(kind):
+        return f"'{time_text(sent.value)}'"
+    if pa.types.is_date32(kind):
+        return f"addDays(toDate32('1970-01-01'), {sent.value})"
+    if pa.types.is_timestamp(kind):
+        return f"addMicroseconds(toDateTime64('1970-01-01 00:00:00', 6, 'UTC'), {sent.value})"
+    if pa.types.is_list(kind):
+        return f"[{', '.join(_written('', one) for one in sent)}]"
+    return _plain(sent)
+
+
+def _plain(sent: Any) -> str:
+    kind, value = sent.type, sent.as_py()
+    if pa.types.is_float32(kind):
+        return f"reinterpretAsFloat32(toUInt32({int.from_bytes(struct.pack('<f', value), 'little')}))"
+    if pa.types.is_float64(kind):
+        return f"reinterpretAsFloat64(toUInt64({int.from_bytes(struct.pack('<d', value), 'little')}))"
+    if pa.types.is_decimal(kind):
+        return f"'{value:f}'"
+    if isinstance(value, bytes):
+        return f"unhex('{value.hex()}')"
+    return quote_text(value) if isinstance(value, str) else str(int(value))

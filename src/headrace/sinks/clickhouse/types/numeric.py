@@ -1,0 +1,179 @@
+"""Numbers in ClickHouse's types: integers, years and bits, decimals, floats.
+
+Invariant: see `carrier`. A number goes into any numeric type that can hold some of its values exactly; a value that it cannot hold is
+refused, never rounded or wrapped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column, Kind
+from headrace.sinks.clickhouse.server.server_limits import ServerLimits
+from headrace.sinks.clickhouse.types.codec import Carrier, Check, Recode, chain, check_range, to_type
+from headrace.sinks.clickhouse.types.type_names import StoredType, TypeName
+
+BITS: Final = {
+    Kind.INT8: 8,
+    Kind.INT16: 16,
+    Kind.INT32: 32,
+    Kind.INT64: 64,
+    Kind.UINT8: 8,
+    Kind.UINT16: 16,
+    Kind.UINT32: 32,
+    Kind.UINT64: 64,
+    Kind.YEAR: 16,
+    Kind.BIT: 64,
+}
+"""The kinds that are whole numbers, and their width."""
+_SIGNED: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
+_NARROW: Final = {
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+}
+_WIDE: Final = ("Int128", "Int256", "UInt128", "UInt256")
+_FLOATS: Final = {"Float32": pa.float32(), "Float64": pa.float64()}
+_EXACT_TO: Final = {"Float32": 24, "Float64": 53}
+_DECIMALS: Final = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
+MOST_DIGITS: Final = 76
+
+
+def carry_integer(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """A whole number: INT and its like, YEAR, BIT."""
+    del limits
+    name, back = stored.plain.name, column.arrow_type
+    canonical = _accurate(stored, default_integer(column))
+    if name in _NARROW:
+        wire = _NARROW[name]
+        caution = "" if _holds(column, name) else f"numbers that {name} cannot hold"
+        return Carrier(wire, None if wire.equals(back) else to_type(wire), caution=caution)
+    if name in _WIDE:
+        # The server widens what it is sent; it would wrap a negative number without a word.
+        negative = name.startswith("U") and column.kind in _SIGNED
+        checks = (check_range(back, 0, (1 << (BITS[column.kind] - 1)) - 1, f"is below zero, which {name} cannot hold"),) if negative else ()
+        caution = "numbers below zero" if negative else ""
+        return Carrier(back, checks=checks, read=canonical, canonical=canonical, comparable=True, caution=caution)
+    if name == "Bool":
+        checks = (Check("is neither 0 nor 1, which is all that Bool holds", _not_boolean),)
+        as_number = "toUInt8({})"
+        caution = "" if column.kind is Kind.BIT and column.precision == 1 else "numbers other than 0 and 1"
+        return Carrier(
+            pa.bool_(), to_type(pa.bool_()), checks=checks, read=as_number, canonical=as_number, comparable=False, caution=caution
+        )
+    if name in _FLOATS:
+        caution = "" if BITS[column.kind] <= _EXACT_TO[name] else f"numbers beyond 2 to the {_EXACT_TO[name]}"
+        return Carrier(_FLOATS[name], to_type(_FLOATS[name]), to_type(back), canonical=canonical, comparable=False, caution=caution)
+    decimal = decimal_arrow(stored.plain)
+    if decimal is not None:
+        digits = len(str(1 << BITS[column.kind]))
+        caution = "" if decimal.precision - decimal.scale >= digits else f"numbers that {stored.plain.spelled} cannot hold"
+        return Carrier(
+            decimal,
+            chain(to_type(pa.decimal128(20, 0)), to_type(decimal)),
+            chain(to_type(decimal), to_type(back)),
+            canonical=canonical,
+            comparable=False,
+            caution=caution,
+        )
+    return None
+
+
+def carry_decimal(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """A DECIMAL: in decimals, and in integers where it has no fraction."""
+    del limits
+    name, mine = stored.plain.name, column.arrow_type
+    decimal = decimal_arrow(stored.plain)
+    if decimal is not None:
+        whole = decimal.precision - decimal.scale
+        fits = decimal.scale >= column.scale and whole >= column.precision - column.scale
+        caution = "" if fits else f"numbers that {stored.plain.spelled} cannot hold"
+        return Carrier(decimal, None if decimal.equals(mine) else to_type(decimal), caution=caution)
+    if name in _NARROW:
+        largest = (1 << (int(name.lstrip("UInt")) - (not name.startswith("U")))) - 1
+        fits = column.scale == 0 and not name.startswith("U") and 10**column.precision - 1 <= largest
+        wire = _NARROW[name]
+        back = chain(
+            to_type(wire), to_type(pa.int64() if not name.startswith("U") else pa.uint64()), to_type(pa.decimal128(20, 0)), to_type(mine)
+        )
+        canonical = f"CAST({{}} AS {_wrapped(stored, f'Decimal({column.precision}, {column.scale})')})"
+        caution = "" if fits else f"numbers that {name} cannot hold"
+        return Carrier(wire, to_type(wire), back, canonical=canonical, comparable=True, caution=caution)
+    return None
+
+
+def carry_float(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """A FLOAT or DOUBLE, bit for bit."""
+    del limits
+    name = stored.plain.name
+    if name not in _FLOATS:
+        return None
+    wire = _FLOATS[name]
+    if wire.equals(column.arrow_type):
+        return Carrier(wire)
+    if column.kind is Kind.FLOAT32:
+        return Carrier(wire, to_type(wire), to_type(pa.float32()), canonical="toFloat32({})")
+    checks = (Check("is not a number that Float32 holds exactly", _not_single),)
+    return Carrier(
+        wire, _narrow_float, to_type(pa.float64()), checks=checks, canonical="toFloat64({})", caution="numbers that Float32 rounds"
+    )
+
+
+def decimal_arrow(plain: TypeName) -> Any | None:
+    """The Arrow type of a Decimal; None if it is none."""
+    if plain.name == "Decimal":
+        precision, scale = plain.number(0, 10), plain.number(1, 0)
+    elif plain.name in _DECIMALS:
+        precision, scale = _DECIMALS[plain.name], plain.number(0, 0)
+    else:
+        return None
+    if not 1 <= precision <= MOST_DIGITS or not 0 <= scale <= precision:
+        return None
+    return pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
+
+
+def default_integer(column: Column) -> str:
+    """The integer type that holds exactly the kind's numbers."""
+    return f"{'' if column.kind in _SIGNED else 'U'}Int{BITS[column.kind]}"
+
+
+def _holds(column: Column, name: str) -> bool:
+    bits, signed = BITS[column.kind], column.kind in _SIGNED
+    if column.kind is Kind.BIT and column.precision:
+        bits = column.precision
+    width, unsigned = int(name.lstrip("UInt")), name.startswith("U")
+    return width >= bits and not signed if unsigned else width > bits or (width == bits and signed)
+
+
+def _accurate(stored: StoredType, name: str) -> str:
+    """The column as an integer; a number that is none of these is the server's error."""
+    return f"accurateCast({{}}, '{_wrapped(stored, name)}')"
+
+
+def _wrapped(stored: StoredType, name: str) -> str:
+    return f"Nullable({name})" if stored.nullable else name
+
+
+def _not_boolean(array: Any) -> Any | None:
+    bounds = pc.min_max(array)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is None or (least >= 0 and most <= 1):
+        return None
+    return pc.or_(pc.less(array, 0), pc.greater(array, 1))
+
+
+_narrow_float: Recode = lambda array: pc.cast(array, pa.float32(), safe=False)  # noqa: E731
+
+
+def _not_single(array: Any) -> Any | None:
+    back = _narrow_float(array).cast(pa.float64())
+    bad = pc.not_equal(array.view(pa.int64()), back.view(pa.int64()))
+    return bad if pc.any(bad).as_py() else None

@@ -1,0 +1,287 @@
+"""Spatial values in ClickHouse's types: Point, LineString, Polygon and those of several.
+
+Invariant: see `carrier`. Every coordinate arrives bit for bit; the spatial reference (SRID), for which these types have no place, does
+not. An Array cannot be NULL: a line or polygon that is NULL is stored as the empty one, which the source cannot hold otherwise.
+
+Well-known binary is taken apart for all rows of a column at once: step n looks at the n-th ring, line or point of every row that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column
+from headrace.sinks.clickhouse.server.server_limits import ServerLimits
+from headrace.sinks.clickhouse.types.codec import Carrier, to_type
+from headrace.sinks.clickhouse.types.text import carry_bytes
+from headrace.sinks.clickhouse.types.type_names import StoredType
+
+Places = npt.NDArray[np.int64]
+_HEADER_BYTES, _POINT_BYTES = 5, 16
+_REFERENCE_BYTES = 4
+_NO_REFERENCE: Final = bytes(_REFERENCE_BYTES)
+_POINT: Final = pa.struct([pa.field("1", pa.float64(), nullable=False), pa.field("2", pa.float64(), nullable=False)])
+_LOSES: Final = "the spatial reference (SRID)"
+
+
+def _list_of(inner: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", inner, nullable=False))
+
+
+_LINE: Final = _list_of(_POINT)
+_LINES: Final = _list_of(_LINE)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where each row of a column stands in its bytes."""
+
+    data: npt.NDArray[np.uint8]
+    at: Places
+    end: Places
+
+    def number(self, rows: Places) -> Places:
+        """The next number of each of the rows, which step over it."""
+        self.need(rows, 4)
+        places = self.at[rows]
+        found = sum(self.data[places + byte].astype(np.int64) << (8 * byte) for byte in range(4))
+        self.at[rows] += 4
+        return np.asarray(found, dtype=np.int64)
+
+    def header(self, rows: Places, code: int) -> None:
+        """Step over the byte order and the code of a shape, which must be this one."""
+        self.need(rows, _HEADER_BYTES)
+        if (self.data[self.at[rows]] != 1).any():
+            raise pa.ArrowInvalid("a shape whose bytes are not little-endian")
+        self.at[rows] += 1
+        if (self.number(rows) != code).any():
+            raise pa.ArrowInvalid("a shape of another kind")
+
+    def points(self, rows: Places, counts: Places) -> Places:
+        """Where the next points of each row begin; the rows step over them."""
+        starts = self.at[rows].copy()
+        self.at[rows] += counts * _POINT_BYTES
+        if (self.at[rows] > self.end[rows]).any():
+            raise pa.ArrowInvalid("a shape that ends too early")
+        return starts
+
+    def need(self, rows: Places, size: int) -> None:
+        if (self.at[rows] + size > self.end[rows]).any():
+            raise pa.ArrowInvalid("a shape that ends too early")
+
+    def coordinates(self, starts: Places, counts: Places) -> Any:
+        """The points of runs, one after the other."""
+        total = int(counts.sum())
+        places = np.repeat(starts - (np.cumsum(counts) - counts) * _POINT_BYTES, counts) + np.arange(total) * _POINT_BYTES
+        both = self.data[places[:, None] + np.arange(_POINT_BYTES)].view("<f8").reshape(-1, 2)
+        return pa.StructArray.from_arrays([pa.array(both[:, 0].copy()), pa.array(both[:, 1].copy())], fields=list(_POINT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of points, in order: whose they are, where they begin, how many points they have."""
+
+    owners: Places
+    starts: Places
+    counts: Places
+
+    def grouped(self, owners: int) -> Places:
+        """Where each owner's runs begin among all, and where the last one's end."""
+        return _offsets(np.bincount(self.owners, minlength=owners))
+
+
+Parts = Callable[[_Walk, Places], _Runs]
+
+
+def carry_geometry(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """A spatial column: in one of ClickHouse's spatial types, or as its bytes."""
+    shape = _SHAPES.get(stored.plain.name)
+    if shape is None:
+        return carry_bytes(column, stored, limits)
+    wire, recode = shape
+    if wire is _POINT:
+        read = "concat(unhex('00000000'), wkb({}))"
+    else:
+        plain = "CAST({} AS LineString)" if stored.plain.name == "Ring" else "{}"
+        read = f"if(empty({{}}), NULL, concat(unhex('00000000'), wkb({plain})))"
+    return Carrier(
+        wire,
+        recode,
+        to_type(pa.binary()),
+        null_as_value=column.nullable and wire is not _POINT,
+        read=read,
+        canonical=None,
+        comparable=False,
+        caution="shapes of another kind, or without points",
+        loses=_LOSES,
+        kept=_without_reference,
+    )
+
+
+def _without_reference(array: Any) -> Any:
+    return pc.binary_replace_slice(array, 0, _REFERENCE_BYTES, _NO_REFERENCE)
+
+
+def _walk(array: Any) -> tuple[_Walk, Places]:
+    """The bytes of a column, and the rows that are not NULL, which stand after their spatial reference."""
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)
+    buffer = array.buffers()[2]
+    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None and buffer.size else np.zeros(0, dtype=np.uint8)
+    walk = _Walk(data, offsets[:-1] + _REFERENCE_BYTES, offsets[1:])
+    return walk, np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _ended(walk: _Walk, rows: Places) -> None:
+    if (walk.at[rows] != walk.end[rows]).any():
+        raise pa.ArrowInvalid("a shape with bytes after its end")
+
+
+def _to_points(array: Any) -> Any:
+    walk, rows = _walk(array)
+    walk.header(rows, 1)
+    ones = np.ones(len(rows), dtype=np.int64)
+    found = walk.coordinates(walk.points(rows, ones), ones)
+    _ended(walk, rows)
+    if len(rows) == len(array):
+        return found
+    places = np.zeros(len(array), dtype=np.int64)
+    places[rows] = np.arange(len(rows))
+    # NULLs take any point; the struct says that it is none.
+    taken = found.take(pa.array(places)) if len(rows) else pa.array([{"1": 0.0, "2": 0.0}] * len(array), _POINT)
+    missing = pa.array(np.isin(np.arange(len(array)), rows, invert=True))
+    return pa.StructArray.from_arrays([taken.field(0), taken.field(1)], fields=list(_POINT), mask=missing)
+
+
+def _to_line(array: Any) -> Any:
+    walk, rows = _walk(array)
+    walk.header(rows, 2)
+    runs = _line(walk, rows)
+    _ended(walk, rows)
+    return _lists([_per_row(runs.owners, runs.counts, len(array))], walk.coordinates(runs.starts, runs.counts), _LINE)
+
+
+def _to_multipoint(array: Any) -> Any:
+    walk, rows = _walk(array)
+    walk.header(rows, 4)
+    runs = _repeated(walk, rows, _one_point)
+    _ended(walk, rows)
+    return _lists([runs.grouped(len(array))], walk.coordinates(runs.starts, runs.counts), _LINE)
+
+
+def _to_polygon(array: Any) -> Any:
+    return _two_levels(array, 3, _line)
+
+
+def _to_multiline(array: Any) -> Any:
+    return _two_levels(array, 5, _headed_line)
+
+
+def _two_levels(array: Any, code: int, part: Parts) -> Any:
+    walk, rows = _walk(array)
+    walk.header(rows, code)
+    runs = _repeated(walk, rows, part)
+    _ended(walk, rows)
+    return _lists([runs.grouped(len(array)), _offsets(runs.counts)], walk.coordinates(runs.starts, runs.counts), _LINES)
+
+
+def _to_multipolygon(array: Any) -> Any:
+    walk, rows = _walk(array)
+    walk.header(rows, 6)
+    polygons = _counted(walk, rows)
+    found: list[tuple[Places, Places, _Runs]] = []
+    for place in range(int(polygons.max(initial=0))):
+        having = rows[polygons > place]
+        walk.header(having, 3)
+        found.append((having, np.full(len(having), place), _repeated(walk, having, _line)))
+    _ended(walk, rows)
+    # Rings in the order of rows, polygons, rings; a polygon is known by its number among all.
+    firsts = _offsets(_per_counts(rows, polygons, len(array)))
+    owners = np.concatenate([firsts[runs.owners] + place[0] for _, place, runs in found if len(place)] or [np.zeros(0, dtype=np.int64)])
+    order = np.argsort(owners, kind="stable")
+    starts, counts = (
+        np.concatenate([getattr(runs, name) for _, place, runs in found if len(place)] or [np.zeros(0, dtype=np.int64)])[order]
+        for name in ("starts", "counts")
+    )
+    rings = _offsets(np.bincount(owners, minlength=int(firsts[-1])))
+    return _lists([firsts, rings, _offsets(counts)], walk.coordinates(starts, counts), _list_of(_LINES))
+
+
+def _line(walk: _Walk, rows: Places) -> _Runs:
+    """A count of points, and the points."""
+    counts = _counted(walk, rows)
+    return _Runs(rows, walk.points(rows, counts), counts)
+
+
+def _headed_line(walk: _Walk, rows: Places) -> _Runs:
+    walk.header(rows, 2)
+    return _line(walk, rows)
+
+
+def _one_point(walk: _Walk, rows: Places) -> _Runs:
+    walk.header(rows, 1)
+    ones = np.ones(len(rows), dtype=np.int64)
+    return _Runs(rows, walk.points(rows, ones), ones)
+
+
+def _repeated(walk: _Walk, rows: Places, part: Parts) -> _Runs:
+    """A count of parts, and the parts, ordered by rows and within a row by their places."""
+    counts = _counted(walk, rows)
+    found = [part(walk, rows[counts > place]) for place in range(int(counts.max(initial=0)))]
+    none = np.zeros(0, dtype=np.int64)
+    owners = np.concatenate([runs.owners for runs in found] or [none])
+    order = np.argsort(owners, kind="stable")
+    starts = np.concatenate([runs.starts for runs in found] or [none])
+    sizes = np.concatenate([runs.counts for runs in found] or [none])
+    return _Runs(owners[order], starts[order], sizes[order])
+
+
+def _counted(walk: _Walk, rows: Places) -> Places:
+    counts = walk.number(rows)
+    if (counts == 0).any():
+        raise pa.ArrowInvalid("a shape without points")
+    # A count cannot be larger than the bytes that follow; else damage would be taken for work.
+    if (counts > walk.end[rows] - walk.at[rows]).any():
+        raise pa.ArrowInvalid("a shape that ends too early")
+    return counts
+
+
+def _per_counts(rows: Places, counts: Places, length: int) -> Places:
+    each = np.zeros(length, dtype=np.int64)
+    each[rows] = counts
+    return each
+
+
+def _per_row(rows: Places, counts: Places, length: int) -> Places:
+    return _offsets(_per_counts(rows, counts, length))
+
+
+def _offsets(counts: Places) -> Places:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _lists(levels: list[Places], values: Any, wanted: Any) -> Any:
+    """Lists of lists of points, from the outermost level's offsets to the innermost's."""
+    types = [wanted]
+    while len(types) < len(levels):
+        types.append(types[-1].value_type)
+    for offsets, kind in zip(reversed(levels), reversed(types), strict=True):
+        values = pa.ListArray.from_arrays(pa.array(offsets).cast(pa.int32()), values, type=kind)
+    return values
+
+
+_SHAPES: Final = {
+    "Point": (_POINT, _to_points),
+    "LineString": (_LINE, _to_line),
+    "Ring": (_LINE, _to_line),
+    "MultiPoint": (_LINE, _to_multipoint),
+    "Polygon": (_LINES, _to_polygon),
+    "MultiLineString": (_LINES, _to_multiline),
+    "MultiPolygon": (_list_of(_LINES), _to_multipolygon),
+}

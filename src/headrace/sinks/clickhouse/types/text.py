@@ -1,0 +1,280 @@
+"""Text, bytes, enums and sets, addresses and identifiers in ClickHouse's types; and any kind as a String.
+
+Invariant: see `carrier`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import read_uuids, spelling
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.server_limits import ServerLimits
+from headrace.sinks.clickhouse.types.codec import Carrier, Check, Recode, chain, to_type
+from headrace.sinks.clickhouse.types.json_documents import kept_documents, stored_documents
+from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
+
+_INTEGER: Final = re.compile(r"u?int\d+")
+_ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
+_WITHOUT_ZEROS: Final = "trim(TRAILING '\\0' FROM {})"
+_SET_ARRAYS: Final = ("String", "LowCardinality(String)")
+_PARSED: Final = {
+    **{
+        kind: f"{'U' if kind.value.startswith('u') else ''}Int{kind.value.lstrip('uint')}"
+        for kind in Kind
+        if _INTEGER.fullmatch(kind.value)
+    },
+    Kind.YEAR: "UInt16",
+    Kind.DATE: "Date32",
+    Kind.UUID: "UUID",
+    Kind.INET4: "IPv4",
+}
+"""Kinds whose text ClickHouse itself reads exactly, and as what."""
+_STRINGS: Final = pa.list_(pa.field("item", pa.string(), nullable=False))
+_FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
+_JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
+
+
+def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """Text of any length, JSON documents among them."""
+    del limits
+    match stored.plain.name:
+        case "String":
+            return Carrier(pa.string())
+        case "FixedString":
+            return _fixed(column, stored, to_type(pa.binary()), to_type(pa.string()))
+        case "Enum8" | "Enum16":
+            return _enum(stored, None, _decoded)
+        case "UUID":
+            caution = "text that is not a UUID in lower case"
+            return Carrier(
+                pa.binary(16), read_uuids, _decoded, read="toString({})", canonical="toString({})", comparable=False, caution=caution
+            )
+        case "JSON":
+            checks = (Check("is not a JSON object, which is all that the type JSON holds", _not_object),)
+            return Carrier(
+                pa.string(),
+                restore=stored_documents,
+                checks=checks,
+                sent_as="Nullable(String)" if stored.nullable else "String",
+                read="toString({})",
+                canonical=None,
+                comparable=False,
+                caution="documents that are no objects, or that have a path twice",
+                loses=_JSON_LOSES,
+                kept=kept_documents,
+            )
+    return None
+
+
+def carry_bytes(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """Bytes of any length; those of a UUID or an address in their own types."""
+    del limits
+    match stored.plain.name:
+        case "String":
+            return Carrier(pa.binary())
+        case "FixedString":
+            return _fixed(column, stored, None, to_type(pa.binary()))
+        case "UUID":
+            return _of_width(column, 16, "UUIDStringToNum(toString({}))", chain(_storage, to_type(pa.binary())))
+        case "IPv6":
+            return _of_width(column, 16, "CAST({} AS FixedString(16))", to_type(pa.binary()))
+    return None
+
+
+def carry_named(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """The text of an ENUM's member, or of a SET's members."""
+    del limits
+    match stored.plain.name:
+        case "String" if stored.low_cardinality:
+            return Carrier(column.arrow_type, _distinct_dictionary, _named)
+        case "String":
+            return Carrier(pa.string(), to_type(pa.string()), _named)
+        case "Enum8" | "Enum16" if column.kind is Kind.ENUM:
+            return _enum(stored, to_type(pa.string()), _named, column.members)
+        case "Array" if column.kind is Kind.SET and _spelled_inner(stored) in _SET_ARRAYS:
+            read = "arrayStringConcat({}, ',')"
+            caution = "NULL" if column.nullable else ""
+            return Carrier(_STRINGS, _members, _named, read=read, canonical=read, comparable=False, caution=caution)
+    return None
+
+
+def carry_uuid(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """MariaDB's UUID."""
+    del limits
+    match stored.plain.name:
+        case "UUID":
+            return Carrier(column.arrow_type, restore=_storage)
+        case "FixedString" if stored.plain.number(0, 0) == 16:
+            return Carrier(column.arrow_type, canonical="toUUID(UUIDNumToString({}))", comparable=False)
+    return None
+
+
+def carry_address(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """MariaDB's INET4 and INET6."""
+    del limits
+    match (column.kind, stored.plain.name):
+        case (Kind.INET4, "IPv4"):
+            return Carrier(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses))
+        case (Kind.INET4, "UInt32"):
+            return Carrier(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
+        case (Kind.INET6, "IPv6"):
+            return Carrier(column.arrow_type)
+        case (Kind.INET6, "FixedString") if stored.plain.number(0, 0) == 16:
+            return Carrier(column.arrow_type, canonical=None, comparable=False)
+    return None
+
+
+def carry_vector(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+    """MySQL's VECTOR. An Array cannot be NULL: a vector that is NULL is stored as the empty array, which no vector is."""
+    del limits
+    inner = _spelled_inner(stored)
+    if stored.plain.name != "Array" or inner not in ("Float32", "Float64"):
+        return None
+    wire = column.arrow_type if inner == "Float32" else pa.list_(pa.field("item", pa.float64(), nullable=False))
+    recode = chain(_without_nulls, None if inner == "Float32" else to_type(wire))
+    restore = chain(to_type(column.arrow_type), _with_nulls if column.nullable else None)
+    canonical = "{}" if inner == "Float32" else "arrayMap(x -> toFloat32(x), {})"
+    return Carrier(wire, recode, restore, null_as_value=column.nullable, canonical=canonical, comparable=inner == "Float32")
+
+
+def carry_spelled(column: Column, stored: StoredType) -> Carrier | None:
+    """Any kind that has a text of its own, as that text."""
+    made = spelling(column) if stored.plain.name == "String" else None
+    if made is None:
+        return None
+    spell, read = made
+    kind = _PARSED.get(column.kind)
+    cast = "accurateCast" if "Int" in (kind or "") else "CAST"
+    canonical = None if kind is None else f"{cast}({{}}, '{f'Nullable({kind})' if stored.nullable else kind}')"
+    return Carrier(pa.string(), spell, chain(_decoded, read), canonical=canonical, comparable=False)
+
+
+def _spelled_inner(stored: StoredType) -> str:
+    inner = stored.plain.inner()
+    return "" if inner is None else unwrap(inner.spelled).spelled
+
+
+def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore: Recode | None) -> Carrier:
+    """Bytes that the server fills up with zeros: exact unless they end with one and are shorter, or are too long."""
+    width = stored.plain.number(0, 0)
+    source = _FIXED_SOURCE.fullmatch(column.source_type)
+    if source is not None and int(source.group(1)) == width:
+        return Carrier(pa.binary(width), to_type(pa.binary(width)), to_type(pa.binary()))
+    why = f"is longer than the {width} bytes of {stored.plain.spelled}, or ends with a zero byte, which it would not keep"
+    find = chain(to_bytes, lambda array: _not_padded(array, width))
+    assert find is not None
+    caution = f"more than {width} bytes, or a zero byte at the end"
+    return Carrier(
+        pa.binary(),
+        to_bytes,
+        chain(to_type(pa.binary()), restore),
+        checks=(Check(why, find),),
+        read=_WITHOUT_ZEROS,
+        canonical=_WITHOUT_ZEROS,
+        comparable=False,
+        caution=caution,
+    )
+
+
+def _not_padded(array: Any, width: int) -> Any | None:
+    bad = pc.or_(pc.greater(pc.binary_length(array), width), pc.ends_with(array, b"\0"))
+    return bad if pc.any(bad).as_py() else None
+
+
+def _of_width(column: Column, width: int, canonical: str, restore: Recode | None) -> Carrier:
+    source = _FIXED_SOURCE.fullmatch(column.source_type)
+    caution = "" if source is not None and int(source.group(1)) == width else f"anything but {width} bytes"
+    return Carrier(pa.binary(width), to_type(pa.binary(width)), restore, canonical=canonical, comparable=False, caution=caution)
+
+
+def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: tuple[str, ...] | None = None) -> Carrier:
+    numbers = stored.plain.members
+    wire = _ENUMS[stored.plain.name]
+    names, values = pa.array(list(numbers), pa.string()), pa.array(list(numbers.values()), wire)
+    look_up = chain(to_text, lambda array: pc.index_in(array, names))
+    assert look_up is not None
+    places: Recode = look_up
+
+    def find(array: Any) -> Any | None:
+        found = places(array)
+        if found.null_count == array.null_count:
+            return None
+        bad = pc.and_(pc.is_null(found), pc.is_valid(array))
+        return bad if pc.any(bad).as_py() else None
+
+    missing = "text that is no member" if needed is None else ", ".join(map(quote_text, sorted({"", *needed} - set(numbers))[:5]))
+    caution = missing if needed is None or not missing else f"the members that it lacks: {missing}"
+    check = Check(f"is no member of {stored.plain.name} as the column has it", find)
+    recode = chain(places, values.take)
+    return Carrier(wire, recode, restore, checks=(check,), read="toString({})", canonical="toString({})", comparable=False, caution=caution)
+
+
+def _not_object(array: Any) -> Any | None:
+    good = pc.starts_with(pc.utf8_ltrim(array, " \t\r\n"), "{")
+    return None if pc.all(good).as_py() else pc.invert(good)
+
+
+def _decoded(array: Any) -> Any:
+    """The server's bytes as text; bytes that are none are refused."""
+    return array.cast(pa.string())
+
+
+def _named(array: Any) -> Any:
+    return array.cast(pa.string()).dictionary_encode()
+
+
+def _members(array: Any) -> Any:
+    """The members of each set; none for the empty text."""
+    text = array.cast(pa.string())
+    lists = pc.split_pattern(text, ",")
+    empty = pc.equal(text, "")
+    if pc.any(empty).as_py():
+        # An empty text is split into one empty text.
+        lists = pc.if_else(empty, pa.scalar([], lists.type), lists)
+    return lists.cast(_STRINGS)
+
+
+def _storage(array: Any) -> Any:
+    """The bytes of Arrow's extension type for UUIDs."""
+    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+
+
+def _distinct_dictionary(array: Any) -> Any:
+    """The same strings over a dictionary without NULLs and repetitions, which the server refuses."""
+    dictionary = array.dictionary
+    if dictionary.null_count == 0 and len(pc.unique(dictionary)) == len(dictionary):
+        return array
+    return array.cast(array.type.value_type).dictionary_encode()
+
+
+def _numbers(array: Any) -> Any:
+    """Addresses of four bytes, most significant first, as numbers."""
+    data = np.frombuffer(array.buffers()[1], dtype=">u4", count=len(array), offset=4 * array.offset)
+    return pa.array(data.astype(np.uint32), mask=_nulls(array))
+
+
+def _addresses(array: Any) -> Any:
+    data = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).astype(">u4")
+    plain = pa.Array.from_buffers(pa.binary(4), len(array), [None, pa.py_buffer(data.tobytes())])
+    return pc.if_else(pc.is_valid(array), plain, pa.scalar(None, pa.binary(4)))
+
+
+def _without_nulls(array: Any) -> Any:
+    """The empty list for NULL; a NULL has no values of its own, so its range is empty already."""
+    return pa.ListArray.from_arrays(array.offsets, array.values, type=array.type)
+
+
+def _with_nulls(array: Any) -> Any:
+    empty = np.asarray(pc.equal(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False), dtype=bool)
+    return pa.ListArray.from_arrays(array.offsets, array.values, type=array.type, mask=pa.array(empty)) if empty.any() else array
+
+
+def _nulls(array: Any) -> Any:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=bool) if array.null_count else None

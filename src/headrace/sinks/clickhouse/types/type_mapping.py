@@ -1,0 +1,210 @@
+"""From what a column holds to the ClickHouse type that holds it.
+
+Invariant: the storage type holds every value of the `Kind` exactly. Where the server decides what it holds (the years of Date32 and
+DateTime64 have grown with its versions) the limits are asked from it, and the writer compares every block with them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.server.options import (
+    BitAs,
+    DatetimeAs,
+    DecimalAs,
+    EnumAs,
+    GeometryAs,
+    JsonAs,
+    SetAs,
+    TableChoices,
+    TimeAs,
+    TinyintAs,
+    UnsignedAs,
+    YearAs,
+)
+from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.types.codec_registry import misfit
+from headrace.sinks.clickhouse.types.numeric import decimal_arrow
+from headrace.sinks.clickhouse.types.type_names import StoredType, TypeName, parse_type, unwrap
+
+SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
+OCCURRENCE, ROW = "_occurrence", "_row"
+"""Of tables without a key: which of equal rows a row is, and a hash of the row."""
+_PLAIN = {
+    Kind.INT8: "Int8",
+    Kind.INT16: "Int16",
+    Kind.INT32: "Int32",
+    Kind.INT64: "Int64",
+    Kind.UINT8: "UInt8",
+    Kind.UINT16: "UInt16",
+    Kind.UINT32: "UInt32",
+    Kind.UINT64: "UInt64",
+    Kind.FLOAT32: "Float32",
+    Kind.FLOAT64: "Float64",
+    Kind.STRING: "String",
+    Kind.BYTES: "String",
+    Kind.DATE: "Date32",
+    Kind.YEAR: "UInt16",
+    Kind.BIT: "UInt64",
+    Kind.JSON: "String",
+    Kind.GEOMETRY: "String",
+    Kind.VECTOR: "Array(Float32)",
+    Kind.UUID: "UUID",
+    Kind.INET4: "IPv4",
+    Kind.INET6: "IPv6",
+}
+_GEO: Final = {
+    "point": "Point",
+    "linestring": "LineString",
+    "polygon": "Polygon",
+    "multipoint": "MultiPoint",
+    "multilinestring": "MultiLineString",
+    "multipolygon": "MultiPolygon",
+}
+_UNSIGNED: Final = {UnsignedAs.INT64: "Int64", UnsignedAs.DECIMAL: "Decimal(20, 0)", UnsignedAs.STRING: "String"}
+_SETS: Final = {SetAs.LOW_CARDINALITY: "LowCardinality(String)", SetAs.ARRAY: "Array(LowCardinality(String))", SetAs.STRING: "String"}
+_MOST_DIGITS, _MOST_FRACTION = 76, 6
+_MOST_ENUM8 = 127
+_TINYINT1 = re.compile(r"tinyint\(1\)|bool(?:ean)?", re.IGNORECASE)
+_NOT_NULL = re.compile(r"\s+NOT\s+NULL\s*$", re.IGNORECASE)
+_NEVER_NULLABLE: Final = frozenset(
+    {"Array", "Map", "Tuple", "Geometry", "LineString", "Ring", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
+)
+_DEFAULTS = TableChoices()
+
+
+def storage_type(schema: TableSchema, column: Column, choices: TableChoices = _DEFAULTS) -> str:
+    """The column's type in a target table that is made, spelled as the server spells it."""
+    explicit = _given(column, choices)
+    if explicit:
+        return _explicit_type(schema, column, explicit)
+    kind = _wrapped(schema, column, unwrap(_chosen_type(schema, column, choices)))
+    low = kind.plain.name == "String" and any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.low_cardinality)
+    return StoredType(kind.plain, kind.nullable, low or kind.low_cardinality).spelled
+
+
+def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None) -> str:
+    """An Enum of a source's members with the source's numbers, and 0 for the empty text, which stands for a value that was none.
+
+    Members that have a number already keep it, and stay even if the source dropped them.
+    """
+    known = {"": 0} if numbers is None else dict(numbers)
+    taken = set(known.values())
+    for number, name in enumerate(members, 1):
+        if name not in known:
+            known[name] = number if number not in taken else max(taken) + 1
+            taken.add(known[name])
+    family = "Enum8" if max(taken) <= _MOST_ENUM8 else "Enum16"
+    listed = sorted(known.items(), key=lambda member: member[1])
+    return f"{family}({', '.join(f'{quote_text(name)} = {number}' for name, number in listed)})"
+
+
+def grown_enum(old: str, new: str) -> str:
+    """An Enum with the members of both types, those of the old one under their numbers, as ClickHouse demands; empty if one is no Enum."""
+    before, after = unwrap(old), unwrap(new)
+    if not (before.plain.name.startswith("Enum") and after.plain.name.startswith("Enum")):
+        return ""
+    members = sorted(after.plain.members.items(), key=lambda member: member[1])
+    grown = parse_type(enum_type(tuple(name for name, _ in members if name), before.plain.members))
+    return replace(after, plain=grown).spelled
+
+
+def _given(column: Column, choices: TableChoices) -> str:
+    given = dict(choices.types)
+    return given.get(column.name) or given.get(f"kind:{column.kind.value}") or ""
+
+
+def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
+    """A type that the user named."""
+    bare = _NOT_NULL.sub("", given)
+    try:
+        stored = unwrap(bare)
+        decimal = decimal_arrow(stored.plain)
+        if decimal is not None:
+            # Decimal64(3) and its like are other names of the same.
+            stored = replace(stored, plain=TypeName("Decimal", (decimal.precision, decimal.scale)))
+    except DefiniteError as error:
+        raise _refused(schema, column, error.message, error.hint) from error
+    kind = (stored if bare != given else _wrapped(schema, column, stored)).spelled
+    why = misfit(column, kind)
+    if why:
+        raise _refused(schema, column, why, "choose another type for it in the settings (see docs/types.md)")
+    return kind
+
+
+def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredType:
+    """Nullable where the source's column is. A sort key has no NULLs, in the source as in the target; an Array cannot be Nullable."""
+    nullable = column.nullable and column.name not in schema.row_key and kind.plain.name not in _NEVER_NULLABLE
+    return StoredType(kind.plain, kind.nullable or nullable, kind.low_cardinality)
+
+
+def _chosen_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
+    match column.kind:
+        case Kind.DECIMAL:
+            _check_decimal(schema, column)
+            return "String" if choices.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
+        case Kind.DATETIME | Kind.TIMESTAMP:
+            return _instant_type(schema, column, choices)
+        case Kind.TIME:
+            _check_fraction(schema, column)
+            times = {TimeAs.INT64: "Int64", TimeAs.STRING: "String"}
+            return times.get(choices.time, f"Time64({column.precision})")
+        case Kind.ENUM:
+            enums = {EnumAs.LOW_CARDINALITY: "LowCardinality(String)", EnumAs.STRING: "String"}
+            return enums.get(choices.enum) or enum_type(column.members)
+        case Kind.SET:
+            return _SETS[choices.set]
+        case Kind.GEOMETRY if choices.geometry is GeometryAs.GEO:
+            return _GEO.get(column.source_type.lower().partition(" ")[0], "String")
+    return _number_type(column, choices) or _PLAIN[column.kind]
+
+
+def _instant_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
+    _check_fraction(schema, column)
+    if choices.datetime is DatetimeAs.STRING:
+        return "String"
+    digits = 6 if choices.datetime is DatetimeAs.MICRO else column.precision
+    zone = choices.zone if column.kind is Kind.TIMESTAMP else "UTC"
+    return TypeName("DateTime64", (digits, zone)).spelled
+
+
+def _number_type(column: Column, choices: TableChoices) -> str:
+    """What was chosen instead of the plain type; empty: nothing."""
+    match column.kind:
+        case Kind.JSON if choices.json is JsonAs.JSON:
+            return "JSON"
+        case Kind.BIT if choices.bit is BitAs.STRING:
+            return "String"
+        case Kind.BIT if choices.bit is BitAs.BOOL and column.precision == 1:
+            return "Bool"
+        case Kind.INT8 if choices.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
+            return "Bool"
+        case Kind.UINT64:
+            return _UNSIGNED.get(choices.uint64, "")
+        case Kind.YEAR if choices.year is YearAs.STRING:
+            return "String"
+    return ""
+
+
+def _check_decimal(schema: TableSchema, column: Column) -> None:
+    if not (1 <= column.precision <= _MOST_DIGITS and 0 <= column.scale <= column.precision):
+        raise _refused(schema, column, f"decimal({column.precision},{column.scale}) is outside decimal({_MOST_DIGITS},{_MOST_DIGITS})")
+
+
+def _check_fraction(schema: TableSchema, column: Column) -> None:
+    if not 0 <= column.precision <= _MOST_FRACTION:
+        raise _refused(schema, column, f"{column.precision} fractional digits are outside 0..{_MOST_FRACTION}")
+
+
+def _refused(schema: TableSchema, column: Column, why: str, hint: str = "") -> DefiniteError:
+    return DefiniteError(
+        f"column {column.name} cannot be stored in ClickHouse: {why}",
+        place=f"table {schema.name}, column {column.name} {column.source_type}".rstrip(),
+        hint=hint or "change the column's type, or leave the table out with --exclude",
+    )

@@ -1,0 +1,159 @@
+"""Values that an event does not hold because they did not change: found in what came before, so that every image is whole.
+
+The value before is in an earlier image of the same row: of the same block, or in the table, where all earlier ones are (blocks of one row
+are written one after the other). Invariant: an image gets the value of the newest image with a lower version. Where the table holds none
+such, but one with a higher version, the batch is being read again: what is put there does not matter, for the higher version wins. A row of
+which there is no image at all is an error: nobody knows the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import key_text
+from headrace.sinks.clickhouse.reader import ClickHouseReader
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+
+Places = npt.NDArray[np.int64]
+_MOST_KEYS: Final = 2000
+"""Of one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptValues:
+    """Puts such values into blocks. Picklable."""
+
+    scope: LayoutScope
+
+    def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock:
+        """The block with every value in it."""
+        schema = block.schema
+        if not schema.row_key:
+            raise DefiniteError(
+                f"an event of table {schema.name} leaves out values that did not change, and the table has no key to find them by",
+                place=place,
+                hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
+            )
+        masks = {name: np.asarray(pc.fill_null(mask, fill_value=False)) for name, mask in kept.items()}
+        masks = {name: mask for name, mask in masks.items() if mask.any()}
+        keys = [block.images.column(name) for name in schema.row_key]
+        (codes,) = _codes([keys])
+        origins = {name: _earlier(codes, mask, np.asarray(block.op)) for name, mask in masks.items()}
+        wanted = np.flatnonzero(np.logical_or.reduce([origin < 0 for origin in origins.values()]))
+        stored = self._stored(block, wanted, tuple(masks)) if len(wanted) else None
+        images = block.images
+        for name, origin in origins.items():
+            images = _with(images, name, self._taken(block, name, origin, wanted, stored, place))
+        return replace(block, images=images)
+
+    def _stored(self, block: ChangeBlock, wanted: Places, names: tuple[str, ...]) -> _Stored:
+        """What the table has for the rows that are wanted: for each, where its value is, and the values."""
+        schema, reader = block.schema, ClickHouseReader(self.scope)
+        keys = pa.table([block.images.column(name).take(wanted) for name in schema.row_key], names=list(schema.row_key))
+        found = []
+        for start in range(0, len(wanted), _MOST_KEYS):
+            condition = reader.key_condition(schema, keys.slice(start, _MOST_KEYS))
+            found.append(reader.read_images(schema, condition, (*schema.row_key, *names)))
+        images = pa.concat_tables([one[0] for one in found])
+        versions = np.concatenate([np.asarray(one[1]) for one in found])
+        live = np.concatenate([one[2].to_numpy(zero_copy_only=False) for one in found])
+        asked, there = _codes([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
+        return _Stored(images, _newest_before(asked, np.asarray(block.version)[wanted], there, versions, live))
+
+    def _taken(self, block: ChangeBlock, name: str, origin: Places, wanted: Places, stored: _Stored | None, place: str) -> Any:
+        """The column's values: each from the block or, behind it, from the table."""
+        values = block.images.column(name)
+        if stored is None:
+            return values.take(origin)
+        lookup = np.full(len(values), -1, dtype=np.int64)
+        lookup[wanted] = stored.places
+        # An image that takes its value from another of the block takes it from where that one has it.
+        from_table = origin < 0
+        unknown = np.flatnonzero(from_table & (lookup < 0))
+        if len(unknown):
+            row = int(unknown[0])
+            raise DefiniteError(
+                f"an event of table {block.schema.name} leaves out the value of {name}, which did not change, and there is no row to take "
+                f"it from: {key_text(block, row)}",
+                place=place,
+                hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL) and take a new snapshot of it",
+            )
+        both = pa.chunked_array([values, *stored.images.column(name).chunks], values.type)
+        both = both.unify_dictionaries() if pa.types.is_dictionary(values.type) else both
+        return both.take(np.where(from_table, lookup + len(values), origin)).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    images: pa.Table
+    places: Places
+    """For each row that was wanted: which image holds its values; -1 if none does."""
+
+
+def _codes(sides: Iterable[list[Any]]) -> list[Places]:
+    """Numbers that are equal where keys are; keys come as lists of columns, in parts that are numbered alike."""
+    parts = [[_plain(column) for column in side] for side in sides]
+    lengths = [len(side[0]) for side in parts]
+    codes = np.zeros(sum(lengths), dtype=np.int64)
+    for columns in zip(*parts, strict=True):
+        whole = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+        encoded = whole.combine_chunks().dictionary_encode()
+        _, codes = np.unique(codes * max(len(encoded.dictionary), 1) + np.asarray(encoded.indices), return_inverse=True)
+    return np.split(codes.astype(np.int64), np.cumsum(lengths)[:-1])
+
+
+def _plain(column: Any) -> Any:
+    """A column in chunks, of values that can be numbered."""
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    return chunked.cast(chunked.type.value_type) if pa.types.is_dictionary(chunked.type) else chunked
+
+
+def _earlier(codes: Places, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Places:
+    """For each image, the image of the block that holds its value: itself, or the last one of the same row before; -1 if none does."""
+    rows = np.arange(len(codes))
+    order = np.argsort(codes, kind="stable")
+    sorted_codes = codes[order]
+    begins = np.maximum.accumulate(np.where(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])), rows, 0))
+    last = np.maximum.accumulate(np.where(mask[order], -1, rows))
+    found = np.where(last >= begins, order[np.maximum(last, 0)], -1)
+    # What was taken away has no value to keep.
+    found = np.where((found >= 0) & (op[np.maximum(found, 0)] == Op.DELETE) & mask[order], -1, found)
+    origins = np.empty(len(codes), dtype=np.int64)
+    origins[order] = found
+    return origins
+
+
+def _newest_before(
+    asked: Places, versions: npt.NDArray[np.uint64], there: Places, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
+) -> Places:
+    """For each row that is asked for, the stored image that holds its value (see the module's invariant); -1 if there is none."""
+    count = len(there)
+    codes, both = np.concatenate([there, asked]), np.concatenate([stored, versions])
+    is_asked = np.concatenate([np.zeros(count, dtype=np.int8), np.ones(len(asked), dtype=np.int8)])
+    order = np.lexsort((is_asked, both, codes))
+    images, groups = np.where(is_asked[order] == 0, order, -1), codes[order]
+    rows = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(images >= 0, rows, -1))
+    after = np.minimum.accumulate(np.where(images >= 0, rows, len(order))[::-1])[::-1]
+    has_before = (before >= 0) & (groups[np.maximum(before, 0)] == groups)
+    has_after = (after < len(order)) & (groups[np.minimum(after, len(order) - 1)] == groups)
+    earlier, later = images[np.maximum(before, 0)], images[np.minimum(after, len(order) - 1)]
+    usable = has_before & (live[np.maximum(earlier, 0)] if count else False)
+    chosen = np.where(usable, earlier, np.where(has_after, later, -1))
+    places = np.empty(len(codes), dtype=np.int64)
+    places[order] = chosen
+    return places[count:]
+
+
+def _with(images: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
+    at = images.schema.get_field_index(name)
+    return images.set_column(at, images.schema.field(at), values)

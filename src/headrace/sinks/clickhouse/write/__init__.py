@@ -1,0 +1,1 @@
+"""Writes change blocks, each exactly once."""

@@ -1,0 +1,129 @@
+"""Whether a block that may have been written is there: asked of the rows themselves.
+
+A token alone is not quite enough on a server without replicas: it stores a part and notes its token one after the other, and a server that
+is killed in between knows a block that it has not got, or has one that it does not know (which of the two depends on its version). That is
+the last block before the kill. So the rows are asked about a block that was sent before and not answered, and, when a batch is written
+again, about the block that holds the highest version there is.
+
+A history tells exactly which images are there, so there the rows decide for all blocks that may be there: what is missing is sent under
+another name, once no INSERT of before is under way. Where images cancel each other, one that is left tells of its whole block, if the table
+has no partitions. Elsewhere (no version column; partitions; a block of which nothing was left; a snapshot, whose rows have one version) the
+token decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import TransientError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.response_rows import arrow_table
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Meaning
+from headrace.sinks.clickhouse.write.dedup_token import first_version, last_version
+
+_UNDER_WAY = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
+_BYTES = {"output_format_arrow_string_as_string": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is to be sent of a block."""
+
+    block: ChangeBlock
+    is_rest: bool = False
+    """Whether it is surely not there: then it goes under a name that the server cannot know."""
+
+
+class Doubts:
+    """What one task doubts of one table's blocks."""
+
+    def __init__(self, scope: LayoutScope, layout: Layout, *, again: bool) -> None:
+        """`again`: whether blocks of this batch may be there from an earlier run."""
+        self._scope, self._layout, self._again = scope, layout, again
+        self._version = layout.mark(Meaning.VERSION)
+        self._highest: int | None = None
+        self._sent: tuple[int, int] | None = None
+
+    def left_of(self, block: ChangeBlock) -> Left:
+        """The part of the block that is to be sent: nearly always the block itself."""
+        if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
+            return Left(block)
+        span = first_version(block), last_version(block)
+        doubtful, self._sent = self._sent == span or self._may_be_there(span), span
+        if not doubtful or self._engine.startswith(("Replicated", "Shared")):
+            # With replicas, parts and tokens are noted in one step.
+            return Left(block)
+        if self._layout.family is Family.HISTORY:
+            return self._missing_of(block, span)
+        if self._layout.counts and not self._is_partitioned and self._has_any(span):
+            return Left(_filtered(block, pa.repeat(False, block.rows)))
+        return Left(block)
+
+    def answered(self) -> None:
+        """The last block that was sent is there."""
+        self._sent = None
+
+    def _may_be_there(self, span: tuple[int, int]) -> bool:
+        """Whether the rows should be asked: up to the first block that lies beyond all there is."""
+        if not self._again:
+            return False
+        if self._highest is None:
+            self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._layout.qualified}")[0].as_py() or 0)
+        self._again = span[0] <= self._highest
+        return self._layout.family is Family.HISTORY or span[0] <= self._highest <= span[1]
+
+    def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> Left:
+        check_none_under_way(self._scope, self._layout)
+        found = self._column(f"SELECT toUInt64({self._name}) FROM {self._layout.qualified} WHERE {self._within(span)}")
+        return Left(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), is_rest=True)
+
+    def _has_any(self, span: tuple[int, int]) -> bool:
+        return len(self._column(f"SELECT 1 FROM {self._layout.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
+
+    @cached_property
+    def _engine(self) -> str:
+        return bytes(self._column(f"SELECT engine {self._from_tables}")[0].as_py()).decode()
+
+    @cached_property
+    def _is_partitioned(self) -> bool:
+        return bool(self._column(f"SELECT partition_key != '' {self._from_tables}")[0].as_py())
+
+    @property
+    def _from_tables(self) -> str:
+        database, table = self._layout.holder or (self._layout.database, self._layout.table)
+        return f"FROM system.tables WHERE database = {quote_text(database)} AND name = {quote_text(table)}"
+
+    def _within(self, span: tuple[int, int]) -> str:
+        return f"{self._name} BETWEEN {span[0]} AND {span[1]}"
+
+    @property
+    def _name(self) -> str:
+        assert self._version is not None
+        return quote_name(self._version.name)
+
+    def _column(self, sql: str) -> pa.ChunkedArray:
+        with translated(self._scope.target, f"looking for the last block of {self._layout.database}.{self._layout.table}"):
+            return arrow_table(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"), 1).column(0)
+
+
+def check_none_under_way(scope: LayoutScope, layout: Layout) -> None:
+    """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
+    like = layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    inserting = _UNDER_WAY.format(like=quote_text(f"INSERT INTO {like}%"))
+    with translated(scope.target, f"looking for INSERTs into {layout.database}.{layout.table}"):
+        found = connect(scope.target).client.query(inserting).result_rows
+    if found:
+        raise TransientError("an earlier INSERT of the same rows is still under way", place=f"table {layout.database}.{layout.table}")
+
+
+def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:
+    rows = [pc.filter(part, keep) for part in (block.op, block.version, block.commit_ts)]
+    return ChangeBlock(block.schema, block.images.filter(keep), *rows)

@@ -1,0 +1,51 @@
+"""Changes that are left out by choice: deletions, where the target is to keep what the source deletes.
+
+Invariant: only deletions are left out. An update that moves a row to another key takes it away from the old one, which is no deletion; a
+table that cannot say so halts there, for else it would show the row twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.clickhouse.server.scalar_values import render_value
+from headrace.sinks.clickhouse.tables.target_table import Layout, Meaning
+
+_TAKING = (Meaning.SIGN, Meaning.DELETED, Meaning.OPERATION)
+
+
+def without_deletions(layout: Layout, block: ChangeBlock) -> ChangeBlock:
+    """What of a block is written to a table that keeps deleted rows."""
+    if not any(mark.meaning in _TAKING for mark in layout.marks):
+        _check_unmoved(block)
+    deleted = pc.equal(block.op, pa.scalar(Op.DELETE, pa.uint8()))
+    if not pc.any(deleted).as_py():
+        return block
+    kept = pc.invert(deleted)
+    return replace(
+        block,
+        images=block.images.filter(kept),
+        op=block.op.filter(kept),
+        version=block.version.filter(kept),
+        commit_ts=block.commit_ts.filter(kept),
+        transaction=None if block.transaction is None else block.transaction.filter(kept),
+        order=None if block.order is None else block.order.filter(kept),
+        query=None if block.query is None else block.query.filter(kept),
+    )
+
+
+def _check_unmoved(block: ChangeBlock) -> None:
+    moved = pc.equal(block.op, pa.scalar(Op.BEFORE, pa.uint8()))
+    if pc.any(moved).as_py():
+        row = pc.index(moved, pa.scalar(True)).as_py()
+        key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in block.schema.row_key)
+        raise DefiniteError(
+            f"an update moved the row {key} to another key, and its table has no column that says that a row is gone from where it was",
+            place=f"table {block.schema.name}, row {key}",
+            hint="choose the column that marks deletions (delete_column), or have one added (missing_columns = add)",
+        )

@@ -1,0 +1,73 @@
+"""Deletions of rows whose values the table does not take.
+
+Invariant: a deletion is not lost because of a value that it deletes. What a deletion says to a table that merges by version is its key and
+its version; whatever else stands in its image is shown to nobody. So the values that are refused are left out, unless they are of the key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import Column, Kind
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused
+from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.types.row_json import row_values, values_of
+from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
+
+_TAKING = (Op.DELETE, Op.BEFORE)
+
+
+def deletion_of(layout: Layout, encoder: BlockEncoder, block: ChangeBlock, refused: Refused, place: int) -> ChangeBlock | None:
+    """One of the refused rows as a deletion that is not refused; None if it is no deletion, or cannot be made one."""
+    row = int(refused.rows[place])
+    if block.op[row].as_py() not in _TAKING or layout.family is not Family.REPLACING or not layout.has_key:
+        return None
+    one = block.taken(np.array([row]))
+    values = values_of(one.images, block.schema, 0)
+    for nulls in (True, False):
+        made = _blanked(layout, encoder, one, values, refused.columns[place], nulls=nulls)
+        if made is not None:
+            return made
+    return None
+
+
+def _blanked(
+    layout: Layout, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
+) -> ChangeBlock | None:
+    """The row with nothing in every column that is refused; with the least there is, where NULL is refused too."""
+    blanked: set[str] = set()
+    while column not in layout.moving and column not in blanked:
+        blanked.add(column)
+        blank = {name: _blank(one.schema.column(name), nulls=nulls) for name in blanked}
+        made = replace(one, images=row_values(one.schema, [{**values, **blank}]))
+        refused = encoder.refused(made)
+        if not len(refused.rows):
+            return made
+        column = refused.columns[0]
+    return None
+
+
+def _blank(column: Column, *, nulls: bool) -> Any:
+    if column.nullable and nulls:
+        return None
+    match column.kind:
+        case Kind.ENUM:
+            return column.members[0] if column.members else ""
+        case Kind.VECTOR:
+            return []
+        case Kind.UUID:
+            return "00000000-0000-0000-0000-000000000000"
+        case Kind.INET4:
+            return "0.0.0.0"
+        case Kind.INET6:
+            return "::"
+        case Kind.JSON:
+            return "{}"
+        case Kind.STRING | Kind.BYTES | Kind.GEOMETRY | Kind.SET:
+            return ""
+    return "0" if pa.types.is_decimal(column.arrow_type) else 0

@@ -1,0 +1,250 @@
+"""Writes change blocks: one block, one INSERT, one part.
+
+Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored whole or not at all (one batch is one
+part, or one in each partition), and writing it again is right in both cases: the table merges equal versions into one, or, where its engine
+counts rows, the server knows the block by its token and leaves it out.
+
+A block that the server does not take as a whole is sent in halves where its cut does not matter (the table merges by version): a block that
+is too large for the server's memory or has too many partitions gets through, and a row that the table refuses stands alone. It is named and
+halts, or goes to the dead letters, by choice. Nothing of this is looked at before a block was refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableSchema
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.dead_letters.dead_letters import post
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import (
+    HALVED_WHEN_BUSY,
+    HALVED_WHEN_REFUSED,
+    MOST_REFUSED,
+    Refused,
+    RefusedRow,
+    event_of,
+    halves,
+    place_text,
+    row_text,
+)
+from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.server.errors import RefusedByServer, ServerIsBusy, translated
+from headrace.sinks.clickhouse.server.options import OnRefusedRow
+from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve_one
+from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.types.codec import CONVERSION_SETTINGS
+from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
+from headrace.sinks.clickhouse.write.dedup_check import Doubts
+from headrace.sinks.clickhouse.write.dedup_token import token_of
+from headrace.sinks.clickhouse.write.dedup_window import BlockCount
+from headrace.sinks.clickhouse.write.delete_filter import without_deletions
+from headrace.sinks.clickhouse.write.rejected_deletes import deletion_of
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where a table's blocks go, and how."""
+
+    layout: Layout
+    statement: bytes
+    encoder: BlockEncoder
+    settings: dict[str, str]
+    """What the statement needs besides."""
+    named: _Named | None
+    """For a table whose blocks have tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What is kept of a table whose blocks have tokens."""
+
+    count: BlockCount
+    doubts: Doubts
+
+
+OnRefused = Callable[[Layout, ChangeBlock, Refused], None]
+"""Takes care of rows that a table refuses: rows of that block."""
+
+
+class ClickHouseWriter:
+    """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
+
+    def __init__(
+        self,
+        scope: LayoutScope,
+        pipe: str = "",
+        *,
+        again: bool = False,
+        tables: tuple[TableSchema, ...] = (),
+        label: str = "",
+        on_refused: OnRefused | None = None,
+    ) -> None:
+        """`pipe` tells the blocks of one pipe from those of others, `label` is what people call it; `again`: some may be there from an
+        earlier run; `tables`: those that may come, to be asked about together. `on_refused` takes refused rows, whatever was chosen for
+        their tables."""
+        self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
+        self._tables, self._on_refused = tables, on_refused
+        self._attempt = secrets.token_hex(8)
+        self._connection: Connection | None = None
+        self._settings: dict[str, str] = {}
+        self._token_settings: dict[str, str] = {}
+        self._routes: dict[TableSchema, _Route] = {}
+        self._named: dict[TableSchema, _Named] = {}
+        self._refused_here = 0
+        self._closed = False
+
+    def write(self, block: ChangeBlock) -> None:
+        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        if self._closed:
+            raise DefiniteError("the writer is closed", place=str(self._target), hint="this is a defect of the caller; please report it")
+        if not block.rows:
+            return
+        connection = self._connected()
+        route = self._route(block.schema, connection)
+        written = without_deletions(route.layout, block) if route.layout.ignores_deletes else block
+        if not written.rows:
+            return
+        self._refused_here = 0
+        if route.named is None:
+            self._write_freely(written)
+            return
+        route.named.count.add(written.rows)
+        left = route.named.doubts.left_of(written)
+        if left.block.rows:
+            name = token_of(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.is_rest else "")
+            self._write_named(route, left.block, name)
+        route.named.doubts.answered()
+
+    def write_row(self, block: ChangeBlock, name: str) -> None:
+        """Write a block of one row under a name of its own: in a table that counts rows, it counts once however often it is written."""
+        connection = self._connected()
+        route = self._route(block.schema, connection)
+        if route.named is None:
+            self._write_freely(block)
+        else:
+            self._write_named(route, block, name)
+
+    def _write_named(self, route: _Route, block: ChangeBlock, token: str) -> None:
+        settings = {**self._token_settings, "insert_deduplication_token": token}
+        try:
+            self._send(self._connected(), route, block, settings)
+        except RefusedRow:
+            refuse = self._refuser(route.layout)
+            if refuse is None:
+                raise
+            refused = route.encoder.refused(block)
+            refuse(route.layout, block, refused)
+            rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
+            if rest.rows:
+                self._send(self._connected(), route, rest, settings)
+
+    def _write_freely(self, block: ChangeBlock) -> None:
+        """Write to a table that merges by version: in one piece, or in whatever pieces it takes."""
+        connection = self._connected()
+        route = self._route(block.schema, connection)
+        try:
+            self._send(connection, route, block, self._settings)
+        except RefusedRow:
+            refuse = self._refuser(route.layout)
+            if refuse is None:
+                raise
+            self._write_around(route, block, refuse)
+        except (RefusedByServer, ServerIsBusy) as error:
+            self._write_in_halves(route, block, error)
+
+    def _write_around(self, route: _Route, block: ChangeBlock, refuse: OnRefused) -> None:
+        """Write what our own checks let pass; see to the others first."""
+        refused = route.encoder.refused(block)
+        deletions = [deletion_of(route.layout, route.encoder, block, refused, place) for place in range(len(refused.rows))]
+        others = [place for place, deletion in enumerate(deletions) if deletion is None]
+        if others:
+            refuse(route.layout, block, refused.only(others))
+        rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
+        for piece in (rest, *deletions):
+            if piece is not None and piece.rows:
+                self._write_freely(piece)
+
+    def _write_in_halves(self, route: _Route, block: ChangeBlock, error: RefusedByServer | ServerIsBusy) -> None:
+        """The server did not take the block: halves of it may pass, if it was the block's size or one row's value."""
+        if error.code not in (HALVED_WHEN_BUSY if isinstance(error, ServerIsBusy) else HALVED_WHEN_REFUSED):
+            raise error
+        if block.rows > 1:
+            for half in halves(block):
+                self._write_freely(half)
+            return
+        if isinstance(error, ServerIsBusy):
+            raise error
+        refuse = self._refuser(route.layout)
+        self._refused_here += 1
+        if refuse is None or self._refused_here > MOST_REFUSED:
+            many = f"; it is one of more than {MOST_REFUSED} of its block" if refuse is not None else ""
+            place = f"table {block.schema.name}{row_text(block, 0)}, {place_text(block.version[0].as_py())}"
+            event = event_of(block, 0)
+            raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint, event=event) from error
+        refuse(route.layout, block, Refused.of({0: ("", error.message)}))
+
+    def _refuser(self, layout: Layout) -> OnRefused | None:
+        if self._on_refused is not None:
+            return self._on_refused
+        chosen = self._scope.choices.of(layout.source).on_refused_row
+        return self._post if chosen is OnRefusedRow.DEAD_LETTER else None
+
+    def _post(self, layout: Layout, block: ChangeBlock, refused: Refused) -> None:
+        post(OwnTables(self._scope), layout, (self._pipe, self._label), block, refused, time.time_ns() // 1000)
+        log.warning(
+            "%d rows of %s are in headrace.errors, not in %s.%s: %s",
+            len(refused.rows),
+            layout.source,
+            layout.database,
+            layout.table,
+            refused.reasons[0],
+        )
+
+    def _send(self, connection: Connection, route: _Route, block: ChangeBlock, settings: dict[str, str]) -> None:
+        body = route.encoder.encode(block, route.statement)
+        settings = {**settings, **route.settings, **route.layout.insert_settings}
+        with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
+            # Without a table name the driver sends the body as it is, which saves a copy of it.
+            connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """End the task's writing. The connection stays with the process for the next task."""
+        self._closed = True
+        self._routes.clear()
+
+    def _connected(self) -> Connection:
+        connection = connect(self._target)
+        if connection is not self._connection:
+            # Another host may know other settings, and hold other dates.
+            self._connection = connection
+            settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.most_partitions)}
+            self._settings = connection.known(settings)
+            self._token_settings = connection.known({**settings, **TOKEN_SETTINGS})
+            self._routes.clear()
+        return connection
+
+    def _route(self, schema: TableSchema, connection: Connection) -> _Route:
+        """The table's INSERT statement and the encoder of its blocks, made once."""
+        route = self._routes.get(schema)
+        if route is None:
+            compression = None if self._target.is_loopback else "lz4"
+            layout = resolve_one(self._scope, schema, self._tables)
+            encoder = BlockEncoder(layout, connection.limits, compression=compression)
+            settings = connection.known(CONVERSION_SETTINGS) if encoder.converts else {}
+            if layout.is_ordered and schema not in self._named:
+                self._named[schema] = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
+            # What was written before a change of hosts counts on.
+            route = self._routes[schema] = _Route(
+                layout, encoder.statement(layout.qualified).encode(), encoder, settings, self._named.get(schema)
+            )
+        return route

@@ -1,0 +1,169 @@
+"""Lists on Apache Cassandra, which takes no element by its key.
+
+Beside a table with lists stands another of the same key, in which each list is a map from its keys (timeuuids) to its elements: what the
+log says of the list is done to the map, exactly, in any order and as often as one likes. Afterwards each row's list is made to look like
+its map: the same elements in the same order with the same timestamps and expiries (to the second). That looks at both and does what is
+missing, so whatever was interrupted is made good when the block is written again.
+
+The elements' own keys stay Cassandra's: nobody can see them, and the map remembers the log's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.language.ddl_printer import table_name
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.types import CqlType, quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sinks.cql.execution import Place, ask, run_together
+from headrace.sinks.cql.log_row_writes import LogRows, Write
+from headrace.sinks.cql.statements import Scope
+
+SUFFIX: Final = "_list_keys"
+_LOOKS: Final = 4
+_SLACK_S: Final = 3
+"""Expiries are told in what is left of them, and asked for one after the other."""
+_TIMES: Final = CqlType("list", (CqlType("bigint"),), frozen=True)
+_TTLS: Final = CqlType("list", (CqlType("int"),), frozen=True)
+
+
+class Element(NamedTuple):
+    value: bytes
+    time: int
+    ttl: int | None
+
+    def is_like(self, other: Element) -> bool:
+        if self.value != other.value or self.time != other.time or (self.ttl is None) != (other.ttl is None):
+            return False
+        return self.ttl is None or other.ttl is None or abs(self.ttl - other.ttl) <= _SLACK_S
+
+
+def keys_table(table: CqlTable) -> CqlTable | None:
+    """The table beside; None if there are no lists."""
+    columns: list[CqlColumn] = []
+    for column in table.columns:
+        if column.role in (Role.PARTITION, Role.CLUSTERING):
+            columns.append(column)
+        elif column.type.name == "list" and not column.type.is_atomic:
+            columns.append(replace(column, type=CqlType("map", (CqlType("timeuuid"), column.type.args[0]))))
+    if not any(column.role in (Role.STATIC, Role.REGULAR) for column in columns):
+        return None
+    return CqlTable(TableName(table.name.database, table.name.table + SUFFIX), tuple(columns))
+
+
+def check(session: CqlSession, table: CqlTable) -> None:
+    """Raise `DefiniteError` if the server does not tell what following needs: the times of lists' elements."""
+    for scope in (Scope.row(table), Scope.partition(table)):
+        if scope.lists:
+            try:
+                session.prepare(_select(scope, scope.lists))
+            except DefiniteError as error:
+                raise DefiniteError(
+                    f"lists cannot be replayed into this server, which does not tell their elements' times: {error.message}",
+                    place=f"table {table.name}, {session.address}",
+                    hint="replay into ScyllaDB or Cassandra 5, or leave the table out",
+                ) from error
+
+
+def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, beside: CqlTable) -> None:
+    """Make the lists of rows look like their maps."""
+    for role, scope in ((Role.REGULAR, Scope.row(table)), (Role.STATIC, Scope.partition(table))):
+        columns = scope.lists
+        chosen = [row for row in listed if _is_static(rows, table, row) is (role is Role.STATIC)]
+        if not columns or not chosen:
+            continue
+        keys = [rows.raw(name) for name in scope.keys]
+        places = {tuple(key[row] for key in keys): row for row in chosen}
+        follow_keys(session, places, scope, replace(scope, table=table_name(beside.name)), rows.place)
+
+
+def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place) -> None:
+    """The same, given the rows' keys (and which row of a block each is).
+
+    What was done is looked at again: a copy and the log, in two tasks, may do the same to one row at once, and it would be done twice.
+    """
+    for _ in range(_LOOKS):
+        keys = _follow_once(session, keys, scope, beside, place)
+        if not keys:
+            return
+
+
+def _follow_once(
+    session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place
+) -> dict[tuple[bytes, ...], int]:
+    """Do what is missing; the rows for which anything was."""
+    wanted = ask(session, [Write(_select(beside, scope.lists), key, row) for key, row in keys.items()], place)
+    there = ask(session, [Write(_select(scope, scope.lists), key, row) for key, row in keys.items()], place)
+    batches = []
+    for (key, row), map_row, list_row in zip(keys.items(), wanted, there, strict=True):
+        batch: list[Write] = []
+        for number, column in enumerate(scope.lists):
+            target = _elements(CqlType("map", (CqlType("timeuuid"), column.type.args[0]), frozen=True), map_row, number)
+            current = _elements(column.type, list_row, number)
+            batch += _steps(scope, column, current, target, key, row)
+        batches.append(batch)
+    run_together(session, batches, place)
+    return {key: row for (key, row), batch in zip(keys.items(), batches, strict=True) if batch}
+
+
+def _is_static(rows: LogRows, table: CqlTable, row: int) -> bool:
+    return bool(table.clustering) and not rows.block.rows.column(table.clustering[0].name)[row].is_valid
+
+
+def _select(scope: Scope, columns: Sequence[CqlColumn]) -> str:
+    wanted = ", ".join(f"{form.format(quoted(column.name))}" for column in columns for form in ("{}", "WRITETIME({})", "TTL({})"))
+    where = " AND ".join(f"{quoted(key)} = ?" for key in scope.keys)
+    return f"SELECT {wanted} FROM {scope.table} WHERE {where} LIMIT 1"
+
+
+def _elements(kind: CqlType, row: pa.RecordBatch | None, number: int) -> list[Element]:
+    """The elements of a list, or of a map by its keys."""
+    if row is None or not row.column(3 * number)[0].is_valid:
+        return []
+    # The elements stay as they are serialised.
+    value = to_arrow(replace(kind, args=(*kind.args[:-1], CqlType("blob"))), row.column(3 * number))[0].as_py()
+    times = to_arrow(_TIMES, row.column(3 * number + 1))[0].as_py()
+    ttls = to_arrow(_TTLS, row.column(3 * number + 2))[0].as_py() or [None] * len(value)
+    values = [part[1] for part in value] if kind.name == "map" else value
+    return [Element(*parts) for parts in zip(values, times, ttls, strict=True)]
+
+
+def _steps(
+    scope: Scope, column: CqlColumn, current: Sequence[Element], target: Sequence[Element], key: tuple[bytes, ...], row: int
+) -> Iterator[Write]:
+    """What makes one of the other: places that go, then elements that come, at the end or (if all others follow them) at the beginning."""
+    same = _common(current, target)
+    tail = _common(current[same:][::-1], target[same:][::-1])
+    comes = target[same : len(target) - tail]
+    if comes and same and tail:
+        # Nothing can be put between two elements: what follows is written anew.
+        tail, comes = 0, target[same:]
+    for place in range(same, len(current) - tail):
+        # A tombstone wins over a cell of its own timestamp.
+        yield Write(scope.remove_at(column), (place.to_bytes(4, "big"), _long(current[place].time), *key), row)
+    groups = [list(group) for _, group in groupby(comes, key=lambda element: (element.time, element.ttl))]
+    in_front = bool(tail)
+    for group in reversed(groups) if in_front else groups:
+        values = len(group).to_bytes(4, "big") + b"".join(len(e.value).to_bytes(4, "big") + e.value for e in group)
+        text = scope.prepend(column) if in_front else scope.append(column)
+        yield Write(text, (_long(group[0].time), (group[0].ttl or 0).to_bytes(4, "big"), values, *key), row)
+
+
+def _common(one: Sequence[Element], other: Sequence[Element]) -> int:
+    count = 0
+    while count < min(len(one), len(other)) and one[count].is_like(other[count]):
+        count += 1
+    return count
+
+
+def _long(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)

@@ -1,0 +1,264 @@
+"""Rows of the base table as writes: a snapshot's, or some that were read again.
+
+Each cell keeps its write time and expiry, so what the log says of it too is the same cell. Two things a row does not tell:
+
+- a list's keys: its elements are written as of the snapshot (overwriting), under keys of our own that lie between those of elements that
+  the log puts in front and those that it appends;
+- a row's marker: a row without any other live cell has one, which is written as of the snapshot. Of other rows nothing is known, nothing
+  is written; if it comes to matter, the row is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from cassandra.query import UNSET_VALUE
+
+from headrace.cql import timeuuid
+from headrace.cql.blocks import RowBlock
+from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.errors import DefiniteError
+from headrace.sinks.cql.log_row_writes import Mask, Objects, Write, words
+from headrace.sinks.cql.statements import Scope
+
+Numbers = npt.NDArray[np.int64]
+_BEFORE_US: Final = 1_000_000
+"""How long before the snapshot the keys of its lists' elements are: keys of later elements may be a little older than those."""
+_REST: Final = 0x8000_0000_0000_0000
+_MOST_TTL: Final = 20 * 365 * 86400
+
+
+class _Piece(NamedTuple):
+    """What one question mark is bound to, row by row."""
+
+    values: Objects
+    there: Mask
+    times: Numbers
+    ttls: Numbers
+
+
+class BaseRows:
+    """A block's rows and how they are written into a table."""
+
+    def __init__(self, block: RowBlock, target: CqlTable, now: int) -> None:
+        self.block, self.target, self._now = block, target, now
+        self.count = block.rows.num_rows
+
+    def place(self, row: int) -> str:
+        """Where a row is, for errors; rows that are gone come after the others."""
+        found, at = (self.block.rows, row) if row < self.count else (self.block.gone, row - self.count)
+        assert found is not None
+        keys = (*self.target.partition_key, *self.target.clustering)
+        shown = ", ".join(f"{key.name} = 0x{(found.column(key.name)[at].as_py() or b'').hex()}" for key in keys)
+        return f"table {self.block.table.name}, {shown}"
+
+    def writes(self, *, keyed_lists: bool) -> Iterator[Write]:
+        """All writes into the table itself; lists are left out if it does not take elements by their keys."""
+        for scope, where in self._scopes():
+            yield from self._cells(scope, where)
+            for column in scope.lists if keyed_lists else ():
+                yield from self._list(scope, where, column, scope.element(column))
+        yield from self._gone()
+
+    def map_writes(self) -> Iterator[Write]:
+        """All writes into the table beside, in which lists are maps."""
+        for scope, where in self._scopes():
+            for column in scope.made:
+                yield from self._list(scope, where, column, scope.put(column))
+        yield from self._gone()
+
+    def listed(self) -> Iterator[tuple[Scope, dict[tuple[bytes, ...], int]]]:
+        """The rows whose lists are written, by their keys."""
+        for scope, where in self._scopes():
+            keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
+            wanted = np.zeros(self.count, np.bool_)
+            for column in scope.lists:
+                wanted |= _valid(self.block.rows.column(column.name)) | self.block.again
+            chosen = np.flatnonzero(wanted & where).tolist()
+            if chosen:
+                yield scope, {tuple(key[row] for key in keys): row for row in chosen}
+
+    def _scopes(self) -> list[tuple[Scope, Mask]]:
+        """Rows, and partitions with their static columns."""
+        found = [(Scope.row(self.target), _valid(self.block.rows.column((self.target.clustering or self.target.partition_key)[0].name)))]
+        if self.target.static:
+            found.append((Scope.partition(self.target), ~found[0][1]))
+        return [(scope, where) for scope, where in found if where.any()]
+
+    def _list(self, scope: Scope, where: Mask, column: CqlColumn, text: str) -> Iterator[Write]:
+        """A list as of the snapshot: emptied, then each element by a key of ours."""
+        keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
+        stamp, empty = _long(self.block.as_of), scope.assign([column])
+        raw = self.block.rows.column(column.name)
+        offsets, (elements,) = self._split(column, lambda: split_collections(Cells.of(raw)))
+        values = elements.binary().to_pylist()
+        times, ttls = self._marks(column, offsets)
+        tells = _valid(self.block.times.column(column.name))
+        for row in np.flatnonzero(where & (_valid(raw) | self.block.again)).tolist():
+            key = tuple(part[row] for part in keys)
+            yield Write(empty, (stamp, _int(0), None, *key), row)
+            for number, at in enumerate(range(int(offsets[row]), int(offsets[row + 1]))):
+                # What was written in that very microsecond the log brings, under its own key.
+                if tells[row] and times[at] == self.block.as_of:
+                    continue
+                of = timeuuid.make(self.block.as_of - _BEFORE_US + number // 10, _REST, number % 10).bytes
+                yield Write(text, (stamp, _int(int(ttls[at])), of, values[at], *key), row)
+
+    def _cells(self, scope: Scope, where: Mask) -> Iterator[Write]:
+        """Every cell that is no list's, with those of its row that are alike in time and expiry."""
+        keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
+        pieces = [self._atomic(column) for column in scope.atomic]
+        for column in scope.made:
+            if column.type.name == "udt":
+                pieces += self._fields(column)
+                continue
+            piece, rest = self._collection(column)
+            pieces.append(piece)
+            for row, time, ttl, value in rest:
+                if where[row]:
+                    yield Write(scope.append(column), (_long(time), _int(ttl), value, *(key[row] for key in keys)), row)
+        if pieces:
+            yield from _rounds(scope.restore(), pieces, keys, where)
+        if scope.columns == self.target.regular:
+            yield from self._markers(scope, keys, where)
+
+    def _markers(self, scope: Scope, keys: list[Objects], where: Mask) -> Iterator[Write]:
+        alone = where.copy()
+        for column in scope.columns:
+            alone &= ~_valid(self.block.rows.column(column.name))
+        for row in np.flatnonzero(alone).tolist():
+            yield Write(scope.insert([]), (*(key[row] for key in keys), _long(self.block.as_of), _int(0)), row)
+
+    def _gone(self) -> Iterator[Write]:
+        if self.block.gone is None:
+            return
+        scope = Scope.row(self.target)
+        keys = [_objects(self.block.gone.column(name)) for name in scope.keys]
+        for row in range(self.block.gone.num_rows):
+            yield Write(scope.delete(), (_long(self.block.as_of), *(key[row] for key in keys)), self.count + row)
+
+    def _atomic(self, column: CqlColumn) -> _Piece:
+        raw = self.block.rows.column(column.name)
+        there = _valid(raw)
+        times, ttls = self._marks(column, np.concatenate([[0], np.cumsum(there)]))
+        return _Piece(_objects(raw), there, _spread(times, there), _spread(ttls, there))
+
+    def _fields(self, column: CqlColumn) -> Iterator[_Piece]:
+        raw = self.block.rows.column(column.name)
+        there = _valid(raw)
+        count = len(column.type.fields)
+        parts = self._split(column, lambda: split_tuples(Cells.of(raw), count))
+        times, ttls = self._marks(column, np.concatenate([[0], np.cumsum(there * count)]))
+        for index, part in enumerate(parts):
+            yield _Piece(_objects(part.binary()), part.sizes >= 0, _spread(times[index::count], there), _spread(ttls[index::count], there))
+
+    def _collection(self, column: CqlColumn) -> tuple[_Piece, list[tuple[int, int, int, bytes]]]:
+        """Maps and sets all of whose elements are alike in time and expiry; the others' elements, in groups that are."""
+        raw = self.block.rows.column(column.name)
+        width = 2 if column.type.name == "map" else 1
+        offsets, parts = self._split(column, lambda: split_collections(Cells.of(raw), width))
+        times, ttls = self._marks(column, offsets)
+        first, some = np.minimum(offsets[:-1], max(len(times) - 1, 0)), np.diff(offsets) > 0
+        owners = np.repeat(np.arange(self.count), np.diff(offsets))
+        differs = (times != times[offsets[owners]]) | (ttls != ttls[offsets[owners]]) if len(times) else np.zeros(0, np.bool_)
+        mixed = np.zeros(self.count, np.bool_)
+        mixed[owners[differs]] = True
+        row_times = times[first] if len(times) else np.zeros(self.count, np.int64)
+        row_ttls = ttls[first] if len(times) else np.zeros(self.count, np.int64)
+        piece = _Piece(_objects(raw), some & ~mixed, row_times, row_ttls)
+        values = [part.binary().to_pylist() for part in parts] if mixed.any() else []
+        rest = []
+        for row in np.flatnonzero(mixed).tolist():
+            groups: dict[tuple[int, int], list[bytes]] = {}
+            for at in range(int(offsets[row]), int(offsets[row + 1])):
+                entry = b"".join(_sized(part[at]) for part in values)
+                groups.setdefault((int(times[at]), int(ttls[at])), []).append(entry)
+            rest += [(row, time, ttl, _int(len(entries)) + b"".join(entries)) for (time, ttl), entries in groups.items()]
+        return piece, rest
+
+    def _split(self, column: CqlColumn, split: Any) -> Any:
+        try:
+            return split()
+        except Damage as damage:
+            raise DefiniteError(
+                f"column {column.name} cannot be read: {damage.reason}",
+                place=self.place(damage.row),
+                hint="if the table or its type was altered just now, start again to read its definition anew; else report this",
+            ) from None
+
+    def _marks(self, column: CqlColumn, offsets: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """The write time and the TTL of each cell; `offsets` says which cells are a row's."""
+        counts = np.diff(offsets)
+        times = _flat(self.block.times.column(column.name), counts, self.block.as_of)
+        expiries = _flat(self.block.expiries.column(column.name), counts, -1)
+        return times, np.where(expiries >= 0, np.clip(expiries - self._now, 1, _MOST_TTL), 0)
+
+
+def _flat(lists: Any, counts: npt.NDArray[Any], missing: int) -> Numbers:
+    """The numbers of lists one after the other, `counts` of each row; `missing` where there is no list, too short a one, or a null."""
+    total = int(counts.sum())
+    found = np.full(total, missing, np.int64)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    ordinal = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.asarray(lists.offsets.to_numpy())[:-1]
+    sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
+    numbers = lists.values.fill_null(missing).to_numpy(zero_copy_only=False)
+    inside = ordinal < sizes[owners]
+    found[inside] = numbers[starts[owners[inside]] + ordinal[inside]]
+    return found
+
+
+def _spread(numbers: Numbers, there: Mask) -> Numbers:
+    """Numbers of the rows that have a value, at their rows."""
+    found = np.zeros(len(there), np.int64)
+    found[there] = numbers
+    return found
+
+
+def _rounds(text: str, pieces: list[_Piece], keys: list[Objects], where: Mask) -> Iterator[Write]:
+    """One statement for all cells of a row that are alike in time and expiry; as many rounds as the most mixed row has kinds of cells."""
+    pending = [piece.there & where for piece in pieces]
+    while any(left.any() for left in pending):
+        times, ttls, chosen = np.zeros(len(where), np.int64), np.zeros(len(where), np.int64), np.zeros(len(where), np.bool_)
+        for piece, left in zip(pieces, pending, strict=True):
+            new = left & ~chosen
+            times[new], ttls[new] = piece.times[new], piece.ttls[new]
+            chosen |= new
+        columns: list[Objects] = []
+        for number, piece in enumerate(pieces):
+            taken = pending[number] & (piece.times == times) & (piece.ttls == ttls)
+            values = piece.values.copy()
+            values[~taken] = UNSET_VALUE
+            columns.append(values)
+            pending[number] &= ~taken
+        rows = np.flatnonzero(chosen)
+        bound = [words(times, ">i8"), words(ttls, ">i4"), *columns, *keys]
+        for row, given in zip(rows.tolist(), zip(*(column[rows].tolist() for column in bound), strict=True), strict=True):
+            yield Write(text, given, row)
+
+
+def _valid(column: Any) -> Mask:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _objects(column: Any) -> Objects:
+    found = np.empty(len(column), np.object_)
+    found[:] = column.to_pylist()
+    return found
+
+
+def _sized(value: bytes | None) -> bytes:
+    return _int(-1) if value is None else _int(len(value)) + value
+
+
+def _int(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def _long(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)

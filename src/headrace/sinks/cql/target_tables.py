@@ -1,0 +1,154 @@
+"""The tables that a log is replayed into: made if they are missing, checked if not, altered when the source's are.
+
+Everything here looks at what is there first and does what is missing, so it may be interrupted and done again. A target may have columns of
+its own; what it shares with the source's table must be the same: key, types, static columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace.cql.language.ddl_printer import create_table, create_type, table_name, types_used
+from headrace.cql.schema_reader import describe_all, describe_types, list_keyspaces, list_tables
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.types import CqlType, quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+
+_HINT = "drop the target table and let it be made, or alter it to match"
+
+
+def moved(table: CqlTable, keyspace: str) -> CqlTable:
+    """The same table in another keyspace, its user types too."""
+    columns = tuple(replace(column, type=_moved_type(column.type, keyspace)) for column in table.columns)
+    return CqlTable(TableName(keyspace, table.name.table), columns)
+
+
+def _moved_type(kind: CqlType, keyspace: str) -> CqlType:
+    args = tuple(_moved_type(arg, keyspace) for arg in kind.args)
+    return replace(kind, args=args, keyspace=keyspace if kind.name == "udt" else kind.keyspace)
+
+
+def prepare(session: CqlSession, tables: Iterable[CqlTable], *, create: bool) -> None:
+    """Make or check each table and its user types; `create`: whether anything may be made."""
+    wanted = list(tables)
+    keyspaces = set(list_keyspaces(session))
+    for keyspace in sorted({table.name.database for table in wanted}):
+        if keyspace not in keyspaces:
+            raise _no_keyspace(session, keyspace)
+        here = [table for table in wanted if table.name.database == keyspace]
+        _prepare_types(session, keyspace, types_used(here), create)
+        there = set(list_tables(session, keyspace))
+        missing = [table for table in here if table.name.table not in there]
+        for table in missing:
+            _may_create(session, f"there is no table {table.name}", create)
+            session.execute(create_table(table, if_not_exists=True))
+        found = describe_all(session, [table.name for table in here if table.name.table in there])
+        for table in here:
+            if table.name in found:
+                _complete(session, found[table.name].table, table, create)
+
+
+def alter(session: CqlSession, old: CqlTable, new: CqlTable, *, create: bool, drop: bool) -> None:
+    """Make the target follow from one definition of the source's to the next; `drop`: columns that are gone there too."""
+    there = describe_types(session, new.name.database)
+    before = {kind.udt: kind for kind in types_used([old])}
+    for kind in types_used([new]):
+        known = there.get(kind.udt)
+        for was, name in zip(before[kind.udt].fields if kind.udt in before else (), kind.fields, strict=False):
+            if known is not None and was != name and was in known.fields:
+                session.execute(f"ALTER TYPE {_type_name(kind)} RENAME {quoted(was)} TO {quoted(name)}")
+    _prepare_types(session, new.name.database, types_used([new]), create)
+    found = describe_all(session, [new.name])[new.name].table
+    columns = {column.name: column for column in found.columns}
+    for was_key, key in zip(_keys(old), _keys(new), strict=True):
+        if was_key.name != key.name and was_key.name in columns:
+            session.execute(f"ALTER TABLE {table_name(new.name)} RENAME {quoted(was_key.name)} TO {quoted(key.name)}")
+    kept = {column.name: column for column in new.cells}
+    for column in old.cells if drop else ():
+        gone = column.name not in kept or not _same_type(kept[column.name].type, column.type)
+        if gone and column.name in columns and not _fits(columns[column.name], kept.get(column.name)):
+            session.execute(f"ALTER TABLE {table_name(new.name)} DROP {quoted(column.name)}")
+    _complete(session, describe_all(session, [new.name])[new.name].table, new, create)
+
+
+def _fits(there: CqlColumn, wanted: CqlColumn | None) -> bool:
+    return wanted is not None and there.role is wanted.role and _same_type(there.type, wanted.type)
+
+
+def _prepare_types(session: CqlSession, keyspace: str, wanted: Iterable[CqlType], create: bool) -> None:
+    there: Mapping[str, CqlType] = describe_types(session, keyspace)
+    for kind in wanted:
+        known = there.get(kind.udt)
+        if known is None:
+            _may_create(session, f"there is no type {_type_name(kind)}", create)
+            session.execute(create_type(kind, if_not_exists=True))
+            continue
+        for number, (name, of) in enumerate(zip(known.fields, known.args, strict=True)):
+            if number < len(kind.fields) and (name != kind.fields[number] or not _same_type(of, kind.args[number])):
+                message = f"type {_type_name(kind)} has {name} {of} where the source's has {kind.fields[number]} {kind.args[number]}"
+                raise DefiniteError(
+                    message, place=str(session.address), hint="replay into a keyspace without that type, or alter it to match"
+                )
+        for name, of in list(zip(kind.fields, kind.args, strict=True))[len(known.fields) :]:
+            _may_create(session, f"type {_type_name(kind)} has no field {name}", create)
+            session.execute(f"ALTER TYPE {_type_name(kind)} ADD {quoted(name)} {of}")
+
+
+def _complete(session: CqlSession, there: CqlTable, wanted: CqlTable, create: bool) -> None:
+    """Check a table that is there, and add the columns that it lacks."""
+    keys, theirs = _keys(wanted), _keys(there)
+    if [(c.name, str(c.type), c.role, c.descending) for c in keys] != [(c.name, str(c.type), c.role, c.descending) for c in theirs]:
+        raise DefiniteError(
+            f"the target table's key is ({_spelled(theirs)}), the source's is ({_spelled(keys)})",
+            place=f"table {wanted.name}, {session.address}",
+            hint=_HINT,
+        )
+    columns = {column.name: column for column in there.columns}
+    for column in wanted.cells:
+        found = columns.get(column.name)
+        if found is None:
+            _may_create(session, f"table {wanted.name} has no column {column.name}", create)
+            static = " static" if column.role is Role.STATIC else ""
+            session.execute(f"ALTER TABLE {table_name(wanted.name)} ADD {quoted(column.name)} {column.type}{static}")
+        elif not _fits(found, column):
+            raise DefiniteError(
+                f"the target's column is {_spelled([found])}, the source's is {_spelled([column])}",
+                place=f"table {wanted.name}, column {column.name}, {session.address}",
+                hint=_HINT,
+            )
+
+
+def _same_type(one: CqlType, other: CqlType) -> bool:
+    """By what they are made of; user types by name, since their fields were looked at."""
+    return str(one) == str(other)
+
+
+def _keys(table: CqlTable) -> tuple[CqlColumn, ...]:
+    return table.partition_key + table.clustering
+
+
+def _spelled(columns: Iterable[CqlColumn]) -> str:
+    words = {Role.STATIC: " static", Role.REGULAR: "", Role.PARTITION: " partition key", Role.CLUSTERING: " clustering"}
+    return ", ".join(f"{c.name} {c.type}{words[c.role]}{' descending' if c.descending else ''}" for c in columns)
+
+
+def _type_name(kind: CqlType) -> str:
+    return f"{quoted(kind.keyspace)}.{quoted(kind.udt)}"
+
+
+def _may_create(session: CqlSession, message: str, create: bool) -> None:
+    if not create:
+        raise DefiniteError(message, place=str(session.address), hint="make it, or let it be made: leave out replay.missing = halt")
+
+
+def _no_keyspace(session: CqlSession, keyspace: str) -> DefiniteError:
+    replication = ", ".join(f"'{name}': 3" for name in session.datacenters)
+    statement = f"CREATE KEYSPACE {quoted(keyspace)} WITH replication = {{'class': 'NetworkTopologyStrategy', {replication}}}"
+    return DefiniteError(
+        f"there is no keyspace {keyspace!r} to replay into",
+        place=str(session.address),
+        hint=f"make it with the replication that you want, e.g. {statement}; or write another one in the address",
+    )

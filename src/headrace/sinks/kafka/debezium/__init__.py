@@ -1,0 +1,1 @@
+"""Encodes changes as Debezium's JSON envelopes."""

@@ -1,0 +1,289 @@
+"""Blocks to Debezium's change events in JSON, as its connectors for MySQL and MariaDB write them by default.
+
+Invariant: an event says what Debezium's event of the same change says: key, before, after, op, and the place in the log. A key change is
+three messages (the old row's deletion, a tombstone, the new row's creation) that name each other in headers. What a block does not know
+(the thread, the server's id, the statement unless it is logged) is null or 0. The time of processing is the clock's: a message that is sent
+again differs in that alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import TableSchema
+from headrace.model.version import OFFSET_BITS
+from headrace.sinks.event_positions import EventPlaces, Places, event_places, file_name, file_numbers
+from headrace.sinks.kafka.debezium.envelope_schemas import key_schema, value_schema
+from headrace.sinks.kafka.debezium.json_fragments import MARIADB, NULL, shown
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import KafkaChoices
+
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+_MOST_BYTES: Final = 128 << 20
+"""Of what is encoded at once: text may be several times as long as the values, and an array holds 2 GiB."""
+_ENVELOPE_BYTES: Final = 600
+_GTID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+:.*|\d+-\d+-\d+")
+_CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE, _TRUNCATE = range(6)
+_WORDS: Final = pa.array(["c", "u", "d", "r", "", "t"])
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What events say of their source and blocks do not."""
+
+    connector: str = "mysql"
+    """`mysql` or `mariadb`."""
+    log: str = "binlog"
+    """The base name of the log files."""
+    server_id: int = 0
+    version: str = "headrace"
+    """Where Debezium has its own version."""
+
+
+class DebeziumEncoder:
+    """Encodes blocks of any tables. Belongs to one task."""
+
+    def __init__(self, choices: KafkaChoices, origin: Origin | None = None, clock: Clock = time.time_ns) -> None:
+        self._choices, self._origin, self._clock = choices, origin or Origin(), clock
+        self._tables: dict[TableSchema, _TableEncoder] = {}
+
+    def encode(self, block: ChangeBlock) -> list[Messages]:
+        """The block's messages; every update in it has its before image."""
+        if not block.rows:
+            return []
+        table = self._of(block.schema)
+        events = event_places(block)
+        return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
+
+    def emptied(self, schema: TableSchema, version: int) -> Messages:
+        """The message that a table was emptied, by a statement that ends at a version."""
+        return self._of(schema).emptied(version, self._clock())
+
+    def _of(self, schema: TableSchema) -> _TableEncoder:
+        table = self._tables.get(schema)
+        if table is None:
+            table = self._tables[schema] = _TableEncoder(self._choices, self._origin, schema)
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The messages of some images: what each is, its image before and after (-1 for none), and the image whose place and key it has."""
+
+    kind: npt.NDArray[np.int8]
+    before: Places
+    after: Places
+    at: Places
+    other: Places
+    """Of the messages of a key change: the image with the other key; else -1."""
+
+
+class _TableEncoder:
+    """Encodes the blocks of one table under one schema."""
+
+    def __init__(self, choices: KafkaChoices, origin: Origin, schema: TableSchema) -> None:
+        self._origin, self._schema = origin, schema
+        self._topic = choices.topic_of(schema.name)
+        self._tombstones = choices.has_tombstones
+        self._shown = {column.name: shown(column, origin.connector) for column in schema.columns}
+        self._head, self._tail = self._ends(choices, value_schema)
+        self._key_head, self._key_tail = self._ends(choices, key_schema)
+        words = {"version": origin.version, "connector": origin.connector, "name": choices.prefix}
+        self._source_head = json.dumps(words, ensure_ascii=False, separators=(",", ":"))[:-1]
+        self._db, self._table = (json.dumps(name, ensure_ascii=False) for name in (schema.name.database, schema.name.table))
+
+    @property
+    def overhead(self) -> int:
+        """What an event takes besides its row: its schema, if it carries one, is the most of it."""
+        return len(self._head) + len(self._key_head) + _ENVELOPE_BYTES
+
+    def encode(self, block: ChangeBlock, events: EventPlaces, piece: slice, now: int) -> Messages:
+        images = block.images.slice(piece.start, piece.stop - piece.start)
+        ops = block.op.to_numpy()[piece]
+        fragments = {name: _or_null(how.render(images.column(name))) for name, how in self._shown.items()}
+        rows = _object(fragments)
+        keys = _object({name: fragments[name] for name in self._schema.row_key}) if self._schema.row_key else None
+        plan = _plan(ops, keys, self._schema, tombstones=self._tombstones)
+        at = pa.array(plan.at + piece.start)
+        value = self._values(block, events, rows, plan, at, now)
+        key = pa.nulls(len(plan.kind), pa.binary()) if keys is None else _join(self._key_head, keys, self._key_tail).take(pa.array(plan.at))
+        return Messages(
+            topic=self._topic,
+            key=key.cast(pa.binary()),
+            value=value,
+            version=block.version.take(at),
+            timestamp_ms=pc.divide(block.commit_ts.take(at), 1000),
+            headers=_headers(plan, keys),
+            row=block.order.take(at) if block.order is not None and ops[0] == Op.SNAPSHOT else None,
+        )
+
+    def emptied(self, version: int, now: int) -> Messages:
+        """A statement is in no block: its transaction is not known here, and its time is the clock's."""
+        place = pa.array([version & ((1 << OFFSET_BITS) - 1)], pa.int64()), pa.array([0], pa.int64())
+        block = ChangeBlock(
+            self._schema,
+            pa.RecordBatch.from_arrays(
+                [pa.nulls(1, field.type) for field in self._schema.arrow_schema], names=self._schema.arrow_schema.names
+            ),
+            pa.array([Op.DELETE], pa.uint8()),
+            pa.array([version], pa.uint64()),
+            pa.array([now // 1000], pa.int64()),
+        )
+        first = np.zeros(1, np.int64)
+        plan = _Plan(np.array([_TRUNCATE], np.int8), first - 1, first - 1, first, first - 1)
+        events = EventPlaces(*(column.to_numpy() for column in place))
+        value = self._values(block, events, pa.array([NULL]), plan, pa.array([0]), now)
+        return Messages(self._topic, pa.nulls(1, pa.binary()), value, block.version, pc.divide(block.commit_ts, 1000))
+
+    def _values(self, block: ChangeBlock, events: EventPlaces, rows: Any, plan: _Plan, at: Any, now: int) -> Any:
+        source = self._source(block, events, at, snapshot=plan.kind[0] == _READ)
+        times = f'","ts_ms":{now // 1_000_000},"ts_us":{now // 1000},"ts_ns":{now}}}{self._tail}'
+        before, after = (_or_null(rows.take(pa.array(places, mask=places < 0))) for places in (plan.before, plan.after))
+        ops = _WORDS.take(pa.array(plan.kind))
+        text = _join(f'{self._head}{{"before":', before, ',"after":', after, ',"source":', source, ',"transaction":null,"op":"', ops, times)
+        return pc.if_else(pa.array(plan.kind == _TOMBSTONE), pa.scalar(None, pa.string()), text).cast(pa.binary())
+
+    def _source(self, block: ChangeBlock, events: EventPlaces, at: Any, *, snapshot: bool) -> Any:
+        micros = block.commit_ts.take(at)
+        files = file_numbers(block.version)[at.to_numpy()]
+        numbers, which = np.unique(files, return_inverse=True)
+        names = pa.array([json.dumps(file_name(self._origin.log, number)) for number in numbers.tolist()]).take(pa.array(which))
+        gtid = _named(block.transaction, at, lambda name: bool(_GTID.fullmatch(name))) if not snapshot else NULL
+        pos, row = (pa.array(column).take(at).cast(pa.string()) for column in (events.pos, events.row))
+        return _join(
+            f'{self._source_head},"ts_ms":',
+            pc.divide(micros, 1000).cast(pa.string()),
+            f',"snapshot":"{"true" if snapshot else "false"}","db":{self._db},"sequence":null,"ts_us":',
+            micros.cast(pa.string()),
+            ',"ts_ns":',
+            pc.multiply(micros, 1000).cast(pa.string()),
+            f',"table":{self._table},"server_id":',
+            str(0) if snapshot else self._server_ids(block, at),
+            ',"gtid":',
+            gtid,
+            ',"file":',
+            names,
+            ',"pos":',
+            pos,
+            ',"row":',
+            row,
+            ',"thread":null,"query":',
+            _named(block.query, at, lambda _: True),
+            "}",
+        )
+
+    def _server_ids(self, block: ChangeBlock, at: Any) -> Any:
+        """MariaDB's transactions name the server that made them; of MySQL's, whoever knows it has told."""
+        known = str(self._origin.server_id)
+        if block.transaction is None or self._origin.connector != MARIADB:
+            return known
+        taken = block.transaction.take(at)
+        names = taken.dictionary.to_pylist()
+        found = [name.split("-")[1] if name is not None and _GTID.fullmatch(name) else known for name in names]
+        return pc.fill_null(pa.array(found, pa.string()).take(taken.indices), known)
+
+    def _ends(self, choices: KafkaChoices, describe: Callable[[TableSchema, str, str], dict[str, Any]]) -> tuple[str, str]:
+        """What stands around every payload."""
+        if not choices.schemas:
+            return "", ""
+        text = json.dumps(describe(self._schema, choices.prefix, self._origin.connector), ensure_ascii=False, separators=(",", ":"))
+        return f'{{"schema":{text},"payload":', "}"
+
+
+def _plan(ops: npt.NDArray[np.uint8], keys: Any, schema: TableSchema, *, tombstones: bool) -> _Plan:
+    """What is sent for images, in their order."""
+    befores, updates = np.flatnonzero(ops == Op.BEFORE), np.flatnonzero(ops == Op.UPDATE)
+    if not np.array_equal(befores + 1, updates):
+        raise DefiniteError(
+            "an update came without the row before it", place=f"table {schema.name}", hint="please report it: the sink asks for them all"
+        )
+    count = np.ones(len(ops), dtype=np.int64)
+    kind = np.select([ops == Op.SNAPSHOT, ops == Op.INSERT, ops == Op.UPDATE], [_READ, _CREATE, _UPDATE], _DELETE).astype(np.int8)
+    count[befores] = 0
+    moved = _moved(keys, befores, updates)
+    kind[updates[moved]] = _CREATE
+    count[befores[moved]] = 1
+    if tombstones and keys is not None:
+        count[(kind == _DELETE) & (count == 1)] = 2
+    at = np.repeat(np.arange(len(ops)), count)
+    second = np.concatenate(([False], at[1:] == at[:-1]))
+    kinds = np.where(second, _TOMBSTONE, kind[at]).astype(np.int8)
+    other = np.full(len(ops), -1, dtype=np.int64)
+    other[befores[moved]], other[updates[moved]] = updates[moved], befores[moved]
+    before = np.select([kinds == _DELETE, kinds == _UPDATE], [at, at - 1], -1)
+    after = np.where(np.isin(kinds, (_CREATE, _UPDATE, _READ)), at, -1)
+    return _Plan(kinds, before, after, at, other[at])
+
+
+def _moved(keys: Any, befores: Places, updates: Places) -> npt.NDArray[np.bool_]:
+    """Which updates gave their row another key."""
+    if keys is None or not updates.size:
+        return np.zeros(updates.size, dtype=bool)
+    unlike = pc.not_equal(keys.take(pa.array(befores)), keys.take(pa.array(updates)))
+    return np.asarray(unlike.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...]:
+    """The other key, in the messages of a key change: there are few."""
+    moved = np.flatnonzero(plan.other >= 0)
+    if keys is None or not moved.size:
+        return ()
+    found: list[tuple[tuple[str, bytes], ...]] = [()] * len(plan.kind)
+    others = keys.take(pa.array(plan.other[moved])).to_pylist()
+    for place, kind, other in zip(moved.tolist(), plan.kind[moved].tolist(), others, strict=True):
+        found[place] = ((OLD_KEY if kind == _CREATE else NEW_KEY, other.encode()),)
+    return tuple(found)
+
+
+def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:
+    """Parts of a block that can be encoded at once; an update stays with the row before it."""
+    ops = block.op.to_numpy()
+    most = max(2, _MOST_BYTES // (block.images.nbytes // block.rows + overhead))
+    start = 0
+    while start < block.rows:
+        end = min(start + most, block.rows)
+        if end < block.rows and ops[end - 1] == Op.BEFORE:
+            end -= 1
+        yield slice(start, end)
+        start = end
+
+
+def _object(fragments: dict[str, Any]) -> Any:
+    """Columns of JSON to rows of it."""
+    parts: list[Any] = []
+    for place, (name, values) in enumerate(fragments.items()):
+        parts += [f"{',' if place else '{'}{json.dumps(name, ensure_ascii=False)}:", values]
+    return _join(*parts, "}")
+
+
+def _named(array: Any, at: Any, wanted: Callable[[str], bool]) -> Any:
+    """A column of few different texts, as JSON; null for those that are not wanted."""
+    if array is None:
+        return NULL
+    taken = array.take(at)
+    names = taken.dictionary.to_pylist()
+    texts = [json.dumps(name, ensure_ascii=False) if name is not None and wanted(name) else NULL for name in names]
+    return pc.fill_null(pa.array(texts, pa.string()).take(taken.indices), NULL)
+
+
+def _or_null(texts: Any) -> Any:
+    return pc.fill_null(texts, NULL) if texts.null_count else texts
+
+
+def _join(*parts: Any) -> Any:
+    return pc.binary_join_element_wise(*parts, "")

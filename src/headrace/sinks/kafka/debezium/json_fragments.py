@@ -1,0 +1,278 @@
+"""Columns as pieces of JSON, the way Debezium's connectors write them with their default settings.
+
+Invariant: a column's `Shown` gives one piece for each value, NULL for NULL; what its `field` (the column's schema in Kafka Connect's words)
+says is what the pieces are. Whole columns only: no Python runs per value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import fixed_bytes, spell_addresses, spell_instants, spell_uuids
+from headrace.sinks.kafka.debezium.json_kernels import base64, base64_size, quote, quoted_size
+
+MARIADB: Final = "mariadb"
+NULL: Final = "null"
+
+_INTEGERS: Final = {
+    Kind.INT8: "int16",
+    Kind.UINT8: "int16",
+    Kind.INT16: "int16",
+    Kind.UINT16: "int32",
+    Kind.INT32: "int32",
+    Kind.UINT32: "int64",
+    Kind.INT64: "int64",
+    # Above 9223372036854775807 it wraps round, as with `bigint.unsigned.handling.mode=long`.
+    Kind.UINT64: "int64",
+}
+_MILLISECOND_DIGITS: Final = 3
+_SRID_BYTES: Final = 4
+_POINT_BYTES: Final = 21
+_WKB_ORDER_AND_TYPE: Final = 5
+
+Field = dict[str, Any]
+Render = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a column is shown."""
+
+    field: Field
+    """Its schema, without the name, the default, and whether it may be NULL."""
+    render: Render
+    """An array of the column's type to text."""
+
+
+def shown(column: Column, connector: str) -> Shown:
+    """The column as Debezium's connector for MySQL or MariaDB shows it."""
+    kind, name = column.kind, column.source_type.lower()
+    if kind in _INTEGERS:
+        medium = kind is Kind.UINT32 and name.startswith("mediumint")
+        return Shown({"type": "int32" if medium else _INTEGERS[kind]}, _wrapped if kind is Kind.UINT64 else _text)
+    match kind:
+        case Kind.FLOAT32:
+            return Shown({"type": "float"}, _floats)
+        case Kind.FLOAT64:
+            return Shown({"type": "double"}, _floats)
+        case Kind.DECIMAL:
+            sizes = {"scale": str(column.scale), "connect.decimal.precision": str(column.precision)}
+            return Shown(_named("bytes", "org.apache.kafka.connect.data.Decimal", sizes), _decimals)
+        case Kind.DATE:
+            return Shown(_named("int32", "io.debezium.time.Date"), lambda array: _text(array.view(pa.int32())))
+        case Kind.DATETIME if column.precision <= _MILLISECOND_DIGITS:
+            return Shown(_named("int64", "io.debezium.time.Timestamp"), lambda array: _text(_milliseconds(array)))
+        case Kind.DATETIME:
+            return Shown(_named("int64", "io.debezium.time.MicroTimestamp"), lambda array: _text(array.view(pa.int64())))
+        case Kind.TIMESTAMP:
+            return Shown(_named("string", "io.debezium.time.ZonedTimestamp"), lambda array: _instants(array, column.precision))
+        case Kind.TIME:
+            return Shown(_named("int64", "io.debezium.time.MicroTime"), lambda array: _text(array.view(pa.int64())))
+        case Kind.YEAR:
+            return Shown(_named("int32", "io.debezium.time.Year"), _text)
+        case Kind.BIT if column.precision == 1:
+            return Shown({"type": "boolean"}, lambda array: pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), "false", "true"))
+        case Kind.BIT:
+            bits = _named("bytes", "io.debezium.data.Bits", {"length": str(column.precision or 64)})
+            return Shown(bits, lambda array: _bits(array, column.precision or 64))
+        case Kind.BYTES:
+            return Shown({"type": "bytes"}, in_base64)
+        case Kind.ENUM | Kind.SET:
+            semantic = "io.debezium.data.Enum" if kind is Kind.ENUM else "io.debezium.data.EnumSet"
+            return Shown(_named("string", semantic, {"allowed": ",".join(column.members)}), _members)
+        case Kind.JSON if connector != MARIADB:
+            return Shown(_named("string", "io.debezium.data.Json"), quoted)
+        case Kind.GEOMETRY:
+            return _geometry(name)
+        case Kind.VECTOR:
+            items = {"items": {"type": "float", "optional": False}}
+            return Shown({"type": "array", **items, "name": "io.debezium.data.FloatVector", "version": 1}, _lists)
+        case Kind.UUID:
+            return Shown(_named("string", "io.debezium.data.Uuid"), lambda array: quoted(spell_uuids(array)))
+        case Kind.INET4:
+            return Shown({"type": "string"}, lambda array: quoted(spell_addresses(array)))
+        case Kind.INET6:
+            return Shown({"type": "string"}, lambda array: quoted(_long_addresses(array)))
+    return Shown({"type": "string"}, quoted)
+
+
+def field_of(column: Column, connector: str) -> Field:
+    """The column's schema among a row's fields."""
+    how = shown(column, connector)
+    default = _default(column, how)
+    given = {} if default is None else {"default": default}
+    # Kafka Connect's own order, so that the text is the same as well.
+    head = {"type": how.field["type"]}
+    inner: Field = {name: how.field[name] for name in ("items", "fields") if name in how.field}
+    rest = {name: value for name, value in how.field.items() if name not in (*head, *inner)}
+    return {**head, **inner, "optional": column.nullable, **rest, **given, "field": column.name}
+
+
+def quoted(array: Any) -> Any:
+    """Texts as JSON strings."""
+    offsets, data = _parts(array)
+    return _filled(array, offsets, data, quoted_size(offsets, data), quote)
+
+
+def in_base64(array: Any) -> Any:
+    """Bytes as JSON strings of base64."""
+    offsets, data = _parts(array)
+    return _filled(array, offsets, data, base64_size(offsets), base64)
+
+
+def _filled(array: Any, offsets: Any, data: Any, size: int, fill: Callable[..., None]) -> Any:
+    if size > np.iinfo(np.int32).max:
+        raise pa.ArrowCapacityError("more text than an array holds")
+    out, ends = np.empty(size, dtype=np.uint8), np.zeros(len(array) + 1, dtype=np.int64)
+    fill(offsets, data, ends[1:], out)
+    validity = None if not array.null_count else pc.is_valid(array).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(array), [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out)])
+
+
+def _parts(array: Any) -> tuple[Any, Any]:
+    plain = array if pa.types.is_binary(array.type) or pa.types.is_string(array.type) else array.cast(pa.binary())
+    _, starts, data = plain.buffers()
+    if starts is None or not len(plain):
+        return np.zeros(len(plain) + 1, dtype=np.int32), np.zeros(0, dtype=np.uint8)
+    offsets = np.frombuffer(starts, dtype=np.int32, count=len(plain) + 1 + plain.offset)[plain.offset :]
+    return offsets, np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.zeros(0, dtype=np.uint8)
+
+
+def _text(array: Any) -> Any:
+    return array.cast(pa.string())
+
+
+def _wrapped(array: Any) -> Any:
+    return _text(array.view(pa.int64()))
+
+
+def _floats(array: Any) -> Any:
+    """The shortest digits that give the same bits, never like those of a whole number: readers without a schema go by the point."""
+    digits = _text(array)
+    return pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, pc.binary_join_element_wise(digits, ".0", ""))
+
+
+def _milliseconds(array: Any) -> Any:
+    return pc.divide(array.view(pa.int64()), 1000)
+
+
+def _instants(array: Any, digits: int) -> Any:
+    clock = pc.replace_substring(spell_instants(array, digits), " ", "T", max_replacements=1)
+    return pc.binary_join_element_wise('"', clock, 'Z"', "")
+
+
+def _members(array: Any) -> Any:
+    return quoted(array.dictionary).take(array.indices) if pa.types.is_dictionary(array.type) else quoted(array)
+
+
+def _lists(array: Any) -> Any:
+    """Lists of floats, as lists."""
+    inner = pa.ListArray.from_arrays(_offsets_of(array), _floats(array.values))
+    joined = pc.binary_join_element_wise("[", pc.binary_join(inner, ","), "]", "")
+    return pc.if_else(array.is_valid(), joined, pa.scalar(None, pa.string())) if array.null_count else joined
+
+
+def _offsets_of(array: Any) -> Any:
+    return pa.array(np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :])
+
+
+def _bits(array: Any, bits: int) -> Any:
+    """As many bytes as the bits need, the least significant first."""
+    width = (bits + 7) // 8
+    numbers = pc.fill_null(array, pa.scalar(0, pa.uint64())).to_numpy(zero_copy_only=False).astype("<u8")
+    rows = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, 8)[:, :width])
+    return _with_nulls_of(array, in_base64(fixed_bytes(rows).cast(pa.binary())))
+
+
+def _decimals(array: Any) -> Any:
+    """The digits as one whole number: its bytes, the most significant first, as few as show its sign."""
+    if not len(array):
+        return pa.array([], pa.string())
+    width = array.type.byte_width
+    raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=width * len(array), offset=width * array.offset)
+    rows = raw.reshape(-1, width)[:, ::-1]
+    rows = np.where(np.asarray(array.is_valid())[:, None], rows, np.uint8(0)) if array.null_count else rows
+    sign = np.where(rows[:, :1] >= 128, np.uint8(255), np.uint8(0))
+    needless = (rows[:, :-1] == sign) & ((rows[:, 1:] ^ sign) < 128)
+    leading = np.cumprod(needless, axis=1, dtype=np.uint8).sum(axis=1)
+    return _with_nulls_of(array, in_base64(_cut(rows, leading)))
+
+
+def _cut(rows: npt.NDArray[np.uint8], leading: npt.NDArray[np.uint8]) -> Any:
+    """Rows of bytes without so many of the first."""
+    width = rows.shape[1]
+    kept = np.arange(width)[None, :] >= leading[:, None]
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(width - leading.astype(np.int64), out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows[kept]))])
+
+
+def _geometry(name: str) -> Shown:
+    point = name.startswith("point")
+    wkb = {"type": "bytes", "optional": point, "field": "wkb"}
+    fields: list[Field] = [wkb, {"type": "int32", "optional": True, "field": "srid"}]
+    if point:
+        fields = [{"type": "double", "optional": False, "field": axis} for axis in "xy"] + fields
+    semantic = "io.debezium.data.geometry.Point" if point else "io.debezium.data.geometry.Geometry"
+    doc = "Geometry (POINT)" if point else "Geometry"
+    return Shown({"type": "struct", "fields": fields, "name": semantic, "version": 1, "doc": doc}, _points if point else _shapes)
+
+
+def _shapes(array: Any) -> Any:
+    """Spatial reference and well-known binary apart; a reference of 0 is none."""
+    srid, wkb = _geometry_parts(array)
+    return _with_nulls_of(array, pc.binary_join_element_wise('{"wkb":', in_base64(wkb), ',"srid":', srid, "}", ""))
+
+
+def _points(array: Any) -> Any:
+    srid, wkb = _geometry_parts(array)
+    filled = pc.if_else(array.is_valid(), wkb, pa.scalar(bytes(_POINT_BYTES)))
+    rows = np.frombuffer(filled.cast(pa.binary(_POINT_BYTES)).buffers()[1], dtype=np.uint8, count=_POINT_BYTES * len(array))
+    axes = np.ascontiguousarray(rows.reshape(-1, _POINT_BYTES)[:, _WKB_ORDER_AND_TYPE:]).view("<f8")
+    x, y = (_floats(pa.array(np.ascontiguousarray(axes[:, place]))) for place in (0, 1))
+    joined = pc.binary_join_element_wise('{"x":', x, ',"y":', y, ',"wkb":', in_base64(wkb), ',"srid":', srid, "}", "")
+    return _with_nulls_of(array, joined)
+
+
+def _geometry_parts(array: Any) -> tuple[Any, Any]:
+    filled = pc.fill_null(array, bytes(_SRID_BYTES)) if array.null_count else array
+    numbers = np.frombuffer(
+        pc.binary_slice(filled, 0, _SRID_BYTES).cast(pa.binary(_SRID_BYTES)).buffers()[1], dtype="<u4", count=len(array)
+    )
+    srid = pc.if_else(pa.array(numbers == 0), NULL, _text(pa.array(numbers)))
+    return srid, pc.binary_slice(filled, _SRID_BYTES)
+
+
+def _long_addresses(array: Any) -> Any:
+    """IPv6 in full: eight groups of four digits."""
+    digits = spell_uuids(array)
+    bare = pc.replace_substring(digits, "-", "")
+    return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")
+
+
+def _default(column: Column, how: Shown) -> Any:
+    """The column's default as its values are shown; None if it has none, or one that the server computes."""
+    if column.default is None or column.generated:
+        return None
+    text = column.default
+    try:
+        return json.loads(how.render(pa.array([text]).cast(column.arrow_type))[0].as_py())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        return None
+
+
+def _named(kind: str, semantic: str, parameters: dict[str, str] | None = None) -> Field:
+    return {"type": kind, "name": semantic, "version": 1, **({"parameters": parameters} if parameters else {})}
+
+
+def _with_nulls_of(array: Any, made: Any) -> Any:
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, made.type)) if array.null_count else made

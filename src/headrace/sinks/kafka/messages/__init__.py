@@ -1,0 +1,1 @@
+"""Kafka messages: options, topics, keys, delivery and errors."""

@@ -1,0 +1,1 @@
+"""Encodes changes as mypipe's Avro messages."""

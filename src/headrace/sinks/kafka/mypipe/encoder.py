@@ -1,0 +1,137 @@
+"""Blocks to mypipe's messages.
+
+Invariant: a block makes the same messages, byte for byte, whenever it is read again: what they hold comes from the block, the table's
+schema and the schemas' ids alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kafka.avro.encoder import Encoder as AvroEncoder
+from headrace.kafka.avro.encoder import Source
+from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.mypipe.wire_format import Mutation, head
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import TableSchema
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.mypipe.mutations import Mutations, Places, guids_of, mutations_of, table_id, with_tombstones
+from headrace.sinks.kafka.mypipe.null_headers import Extra
+
+
+class Form(Protocol):
+    """How a table's rows stand in messages: in maps (generic) or in fields (specific)."""
+
+    def schema_id(self, mutation: Mutation) -> int: ...
+
+    def avro_schema(self, mutation: Mutation) -> str: ...
+
+    def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
+        """The table's columns as they are written."""
+
+    def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
+        """The fields that hold a row; `prefix` is that of the row before or after an update."""
+
+    def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
+        """What the headers of each message say besides its position."""
+
+
+class Forms(Protocol):
+    """Makes the form of each table."""
+
+    def of(self, schema: TableSchema) -> Form:
+        """The table's form; its schemas are registered."""
+
+    def check(self, schema: TableSchema) -> None:
+        """Raise `DefiniteError` if readers of the table's messages could not read old ones by its schemas."""
+
+
+def check_ids(form: Form) -> None:
+    """Raise `DefiniteError` if the id of one of the schemas does not fit a message."""
+    for mutation in Mutation:
+        head(mutation, form.schema_id(mutation))
+
+
+class MypipeEncoder:
+    """Encodes blocks of any tables. Belongs to one task."""
+
+    def __init__(self, choices: KafkaChoices, forms: Forms) -> None:
+        self._choices, self._forms = choices, forms
+        self._tables: dict[TableSchema, _TableEncoder] = {}
+
+    def encode(self, block: ChangeBlock) -> list[Messages]:
+        """The block's messages; every update in it has its before image."""
+        if not block.rows:
+            return []
+        table = self._tables.get(block.schema)
+        if table is None:
+            table = self._tables[block.schema] = _TableEncoder(self._choices, block.schema, self._forms.of(block.schema))
+        return [table.encode(block)]
+
+
+class _TableEncoder:
+    """Encodes the blocks of one table under one schema."""
+
+    def __init__(self, choices: KafkaChoices, schema: TableSchema, form: Form) -> None:
+        self._choices, self._form = choices, form
+        self._topic = choices.topic_of(schema.name)
+        self._constants = {
+            "database": pa.scalar(schema.name.database),
+            "table": pa.scalar(schema.name.table),
+            "tableId": pa.scalar(table_id(schema)),
+        }
+        self._encoders = {mutation: AvroEncoder(parse_schema(form.avro_schema(mutation))) for mutation in Mutation}
+        self._heads = {mutation: head(mutation, form.schema_id(mutation)) for mutation in Mutation}
+
+    def encode(self, block: ChangeBlock) -> Messages:
+        mutations = mutations_of(block, self._choices.key_changes)
+        columns, guids = self._form.columns(block.images), guids_of(block)
+
+        def bodies(mutation: Mutation, now: Places, before: Places | None) -> pa.BinaryArray:
+            fields: dict[str, Any] = {**self._constants, "txid": _taken([guids], now)[0]}
+            if before is None:
+                fields.update(self._form.fields(_taken(columns, now), ""))
+            else:
+                fields.update(self._form.fields(_taken(columns, before), "old_"))
+                fields.update(self._form.fields(_taken(columns, now), "new_"))
+            return self._encoders[mutation].encode(fields, rows=len(now), prefix=self._heads[mutation])
+
+        value = mutations.bodies(bodies)
+        headers = self._form.headers(block.images, mutations)
+        at, key = mutations.at, mutations.key
+        if self._choices.has_tombstones:
+            value, of = with_tombstones(mutations, value)
+            at, key = at[of], key.take(pa.array(of))
+            headers = tuple(headers[place] for place in of.tolist()) if headers else ()
+        commit_us = block.commit_ts.take(pa.array(at))
+        return Messages(
+            topic=self._topic,
+            key=key,
+            value=value,
+            version=block.version.take(pa.array(at)),
+            timestamp_ms=pc.divide(commit_us, 1000),
+            headers=headers,
+            row=_rows(block, at),
+            commit_us=commit_us,
+        )
+
+
+def _rows(block: ChangeBlock, at: Places) -> pa.UInt64Array | None:
+    """The numbers of a snapshot's rows; a block is of a snapshot as a whole or not at all."""
+    if block.order is None or block.op[0].as_py() != Op.SNAPSHOT:
+        return None
+    return block.order.take(pa.array(at))
+
+
+def _taken(columns: list[pa.Array], at: Places) -> list[pa.Array]:
+    """The columns' values at some places; all of them as they are, if it is all."""
+    if not columns or (len(at) == len(columns[0]) and np.array_equal(at, np.arange(len(at)))):
+        return columns
+    places = pa.array(at)
+    return [column.take(places) for column in columns]

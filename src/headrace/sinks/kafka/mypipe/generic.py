@@ -1,0 +1,85 @@
+"""Generic messages: a row's values in maps by their type, under schemas that are the same for all tables.
+
+What the maps cannot say goes beside them: which columns are NULL in a header, and the columns with their exact types in a schema of their
+own, whose id is in a header. An altered table goes on in the same topic under the same schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.kafka.avro.encoder import MapOf, Source
+from headrace.kafka.mypipe.table_schemas import columns_schema
+from headrace.kafka.mypipe.values import Mapping, map_of, to_map
+from headrace.kafka.mypipe.wire_format import (
+    COLUMNS_HEADER,
+    MAPS,
+    Mutation,
+    columns_subject,
+    generic_schema,
+    generic_subject,
+    id_bytes,
+    schema_text,
+)
+from headrace.model.schema import TableSchema
+from headrace.sinks.kafka.mypipe.mutations import Mutations
+from headrace.sinks.kafka.mypipe.null_headers import Extra, null_headers
+from headrace.sinks.kafka.mypipe.schema_registration import SchemaBook
+
+
+@dataclass(frozen=True, slots=True)
+class GenericForm:
+    """One table's rows in maps."""
+
+    schema: TableSchema
+    mapping: Mapping
+    ids: Map[Mutation, int]
+    always: Extra
+    """Headers that every message has."""
+
+    def schema_id(self, mutation: Mutation) -> int:
+        return self.ids[mutation]
+
+    def avro_schema(self, mutation: Mutation) -> str:
+        return schema_text(generic_schema(mutation))
+
+    def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
+        pairs = zip(self.schema.columns, images.columns, strict=True)
+        return [to_map(column, array, map_of(column, self.mapping)) for column, array in pairs]
+
+    def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
+        entries: dict[str, dict[str, pa.Array]] = {name: {} for name in MAPS}
+        for column, array in zip(self.schema.columns, columns, strict=True):
+            entries[map_of(column, self.mapping)][column.name] = array
+        return {prefix + name: MapOf(mine) for name, mine in entries.items()}
+
+    def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
+        return null_headers(images, mutations, self.always)
+
+
+@dataclass(frozen=True, slots=True)
+class GenericForms:
+    """The forms of all tables."""
+
+    book: SchemaBook
+    mapping: Mapping
+
+    def of(self, schema: TableSchema) -> GenericForm:
+        ids = {mutation: self.book.register(generic_subject(mutation), schema_text(generic_schema(mutation))) for mutation in Mutation}
+        return GenericForm(schema, self.mapping, ids, self._always(schema))
+
+    def check(self, schema: TableSchema) -> None:
+        """Generic schemas are the same for all tables, whatever becomes of them; but they must be those that the repository has."""
+        del schema
+        for mutation in Mutation:
+            self.book.check(generic_subject(mutation), schema_text(generic_schema(mutation)))
+
+    def _always(self, schema: TableSchema) -> Extra:
+        if not self.book.is_shared:
+            # Nobody else could look the columns up.
+            return ()
+        number = self.book.register(columns_subject(schema.name), schema_text(columns_schema(schema)))
+        return ((COLUMNS_HEADER, id_bytes(number)),)

@@ -1,0 +1,64 @@
+"""The schemas of messages in their repository: registered once, remembered for the life of a process.
+
+Invariant: a subject and a text have one id, in whichever process they are registered, and however often. A repository in memory is one of
+its process alone; so it serves generic messages only, whose three schemas have the same ids in every process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.mypipe.wire_format import generic_repository
+from headrace.kafka.registry import MEMORY, Compatibility, SchemaRepository, open_repository, refusal
+from headrace.kafka.registry_files import DirectoryRepository
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices
+
+_SHARED = "choose kafka.registry: a folder, or the http address of a registry"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaBook:
+    """A repository, as those who encode see it."""
+
+    repository: SchemaRepository
+    is_shared: bool
+    """Whether others can look up what is registered."""
+    checks: bool = True
+    """Whether a schema that cannot be read in place of the one before it is refused."""
+    _known: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def register(self, subject: str, text: str) -> int:
+        """The schema's id; it is registered if it was not."""
+        known = self._known.get((subject, text))
+        if known is None:
+            known = self._known[subject, text] = self.repository.register(subject, parse_schema(text))
+        return known
+
+    def check(self, subject: str, text: str) -> None:
+        """Raise `DefiniteError` if readers of the subject's messages could not read old ones by this schema."""
+        found = self.repository.check(subject, parse_schema(text)) if self.checks and (subject, text) not in self._known else ()
+        if found:
+            raise refusal(subject, found)
+
+
+def open_book(choices: KafkaChoices, *, must_be_shared: bool) -> SchemaBook:
+    """The repository that was chosen; one for the process."""
+    if choices.registry == MEMORY and must_be_shared:
+        raise DefiniteError("specific messages need a schema repository that their readers share", hint=_SHARED)
+    return _book(choices.registry, choices.incompatible is Incompatible.HALT, os.getpid())
+
+
+@functools.cache
+def _book(address: str, checks: bool, process: int) -> SchemaBook:
+    # A forked process must not share its parent's connections.
+    del process
+    if address == MEMORY:
+        return SchemaBook(generic_repository(), is_shared=False)
+    if not checks and "://" not in address:
+        return SchemaBook(DirectoryRepository(Path(address), Compatibility.NONE), is_shared=True, checks=False)
+    return SchemaBook(open_repository(address), is_shared=True, checks=checks)

@@ -1,0 +1,1 @@
+"""Encodes rows of ScyllaDB's CDC log as JSON messages."""

@@ -1,0 +1,305 @@
+"""Rows of ScyllaDB's log as JSON, one document for each: what a write did to a row, column by column and element by element.
+
+A delta says what was `set` and `deleted` of atomic columns, and of each other column which of its `elements` were `added` and `removed`
+and whether it was `cleared` (before what was added); what it does not name it did not touch. An image is a `row`. The two rows of a range
+deletion are one document with its bounds. A row of the base table itself is a `read`, with the write times of its cells.
+
+A document's place (`position`) is the same whenever it is made again, and rises with every document of one partition: plain bytes, compared
+as such. Whole columns only: no Python runs per row.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.log import END, SEQUENCE, STREAM, TIME, TTL, Operation, added_type, deleted, deleted_elements, key_type
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.cql.timeuuid import bulk_order_keys
+from headrace.cql.types import CqlType
+from headrace.errors import DefiniteError
+from headrace.sinks.kafka.scylla.cql_json import (
+    Texts,
+    in_lists,
+    joined,
+    json_of,
+    list_of,
+    object_of,
+    only_where,
+    or_null,
+    with_nulls_of,
+)
+
+Flags = NDArray[np.bool_]
+POSITION_BYTES: Final = 20
+_STARTS: Final = (Operation.RANGE_START_INCLUSIVE, Operation.RANGE_START_EXCLUSIVE)
+_ENDS: Final = (Operation.RANGE_END_INCLUSIVE, Operation.RANGE_END_EXCLUSIVE)
+_IMAGES: Final = (Operation.PREIMAGE, Operation.POSTIMAGE)
+_FIRST, _LAST = min(Operation), max(Operation)
+_WORDS: Final = {operation: "range_delete" if operation in _STARTS else operation.name.lower() for operation in Operation}
+_BY_NUMBER: Final = pa.array(
+    [json.dumps(_WORDS.get(Operation(number)) if number in set(Operation) else "") for number in range(_FIRST, _LAST + 1)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents of one table, in the order of its log within each partition."""
+
+    key: Texts
+    """The row's partition key, as JSON: what decides the order."""
+    value: Texts
+    position: Any
+    """Bytes of one width: the time in an order of its own, and the place in the batch. None: they are no part of the log."""
+    micros: NDArray[np.int64]
+    """The documents' timestamps."""
+
+    def in_order(self) -> Documents:
+        """The same, ordered by time."""
+        order = pc.sort_indices(self.position.cast(pa.binary()))
+        return Documents(self.key.take(order), self.value.take(order), self.position.take(order), self.micros[order.to_numpy()])
+
+
+def log_documents(block: LogBlock) -> Documents:
+    """What a block of log rows says."""
+    return _Log(block).documents()
+
+
+class _Log:
+    """One block on its way."""
+
+    def __init__(self, block: LogBlock) -> None:
+        self.table = block.table
+        operations = block.operations
+        strange = np.flatnonzero(~np.isin(operations, list(Operation)))
+        if len(strange):
+            raise DefiniteError(
+                f"a log row has the operation {operations[strange[0]]}, which is not known",
+                place=f"log of {block.table.name}, cdc$time {UUID(bytes=block.rows.column(TIME)[int(strange[0])].as_py())}",
+                hint="use a newer Headrace, which knows it; or leave the table out",
+            )
+        last = _ends_of_ranges(block, operations)
+        kept = np.flatnonzero(~np.isin(operations, _ENDS))
+        self.rows = block.rows if len(kept) == len(operations) else block.rows.take(pa.array(kept))
+        self.count = len(kept)
+        self.operations, self.micros = operations[kept], block.times[kept]
+        self.is_range: Flags = np.isin(self.operations, _STARTS)
+        self.is_image: Flags = np.isin(self.operations, _IMAGES)
+        self.ends = block.rows.take(pa.array(last))
+        """The rows that end ranges, one for each that begins one."""
+        self.end_operations = operations[last]
+
+    def documents(self) -> Documents:
+        members: dict[str, Texts] = {
+            "table": _repeated(json.dumps(str(self.table.name), ensure_ascii=False), self.count),
+            "operation": self._words(),
+            "timestamp": pa.array(self.micros).cast(pa.string()),
+            "time": self._json(CqlType("timeuuid"), TIME),
+            "sequence": self._json(CqlType("int"), SEQUENCE),
+            "end_of_batch": only_where(self._is_last(), "true"),
+            "stream": self._json(CqlType("blob"), STREAM),
+            "ttl": self._json(CqlType("bigint"), TTL),
+            "key": self._key((*self.table.partition_key, *self.table.clustering), pa.array(~self.is_range)),
+        }
+        if self.is_range.any():
+            starts = self.rows.filter(pa.array(self.is_range))
+            inclusive = self.operations[self.is_range] == Operation.RANGE_START_INCLUSIVE
+            members["from"] = self._spread(_bounds(self.table.clustering, starts, inclusive))
+            inclusive = self.end_operations == Operation.RANGE_END_INCLUSIVE
+            members["to"] = self._spread(_bounds(self.table.clustering, self.ends, inclusive))
+        members |= self._columns()
+        value = object_of(tuple(members), tuple(members.values()), self.count)
+        return Documents(self._key(self.table.partition_key), value, self._position(), self.micros)
+
+    def _columns(self) -> dict[str, Texts]:
+        found: dict[str, Texts] = {}
+        atomic = [column for column in self.table.cells if column.type.is_atomic]
+        others = [column for column in self.table.cells if not column.type.is_atomic]
+        if not self.is_image.all():
+            delta = pa.array(~self.is_image)
+            values = [only_where(delta, self._json(column.type, column.name)) for column in atomic]
+            gone = [only_where(pc.and_(delta, self._flag(column)), json.dumps(column.name, ensure_ascii=False)) for column in atomic]
+            elements = [only_where(delta, self._elements(column)) for column in others]
+            found["set"] = _if_any(values, object_of([column.name for column in atomic], values, self.count))
+            found["deleted"] = _if_any(gone, list_of(gone, self.count))
+            found["elements"] = _if_any(elements, object_of([column.name for column in others], elements, self.count))
+        if self.is_image.any():
+            image = pa.array(self.is_image)
+            values = [self._in_image(column) for column in (*atomic, *others)]
+            found["row"] = only_where(image, object_of([column.name for column in (*atomic, *others)], values, self.count))
+        return found
+
+    def _elements(self, column: CqlColumn) -> Texts:
+        """What was done to the elements of a column; NULL where nothing was."""
+        cleared = only_where(self._flag(column), "true")
+        added = self._added(column)
+        removed = self._removed(column)
+        return _if_any([cleared, added, removed], object_of(("cleared", "added", "removed"), (cleared, added, removed), self.count))
+
+    def _added(self, column: CqlColumn) -> Texts:
+        kind = added_type(column.type)
+        array = self._array(kind, column.name)
+        if kind.name != "udt":
+            return json_of(kind, array)
+        # A field that is null here was not written.
+        fields = [with_nulls_of(array, json_of(part, array.field(place))) for place, part in enumerate(kind.args)]
+        return _if_any(fields, object_of(kind.fields, fields, self.count))
+
+    def _removed(self, column: CqlColumn) -> Texts:
+        name = deleted_elements(column.name)
+        kind = CqlType("set", (key_type(column.type),), frozen=True)
+        array = self._array(kind, name)
+        if column.type.name != "udt":
+            return json_of(kind, array)
+        indices = array.values
+        if len(indices) and pc.max(indices).as_py() >= len(column.type.fields):
+            raise DefiniteError(
+                f"a field was removed that the type {column.type.udt} has not",
+                place=f"log of {self.table.name}, column {name}",
+                hint="the type was altered; it is read anew with the next try",
+            )
+        names = pa.array([json.dumps(field, ensure_ascii=False) for field in column.type.fields])
+        return with_nulls_of(array, in_lists(array.offsets, names.take(indices)))
+
+    def _in_image(self, column: CqlColumn) -> Texts:
+        """A column of an image: null where it says so, absent where it says nothing."""
+        kind = added_type(column.type)
+        array = self._array(kind, column.name)
+        if column.type.name == "list" and not column.type.is_atomic:
+            texts = with_nulls_of(array, in_lists(array.offsets, json_of(kind.args[1], array.items)))
+        else:
+            texts = json_of(kind, array)
+        return pc.if_else(pc.and_(self._flag(column), texts.is_null()), "null", texts)
+
+    def _array(self, kind: CqlType, name: str) -> Any:
+        return to_arrow(kind, self.rows.column(name), name)
+
+    def _json(self, kind: CqlType, name: str) -> Texts:
+        return json_of(kind, self._array(kind, name))
+
+    def _flag(self, column: CqlColumn) -> Any:
+        return pc.fill_null(self._array(CqlType("boolean"), deleted(column.name)), False)
+
+    def _words(self) -> Texts:
+        return _BY_NUMBER.take(pa.array(self.operations.astype(np.int64) - _FIRST))
+
+    def _is_last(self) -> Any:
+        """Whether nothing of the batch follows; of a range, what its end says."""
+        own = pc.fill_null(self._array(CqlType("boolean"), END), False)
+        if not self.is_range.any():
+            return own
+        ends = to_arrow(CqlType("boolean"), self.ends.column(END), END).cast(pa.int8()).cast(pa.string())
+        return pc.or_(own, pc.fill_null(pc.equal(self._spread(ends), "1"), False))
+
+    def _key(self, columns: Sequence[CqlColumn], with_clustering: Any = None) -> Texts:
+        texts = []
+        for column in columns:
+            found = self._json(column.type, column.name)
+            texts.append(only_where(with_clustering, found) if with_clustering is not None and column in self.table.clustering else found)
+        return object_of([column.name for column in columns], texts, self.count)
+
+    def _spread(self, texts: Texts) -> Texts:
+        """Texts of the ranges, at their rows; NULL elsewhere."""
+        places = np.cumsum(self.is_range) - 1
+        return texts.take(pa.array(places, pa.int64(), mask=~self.is_range))
+
+    def _position(self) -> Any:
+        times = bulk_order_keys(fixed_bytes(self.rows.column(TIME), 16))
+        whole = np.concatenate([times, fixed_bytes(self.rows.column(SEQUENCE), 4)], axis=1)
+        return pa.Array.from_buffers(pa.binary(POSITION_BYTES), self.count, [None, pa.py_buffer(np.ascontiguousarray(whole))])
+
+
+def row_documents(block: RowBlock) -> Documents:
+    """What rows of the base table were when they were read, and which were not there."""
+    table, rows, count = block.table, block.rows, block.rows.num_rows
+    arrays = {column.name: to_arrow(column.type, rows.column(column.name), column.name) for column in table.columns}
+    texts = {column.name: json_of(column.type, arrays[column.name]) for column in table.columns}
+    names = [column.name for column in table.cells]
+    members = _read_members(table, "read", block.as_of, count)
+    members["key"] = _object([column.name for column in (*table.partition_key, *table.clustering)], texts, count)
+    members["row"] = _object(names, texts, count)
+    for member, told in (("written", block.times), ("expires", block.expiries)):
+        found = {column.name: _told(column, told.column(column.name), arrays[column.name]) for column in table.cells}
+        members[member] = _if_any(list(found.values()), _object(names, found, count))
+    key = _object([column.name for column in table.partition_key], texts, count)
+    read = Documents(key, object_of(tuple(members), tuple(members.values()), count), None, np.full(count, block.as_of, np.int64))
+    return read if block.gone is None or not block.gone.num_rows else _both(read, _absent(block, block.gone))
+
+
+def _absent(block: RowBlock, gone: pa.RecordBatch) -> Documents:
+    table, count = block.table, gone.num_rows
+    columns = (*table.partition_key, *table.clustering)
+    texts = {column.name: json_of(column.type, to_arrow(column.type, gone.column(column.name), column.name)) for column in columns}
+    members = _read_members(table, "absent", block.as_of, count)
+    members["key"] = _object([column.name for column in columns], texts, count)
+    key = _object([column.name for column in table.partition_key], texts, count)
+    return Documents(key, object_of(tuple(members), tuple(members.values()), count), None, np.full(count, block.as_of, np.int64))
+
+
+def _both(one: Documents, other: Documents) -> Documents:
+    micros = np.concatenate([one.micros, other.micros])
+    return Documents(pa.concat_arrays([one.key, other.key]), pa.concat_arrays([one.value, other.value]), None, micros)
+
+
+def _read_members(table: CqlTable, operation: str, as_of: int, count: int) -> dict[str, Texts]:
+    return {
+        "table": _repeated(json.dumps(str(table.name), ensure_ascii=False), count),
+        "operation": _repeated(f'"{operation}"', count),
+        "as_of": _repeated(str(as_of), count),
+    }
+
+
+def _told(column: CqlColumn, told: Any, values: Any) -> Texts:
+    """The write times or expiries of a column's cells: a number, or one for each element; NULL where none is told."""
+    numbers = told.values.cast(pa.string())
+    lists = pc.binary_join(pa.ListArray.from_arrays(told.offsets, or_null(numbers)), ",")
+    if column.type.is_atomic:
+        return only_where(pc.and_(told.is_valid(), pc.and_(values.is_valid(), pc.not_equal(lists, "null"))), lists)
+    some = pc.greater(pc.list_value_length(told), 0)
+    known = pc.match_substring_regex(lists, "[0-9]")
+    return only_where(pc.and_(pc.and_(told.is_valid(), some), known), joined("[", lists, "]"))
+
+
+def _ends_of_ranges(block: LogBlock, operations: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Which rows end the ranges: each is the next after the one that begins its range."""
+    starts, ends = np.flatnonzero(np.isin(operations, _STARTS)), np.flatnonzero(np.isin(operations, _ENDS))
+    if len(starts) != len(ends) or (starts + 1 != ends).any():
+        raise DefiniteError(
+            "a range deletion has a beginning without an end, or an end without a beginning",
+            place=f"log of {block.table.name}",
+            hint="look at its rows with cdc$operation 5 to 8 in the log table: were some deleted by hand?",
+        )
+    return ends
+
+
+def _bounds(clustering: Sequence[CqlColumn], rows: pa.RecordBatch, inclusive: Flags) -> Texts:
+    """One side of ranges; NULL where it is open."""
+    texts = [json_of(column.type, to_arrow(column.type, rows.column(column.name), column.name)) for column in clustering]
+    bound = object_of([column.name for column in clustering], texts, rows.num_rows)
+    words = pc.if_else(pa.array(inclusive), "true", "false")
+    return _if_any(texts, joined('{"bound":', bound, ',"inclusive":', words, "}"))
+
+
+def _object(names: Sequence[str], texts: Mapping[str, Texts], count: int) -> Texts:
+    return object_of(names, [texts[name] for name in names], count)
+
+
+def _repeated(text: str, count: int) -> Texts:
+    return pa.array([text], pa.string()).take(pa.array(np.zeros(count, np.int32)))
+
+
+def _if_any(parts: Sequence[Texts], made: Texts) -> Texts:
+    """What was made of parts, where one of them is not NULL."""
+    known = functools.reduce(pc.or_, (part.is_valid() for part in parts)) if parts else pa.array(np.zeros(len(made), np.bool_))
+    return only_where(known, made)

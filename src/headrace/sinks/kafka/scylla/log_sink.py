@@ -1,0 +1,106 @@
+"""ScyllaDB's log into Kafka: a message for each row of the log, as JSON (see `log_events`).
+
+A topic holds what was done, not rows: a message is a part of a row, and only all of them together say what the row is. So messages are
+keyed by the partition key, whose changes stay in one order, deletions of ranges and partitions among them; and a topic that keeps the last
+message of each key would lose data. A block that is written again appears again under the same positions, by which readers know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress, parse_kafka_url
+from headrace.model.schema import TableName
+from headrace.sinks.kafka.messages.messages import Messages
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat, Tombstones
+from headrace.sinks.kafka.messages.topics import ensure_topics
+from headrace.sinks.kafka.messages.writer import KafkaWriter
+from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
+from headrace.sinks.kafka.target_claims import KafkaClaims
+
+TOPIC: Final = "${prefix}.${db}.${table}"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLogSink:
+    """Where log rows go: a cluster. Picklable; the password is never shown."""
+
+    address: KafkaAddress
+    choices: KafkaChoices = field(default_factory=KafkaChoices)
+
+    @classmethod
+    def from_url(cls, url: str, choices: KafkaChoices | None = None) -> KafkaLogSink:
+        """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
+        address, chosen = parse_kafka_url(url), choices or KafkaChoices()
+        _check(chosen)
+        return cls(replace(address, topic=""), replace(chosen, topic=address.topic or chosen.topic or TOPIC))
+
+    def prepare(self, tables: Iterable[CqlTable]) -> None:
+        """Make the topics that are missing."""
+        taken: dict[str, TableName] = {}
+        for table in tables:
+            topic = self.choices.topic_of(table.name)
+            other = taken.setdefault(topic, table.name)
+            if other != table.name and self.choices.is_apart:
+                raise DefiniteError(
+                    f"the tables {other} and {table.name} would both go to the topic {topic}",
+                    hint="choose another pattern with kafka.topic, or leave one of the tables out",
+                )
+        ensure_topics(self.address, self.choices, taken)
+
+    def alter(self, old: CqlTable, new: CqlTable) -> None:
+        """Messages name their columns: nothing has to follow."""
+        del old, new
+
+    def claims(self) -> KafkaClaims:
+        """Where the cluster records which pipe writes to which topic."""
+        return KafkaClaims(self.address, self.choices)
+
+    def writer(self) -> KafkaWriter[LogBlock | RowBlock]:
+        return KafkaWriter(self.address, self.choices, LogEncoder(self.choices))
+
+
+@dataclass(frozen=True, slots=True)
+class LogEncoder:
+    """Blocks to messages."""
+
+    choices: KafkaChoices
+
+    def encode(self, block: LogBlock | RowBlock) -> list[Messages]:
+        made = log_documents(block) if isinstance(block, LogBlock) else row_documents(block)
+        if not len(made.value):
+            return []
+        return [
+            Messages(
+                self.choices.topic_of(block.table.name),
+                made.key.cast(pa.binary()),
+                made.value.cast(pa.binary()),
+                pa.array(np.zeros(len(made.micros), np.uint64)),
+                pa.array(made.micros // 1000),
+                position=tuple(made.position.to_pylist()) if made.position is not None else (None,) * len(made.micros),
+            )
+        ]
+
+
+def _check(choices: KafkaChoices) -> None:
+    """Raise `DefiniteError` for what log rows cannot be."""
+    if choices.format is not MessageFormat.GENERIC:
+        raise DefiniteError(
+            f"rows of ScyllaDB's log are no messages in the format {choices.format}",
+            place="kafka.format",
+            hint="leave it out: they are JSON of their own, see docs/scylla.md",
+        )
+    if choices.cleanup is Cleanup.COMPACT or choices.tombstones is Tombstones.ON:
+        raise DefiniteError(
+            "a message of ScyllaDB's log is a part of a row: a topic that keeps only the last of each key would lose the others",
+            place="kafka.cleanup, kafka.tombstones",
+            hint="leave them out",
+        )

@@ -1,0 +1,259 @@
+"""A producer behind the sink's port: found by its name, made where it is needed, its failures told in our words.
+
+Invariant: what is carried to tasks is the class's name and its settings, never an instance. Nothing that a producer raises is taken for
+anything but its own failure: a `TransientError` is tried again, all else halts the pipe and names class and table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+import secrets
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.sinks.append_only import Appending
+from headrace.sinks.base import Needs, Written
+from headrace.sinks.producer import Producer
+from headrace.sinks.schema_changes import LedgerEntry
+
+log = logging.getLogger("headrace")
+
+CLASS: Final = "class:"
+GROUP: Final = "headrace.sinks"
+"""Entry points of this group name schemes of addresses."""
+PATH: Final = "path"
+"""The setting that stands in an address between the scheme and the question mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerClass:
+    """Where a class is found, and what it is made with. Picklable."""
+
+    module: str
+    name: str
+    settings: str = field(default="{}", repr=False)
+    """By name, as JSON."""
+    folder: str = ""
+    """Where modules are looked for besides the usual places: where the pipe was started."""
+    pipe: str = ""
+    """Tells pipes of one process apart."""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.name}"
+
+    def load(self) -> type[Producer]:
+        """The class."""
+        if self.folder and self.folder not in sys.path:
+            sys.path.append(self.folder)
+        try:
+            found: Any = importlib.import_module(self.module)
+        except ImportError as error:
+            hint = "install the package, or start headrace in the folder where the module is (on a cluster it must be on every machine)"
+            raise DefiniteError(f"the module {self.module!r} cannot be imported: {error}", place=str(self), hint=hint) from error
+        except Exception as error:
+            raise DefiniteError(f"the module {self.module!r} fails when it is imported: {_said(error)}", place=str(self)) from error
+        for part in self.name.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            known = [name for name, one in vars(sys.modules[self.module]).items() if _is_producer(one)]
+            hint = f"it has: {', '.join(known)}" if known else "write class NAME(headrace.Producer) in it"
+            raise DefiniteError(f"the module {self.module} has no {self.name!r}", place=str(self), hint=hint)
+        if not _is_producer(found):
+            raise DefiniteError(f"{self} is no producer", place=str(self), hint=f"write class {self.name}(headrace.Producer)")
+        checked: type[Producer] = found
+        self._check(checked)
+        return checked
+
+    def make(self) -> Producer:
+        """An instance, with the settings that were chosen."""
+        kind = self.load()
+        with _own_failures(self, "cannot be made"):
+            return kind(**json.loads(self.settings))
+
+    def _check(self, kind: type[Producer]) -> None:
+        if kind.write is Producer.write:
+            raise DefiniteError(f"{self} has no method write", place=str(self), hint="write def write(self, block) in it")
+        for name in ("prepare", "schema_changed", "restarted", "committed", "open", "write", "close"):
+            wanted, there = inspect.signature(getattr(Producer, name)), inspect.signature(getattr(kind, name))
+            try:
+                there.bind(*wanted.parameters)
+            except TypeError as error:
+                hint = f"write def {name}{wanted}"
+                raise DefiniteError(f"the method {name} of {self} cannot be called: {error}", place=str(self), hint=hint) from error
+        made = inspect.signature(kind)
+        try:
+            made.bind(**json.loads(self.settings))
+        except TypeError as error:
+            hint = f"it takes {', '.join(made.parameters) or 'none'}"
+            raise DefiniteError(f"{self} does not take these settings: {error}", place=str(self), hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSink(Appending):
+    """What the driver and tasks carry."""
+
+    producer: ProducerClass
+
+    def prepare(self, schemas: Iterable[TableSchema]) -> None:
+        wanted = tuple(schemas)
+        with _own_failures(self.producer, "failed to prepare", *wanted):
+            self._mine.prepare(wanted)
+
+    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+        kind = self.producer.load()
+        return {
+            schema.name: Needs(
+                () if kind.before_images else schema.row_key, ordered=kind.ordered, exact=True, keeps=True, transactions=True
+            )
+            for schema in schemas
+        }
+
+    def clear(self, schema: TableSchema, since: int) -> None:
+        with _own_failures(self.producer, "failed when a snapshot began anew", schema):
+            self._mine.restarted(schema, since)
+
+    def record(self, entries: Iterable[LedgerEntry]) -> None:
+        for entry in entries:
+            with _own_failures(self.producer, f"failed when it was told of a change of {entry.source_table}"):
+                self._mine.schema_changed(entry)
+
+    def settle(self, written: Written) -> None:
+        with _own_failures(self.producer, f"failed to commit at {written.position}"):
+            self._mine.committed(written)
+
+    def writer(self) -> ProducerWriter:
+        return ProducerWriter(self.producer)
+
+    @property
+    def _mine(self) -> Producer:
+        """The driver's own instance."""
+        found = _drivers.get(self.producer)
+        if found is None:
+            found = _drivers[self.producer] = self.producer.make()
+        return found
+
+
+_drivers: dict[ProducerClass, Producer] = {}
+"""One for each pipe of this process that has such a sink open."""
+
+
+class ProducerWriter:
+    """Belongs to one task."""
+
+    def __init__(self, producer: ProducerClass) -> None:
+        self._class, self._opened, self._failed = producer, False, False
+        self._mine = producer.make()
+
+    def write(self, block: ChangeBlock) -> None:
+        self._failed = True
+        with _own_failures(self._class, "failed to write", block.schema, at=str(block.version[0].as_py()) if block.rows else ""):
+            if not self._opened:
+                self._mine.open()
+                self._opened = True
+            self._mine.write(block)
+        self._failed = False
+
+    def close(self) -> None:
+        if not self._opened:
+            return
+        try:
+            with _own_failures(self._class, "failed to close"):
+                self._mine.close()
+        except HeadraceError as error:
+            if not self._failed:
+                raise
+            # What went wrong first is what has to be told.
+            log.warning("%s", error.message)
+
+
+@contextmanager
+def open_producer(address: str, settings: Mapping[str, Any]) -> Iterator[tuple[ProducerSink, str]]:
+    """The sink of an address, and the name by which a state knows it; None of its settings is part of that."""
+    found = parse_producer(address, settings)
+    sink = ProducerSink(found)
+    # What is wrong with a class is told before anything is begun.
+    found.load()
+    try:
+        yield sink, address.partition("?")[0]
+    finally:
+        _drivers.pop(found, None)
+
+
+def is_producer(address: str) -> bool:
+    """Whether an address means a class: by name, or by a scheme that an installed package has claimed."""
+    return address.startswith(CLASS) or _entry_point(address) is not None
+
+
+def parse_producer(address: str, settings: Mapping[str, Any]) -> ProducerClass:
+    """`class:MODULE:CLASS?SETTING=VALUE`, or `SCHEME:PATH?SETTING=VALUE` of an entry point; settings of a file go over those."""
+    bare, _, query = address.partition("?")
+    given: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    if address.startswith(CLASS):
+        module, _, name = bare.removeprefix(CLASS).partition(":")
+    else:
+        point = _entry_point(address)
+        assert point is not None
+        module, name = point.module, point.attr
+        path = unquote(bare.partition(":")[2])
+        given |= {PATH: path} if path else {}
+    if not module or not name:
+        hint = 'write class = "my_package.sinks:MySink", or class:my_package.sinks:MySink'
+        raise DefiniteError(f"{bare!r} names no class", place=bare, hint=hint)
+    return ProducerClass(module, name, json.dumps({**given, **settings}), str(Path.cwd()), secrets.token_hex(4))
+
+
+def schemes() -> list[str]:
+    """The schemes of addresses that installed packages have claimed."""
+    return sorted(point.name for point in entry_points(group=GROUP))
+
+
+def _entry_point(address: str) -> EntryPoint | None:
+    scheme = address.partition(":")[0]
+    found = [point for point in entry_points(group=GROUP) if point.name == scheme and ":" in address]
+    if len(found) > 1:
+        makers = ", ".join(sorted(point.value for point in found))
+        raise DefiniteError(
+            f"several packages claim the scheme {scheme}: {makers}", place=scheme, hint="name the class: class:MODULE:CLASS"
+        )
+    return found[0] if found else None
+
+
+def _is_producer(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Producer) and found is not Producer
+
+
+@contextmanager
+def _own_failures(producer: ProducerClass, what: str, *schemas: TableSchema, at: str = "") -> Iterator[None]:
+    """What a producer raises is an error of ours that names it."""
+    tables = ", ".join(str(schema.name) for schema in schemas[:3]) + (", …" if len(schemas) > 3 else "")
+    place = ", ".join(part for part in (str(producer), f"table {tables}" if tables else "", f"version {at}" if at else "") if part)
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        hint = "this is an error in the producer; what it raises as headrace.errors.TransientError is tried again"
+        raise DefiniteError(f"{producer} {what}: {_said(error)}", place=f"{place}, {_line_of(error)}", hint=hint) from error
+
+
+def _line_of(error: Exception) -> str:
+    """Where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name} line {last.lineno}"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,100 @@
+"""Columns as pieces of JSON, exactly: no digit of a number, no byte of a value is lost.
+
+Whole numbers are numbers with all their digits (in quotes, if that was chosen for those of 64 bits, which JavaScript's numbers do not
+hold); decimals, dates and times are text as the source shows them, a TIMESTAMP in UTC with a Z; bytes and geometries (reference and
+well-known binary) are base64; a JSON column is the text of its document. Whole columns only: no Python runs per value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import spell_decimals, spell_instants, spell_times, spelling
+from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted
+from headrace.sinks.stdout.terminal_escaping import as_text, tame
+
+NULL: Final = "null"
+_BIG: Final = frozenset({Kind.INT64, Kind.UINT64, Kind.BIT})
+_WHOLE: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.YEAR}) | _BIG
+
+Render = Callable[[Any], Any]
+
+
+def renderer(column: Column, *, big_as_text: bool = False) -> Render:
+    """What makes pieces of JSON of a column's values; NULL stays NULL."""
+    kind = column.kind
+    if kind in _WHOLE:
+        return _in_quotes if big_as_text and kind in _BIG else as_text
+    match kind:
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return _floats
+        case Kind.DECIMAL:
+            return lambda array: _around(spell_decimals(array, column.precision, column.scale))
+        case Kind.DATETIME:
+            return lambda array: _around(spell_instants(array, column.precision))
+        case Kind.TIMESTAMP:
+            return lambda array: _around(pc.replace_substring(spell_instants(array, column.precision), " ", "T"), "Z")
+        case Kind.TIME:
+            return lambda array: _around(spell_times(array, column.precision))
+        case Kind.BYTES | Kind.GEOMETRY:
+            return in_base64
+        case Kind.ENUM | Kind.SET:
+            return _members
+        case Kind.VECTOR:
+            return _lists
+        case Kind.STRING | Kind.JSON:
+            return lambda array: tame(quoted(array))
+        case Kind.INET6:
+            return lambda array: _around(_long_addresses(array))
+    spelled = spelling(column)
+    assert spelled is not None, kind
+    return lambda array: _around(spelled[0](array))
+
+
+def or_null(texts: Any) -> Any:
+    """Pieces in which NULL is JSON's word for it."""
+    return pc.fill_null(texts, NULL) if texts.null_count else texts
+
+
+def join(*parts: Any) -> Any:
+    """Texts and columns of texts, row by row."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _around(texts: Any, end: str = "") -> Any:
+    return join('"', texts, f'{end}"')
+
+
+def _in_quotes(array: Any) -> Any:
+    return _around(as_text(array))
+
+
+def _floats(array: Any) -> Any:
+    """The shortest digits that give the same bits, never like those of a whole number."""
+    digits = as_text(array)
+    return pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, join(digits, ".0"))
+
+
+def _members(array: Any) -> Any:
+    return tame(quoted(array.dictionary)).take(array.indices) if pa.types.is_dictionary(array.type) else tame(quoted(array))
+
+
+def _lists(array: Any) -> Any:
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :]
+    inner = pa.ListArray.from_arrays(pa.array(offsets), _floats(array.values))
+    made = join("[", pc.binary_join(inner, ","), "]")
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, pa.string())) if array.null_count else made
+
+
+def _long_addresses(array: Any) -> Any:
+    """IPv6 in full: eight groups of four digits."""
+    spelled = spelling(Column("", Kind.UUID))
+    assert spelled is not None
+    bare = pc.replace_substring(spelled[0](array), "-", "")
+    return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")

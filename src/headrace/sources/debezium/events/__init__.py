@@ -1,0 +1,1 @@
+"""Parsed events: records, topics, versions and options."""

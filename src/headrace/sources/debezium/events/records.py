@@ -1,0 +1,99 @@
+"""What goes into the decoding of Debezium's events, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.sources.debezium.events.event_versions import Order, Tail
+from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one partition of a topic, in the order of their offsets, as columns."""
+
+    topic: str
+    partition: int
+    offset: pa.Int64Array
+    key: pa.BinaryArray
+    value: pa.BinaryArray
+    """NULL: a tombstone."""
+    timestamp: pa.Int64Array
+    """When the record was made or taken in, as the topic keeps it, in microseconds since 1970."""
+    headers: pa.ListArray | None = None
+    """Lists of structs of `key` (text) and `value` (bytes); None if no record has any."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.value)
+
+    def place(self, row: int) -> str:
+        """Where a record is, for people."""
+        return f"{self.topic}[{self.partition}]@{self.offset[row].as_py()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record that cannot be read, with the reason."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    hint: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    is_whole: bool = True
+    """Whether key, value and headers are here; else they are where the record is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table as events describe it that is not as the reader knows it: the driver adapts the sink, then the batch is read again."""
+
+    schema: TableSchema
+    topic: str
+    partition: int
+    offset: int
+    """The first record that says so."""
+    told_at: int = 0
+    """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
+    zeroes: bool = False
+    """Whether the source puts zero values into a required column that is added without a default."""
+    unsigned: bool = True
+    """Whether the source may have unsigned integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """A table was emptied: rows with a version below this go."""
+
+    table: TableName
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What records say."""
+
+    blocks: tuple[ChangeBlock, ...] = ()
+    kept: tuple[Mapping[str, pa.BooleanArray], ...] = ()
+    """For each block: columns of which some images hold no value because it did not change (and which); the value before is to stay."""
+    found: tuple[Found, ...] = ()
+    """Tables whose records were left out, because the sink must be adapted first."""
+    refused: tuple[Refused, ...] = ()
+    truncations: tuple[Truncation, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
+    orders: Mapping[TableName, Order] = field(default_factory=dict)
+    """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks differ."""
+    tail: Tail | None = None
+    """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""
+    snapshots: tuple[Snapshot, ...] = ()
+    """Those of which there are rows of tables without a key."""

@@ -1,0 +1,1 @@
+"""Event formats: JSON and Avro, enveloped and flat."""

@@ -1,0 +1,50 @@
+"""Arrays as Avro's decoder gives them, in the wire types that events have (`wire_type`)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.parsed_events import wire_type
+
+
+def as_wire(array: pa.Array, field: Field) -> pa.Array:
+    """The same values; what is a map becomes a JSON document, what is fixed becomes bytes."""
+    wanted = wire_type(field, Wire.AVRO)
+    if array.type == wanted:
+        return array
+    if field.type == "struct":
+        return _struct(array, field, wanted)
+    if field.type == "array" and field.items is not None:
+        items = as_wire(array.values, field.items)
+        buffers = array.buffers()
+        return pa.Array.from_buffers(wanted, len(array), buffers[:2], array.null_count, array.offset, children=[items])
+    if field.type == "map":
+        return pa.array([None if row is None else orjson.dumps(_document(row)).decode() for row in array.to_pylist()], pa.string())
+    return array.cast(wanted)
+
+
+def _struct(array: pa.Array, field: Field, wanted: pa.DataType) -> pa.Array:
+    parts = [as_wire(array.field(array.type.get_field_index(part.name)), part) for part in field.fields]
+    gone = array.is_null()
+    return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=gone if array.null_count else None)
+
+
+def _document(row: Any) -> Any:
+    """A map's entries, or the records of key and value that Connect writes where keys are no text."""
+    pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in row]
+    return {_said(key) if isinstance(_said(key), str) else orjson.dumps(_said(key)).decode(): _said(value) for key, value in pairs}
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, list):
+        return [_said(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _said(one) for key, one in value.items()}
+    return value

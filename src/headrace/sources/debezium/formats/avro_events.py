@@ -1,0 +1,457 @@
+"""Records in Avro to events: the schema's id before each body, the schema from the registry, whole columns at once.
+
+What Connect's Avro converter wrote is read by the schema that it was written by, less what no reader of events looks at. A record whose id,
+schema or body cannot be read is told and hides no other; a registry that is away is a `TransientError`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.kafka.avro.decoder import Decoder
+from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind, tree_of
+from headrace.kafka.avro.wire_header import schema_ids
+from headrace.kafka.registry import SchemaRepository, open_repository
+from headrace.sources.debezium.events.fields import Field, RowFields, Wire
+from headrace.sources.debezium.events.options import DebeziumChoices, Shape
+from headrace.sources.debezium.events.parsed_events import (
+    DELETE,
+    MESSAGE,
+    SOURCE,
+    TRUNCATE,
+    UPDATE,
+    Events,
+    Parsed,
+    Refusal,
+    Rows,
+    wire_type,
+)
+from headrace.sources.debezium.events.records import Records
+from headrace.sources.debezium.formats.avro_arrays import as_wire
+from headrace.sources.debezium.formats.envelope import NO_ROWS, What, about_event, what_is
+from headrace.sources.debezium.types.connect_schema import field_of_avro, key_names, row_fields
+
+_OPS: Final = np.frombuffer(b"cudrtm", np.uint8)
+_NO_KEY, _OTHER_KEY = -1, -2
+"""Instead of the id of a key's schema: there is no key; it is not in Avro."""
+_HINT: Final = "check the converters of the connector (key.converter, value.converter)"
+
+Mask = npt.NDArray[np.bool_]
+Ops = npt.NDArray[np.uint8]
+
+
+@functools.cache
+def repository_at(address: str) -> SchemaRepository:
+    """A process's connection to a registry, which remembers every schema that it has seen."""
+    if not address:
+        raise DefiniteError(
+            "records in Avro name their schemas by number, and no schema registry is given", hint="give its address (registry)"
+        )
+    return open_repository(address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What records of one schema are, and how they are read."""
+
+    what: What
+    decoder: Decoder
+    fields: RowFields
+    about: Mapping[str, str]
+    """Of flat rows: fields that are no columns, and what they say of the event."""
+
+
+class AvroParser:
+    """Records of one partition. Schemas and programs are kept for the whole process."""
+
+    def __init__(self, choices: DebeziumChoices, repository: SchemaRepository, expected: RowFields | None = None) -> None:
+        """expected: the row as the sink's table has it, for tombstones, of which only the key is known."""
+        self._choices, self._repository, self._expected = choices, repository, expected
+        self._id_bytes = _checked(choices.schema_id_bytes)
+        self.saw_flat = False
+        """Whether any record was a row without an envelope."""
+        self.saw_deleted = False
+        """Whether such rows say themselves that they are deleted."""
+
+    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
+        """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
+        values, keys = _taken(records.value, rows), _taken(records.key, rows)
+        value_ids, framed = schema_ids(values, self._id_bytes)
+        refused = [_refusal(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
+        events: list[Events] = []
+        ignored: dict[str, int] = {}
+        for value_id, key_id, where in _grouped(value_ids, _key_ids(keys, self._id_bytes), framed):
+            try:
+                layout = self._layout(value_id, key_id, keys, where, records.topic)
+            except DefiniteError as error:
+                refused += [Refusal(row, f"its schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()]
+                continue
+            if layout.what in NO_ROWS:
+                ignored[layout.what.value] = ignored.get(layout.what.value, 0) + len(where)
+                continue
+            reading = _Reading(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
+            events += reading.events(before)
+            refused += reading.refused
+            if layout.what is What.FLAT:
+                self.saw_flat, self.saw_deleted = True, self.saw_deleted or "deleted" in layout.about.values()
+        return Parsed(tuple(events), tuple(refused), ignored)
+
+    def parse_keys(self, records: Records, rows: Rows) -> Parsed:
+        """Tombstones as deletions: their keys are all that is known of the row."""
+        keys = _taken(records.key, rows)
+        ids, framed = schema_ids(keys, self._id_bytes)
+        refused = [_refusal(row, "its key is not in Avro, so nothing says which row is gone") for row in rows[~framed].tolist()]
+        events: list[Events] = []
+        for number in np.unique(ids[framed]).tolist():
+            where = np.flatnonzero(framed & (ids == number))
+            try:
+                made, wrong = self._deletions(self._repository.by_id(number), _taken(keys, where), rows[where])
+            except DefiniteError as error:
+                made, wrong = (
+                    [],
+                    [Refusal(row, f"its key's schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()],
+                )
+            events += made
+            refused += wrong
+        return Parsed(tuple(events), tuple(refused))
+
+    def _layout(self, value_id: int, key_id: int, keys: pa.BinaryArray, where: Rows, topic: str) -> _Layout:
+        value = self._repository.by_id(value_id)
+        key = self._repository.by_id(key_id) if key_id >= 0 else None
+        names: tuple[str, ...] | None = None
+        if key_id == _OTHER_KEY:
+            names = _names_in_json(keys[int(where[0])].as_py())
+        return _layout_of(value, key, names, self._choices.shape, self._choices.flat_prefix, topic)
+
+    def _deletions(self, schema: AvroSchema, keys: pa.BinaryArray, rows: Rows) -> tuple[list[Events], list[Refusal]]:
+        expected, key = self._expected, field_of_avro(tree_of(schema.root))
+        if expected is None:
+            return [], [_refusal(row, "its table is not known") for row in rows.tolist()]
+        names = key_names(key)
+        if not names or set(names) != set(expected.key):
+            reason = f"its key names {names or 'nothing'}, the table's key is {expected.key}"
+            return [], [_refusal(row, reason) for row in rows.tolist()]
+        described = {part.name: part for part in key.fields}
+        fields = tuple(described.get(part.name, part) for part in expected.row)
+        found = _decoder(schema.root).decode(keys, skip=1 + self._id_bytes)
+        refused = [_refusal(int(rows[bad.row]), f"its key cannot be read: {bad.reason}") for bad in found.bad]
+        good = pa.array(np.flatnonzero(found.values.is_valid().to_numpy(zero_copy_only=False)))
+        values = found.values.take(good)
+        count = len(values)
+        if not count:
+            return [], refused
+        columns = [
+            as_wire(values.field(values.type.get_field_index(part.name)), part)
+            if part.name in described
+            else pa.nulls(count, wire_type(part, Wire.AVRO))
+            for part in fields
+        ]
+        made = Events(
+            RowFields(fields, expected.key),
+            Wire.AVRO,
+            rows[good.to_numpy()],
+            np.full(count, DELETE, np.uint8),
+            _batch(columns, fields, count),
+            pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE),
+            np.zeros(count, np.bool_),
+            _batch([], (), count),
+            np.ones(count, np.bool_),
+        )
+        return [made], refused
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout_of(value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...] | None, shape: Shape, prefix: str, topic: str) -> _Layout:
+    """How records with these schemas are read. `names`: those of the key's fields, where it is not in Avro."""
+    described = field_of_avro(tree_of(value.root))
+    what = What.FLAT if shape is Shape.FLAT else what_is(described, [], topic)
+    if what is What.FLAT and shape is Shape.ENVELOPE:
+        raise DefiniteError("it is no envelope of Debezium's", hint="set shape to flat or auto")
+    if value.root.kind is not Kind.RECORD:
+        raise DefiniteError(f"a value is a record, and {value.root.label} is none", hint=_HINT)
+    if what in NO_ROWS:
+        return _Layout(what, _decoder(value.root), RowFields((), ()), {})
+    about = {} if what is What.ENVELOPE else _about(described, prefix)
+    fields = row_fields(described, None if key is None else field_of_avro(tree_of(key.root)), frozenset(about))
+    if names is not None:
+        fields = replace(fields, key=tuple(name for name in names if any(part.name == name for part in fields.row)))
+    wanted = _wanted(value.root) if what is What.ENVELOPE else value.root
+    return _Layout(what, _decoder(value.root, wanted), fields, about)
+
+
+def _about(described: Field, prefix: str) -> dict[str, str]:
+    return {part.name: said for part in described.fields if (said := about_event(part.name, prefix)) is not None}
+
+
+def _wanted(root: AvroType) -> AvroType:
+    """An envelope's schema without what is not looked at: it is read over."""
+    kept = tuple(
+        replace(field, type=_source_only(field.type)) if field.name == "source" else field
+        for field in root.fields
+        if field.name in ("before", "after", "source", "op")
+    )
+    return replace(root, fields=kept)
+
+
+def _source_only(found: AvroType) -> AvroType:
+    if found.kind is Kind.UNION:
+        return replace(found, branches=tuple(_source_only(branch) for branch in found.branches))
+    return replace(found, fields=tuple(field for field in found.fields if field.name == "ts_ms" or field.name in SOURCE.names))
+
+
+def _decoder(writer: AvroType, reader: AvroType | None = None) -> Decoder:
+    return Decoder(AvroSchema("", writer), None if reader is None else AvroSchema("", reader))
+
+
+class _Reading:
+    """Events of one schema."""
+
+    def __init__(self, layout: _Layout, values: pa.BinaryArray, records: Rows, head: int) -> None:
+        self._layout = layout
+        found = layout.decoder.decode(values, skip=head)
+        self.refused = [_refusal(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
+        self._records, self._values = records, found.values
+        if found.bad:
+            self._keep(found.values.is_valid().to_numpy(zero_copy_only=False))
+
+    def events(self, before: Sequence[str] | None) -> list[Events]:
+        self._refuse_sources()
+        op = self._envelope_ops() if self._layout.what is What.ENVELOPE else self._flat_ops()
+        if not len(self._records):
+            return []
+        fields, envelope = self._layout.fields, self._layout.what is What.ENVELOPE
+        row = self._part("after") if envelope else self._values
+        old = self._part("before") if envelope else None
+        deleted, imageless = op == DELETE, (op == TRUNCATE) | (op == MESSAGE)
+        has_before = np.zeros(len(op), np.bool_)
+        if old is not None:
+            has_before = (op == UPDATE) & old.is_valid().to_numpy(zero_copy_only=False)
+        columns = [self._image(row, old, part, deleted, imageless) for part in fields.row]
+        asked = () if old is None else tuple(part for part in fields.row if before is None or part.name in before)
+        befores = [_only(_column(old, part), has_before) for part in asked]
+        made = Events(
+            fields,
+            Wire.AVRO,
+            self._records,
+            op,
+            _batch(columns, fields.row, len(op)),
+            self._source(),
+            has_before,
+            _batch(befores, asked, len(op)),
+        )
+        return [made]
+
+    def _keep(self, good: Mask) -> None:
+        chosen = np.flatnonzero(good)
+        self._records, self._values = self._records[chosen], self._values.take(pa.array(chosen))
+
+    def _part(self, name: str) -> Any:
+        """A member of the values; None if the schema has none of the name."""
+        number = self._values.type.get_field_index(name)
+        return None if number < 0 else self._values.field(number)
+
+    def _refuse(self, wrong: Mask, reasons: Sequence[str]) -> None:
+        """Leave rows out; `reasons` are those of the wrong ones, in order."""
+        self.refused += [_refusal(int(row), reason) for row, reason in zip(self._records[wrong], reasons, strict=True)]
+        self._keep(~wrong)
+
+    def _envelope_ops(self) -> Ops:
+        op = self._letters(self._part("op"))
+        sides = [self._part(side) for side in ("after", "before")]
+        after, before = (np.zeros(len(op), np.bool_) if side is None else side.is_valid().to_numpy(zero_copy_only=False) for side in sides)
+        unknown = ~np.isin(op, _OPS)
+        lacking = ~np.where(op == DELETE, before, after) & (op != TRUNCATE) & (op != MESSAGE) & ~unknown
+        wrong = unknown | lacking
+        if not wrong.any():
+            return op
+        texts = self._part("op")
+        reasons = [
+            f"its op is {texts[row].as_py()!r}, which is none of c, u, d, r, t and m"
+            if unknown[row]
+            else f"its op is {chr(op[row])!r}, and it holds no row in {'before' if op[row] == DELETE else 'after'!r}"
+            for row in np.flatnonzero(wrong).tolist()
+        ]
+        self._refuse(wrong, reasons)
+        return np.asarray(op[~wrong])
+
+    def _flat_ops(self) -> Ops:
+        told = {said: self._part(name) for name, said in self._layout.about.items()}
+        op = np.full(len(self._records), UPDATE, np.uint8)
+        if "op" in told:
+            letters, said = self._letters(told["op"]), told["op"].is_valid().to_numpy(zero_copy_only=False)
+            op = np.where(said, letters, op).astype(np.uint8)
+        if "deleted" in told:
+            flag = told["deleted"]
+            if pa.types.is_string(flag.type):
+                flag = pc.equal(flag, "true")
+            op = np.where(pc.fill_null(flag, False).to_numpy(zero_copy_only=False), np.uint8(DELETE), op).astype(np.uint8)
+        wrong = ~np.isin(op, _OPS)
+        if wrong.any():
+            texts = told["op"]
+            shown = [f"its op is {texts[row].as_py()!r}, which is none of c, u, d, r, t and m" for row in np.flatnonzero(wrong).tolist()]
+            self._refuse(wrong, shown)
+            op = op[~wrong]
+        return np.asarray(op)
+
+    def _letters(self, texts: Any) -> Ops:
+        """Texts of one letter; 0 for all others."""
+        coded = pc.fill_null(texts, "").dictionary_encode()
+        codes = [ord(text) if len(text) == 1 and text < "\x80" else 0 for text in coded.dictionary.to_pylist()]
+        return np.asarray(np.array(codes or [0], np.uint8)[coded.indices.to_numpy(zero_copy_only=False)])
+
+    def _image(self, row: Any, old: Any, part: Field, deleted: Mask, imageless: Mask) -> pa.Array:
+        array = _column(row, part)
+        if old is not None and deleted.any():
+            array = _chosen(deleted, _column(old, part), array)
+        return _only(array, ~imageless) if imageless.any() else array
+
+    def _refuse_sources(self) -> None:
+        """Leave out records that say something of their source that cannot be read: it may be what orders them."""
+        kinds = {**dict(zip(SOURCE.names, SOURCE.types, strict=True)), "ts_ms": pa.int64()}
+        wrong = {
+            name: mask for name, array in self._told().items() if name in kinds and (mask := _unreadable(array, kinds[name])) is not None
+        }
+        if wrong:
+            whole, told = np.logical_or.reduce(list(wrong.values())), self._told()
+            first = [next(name for name, mask in wrong.items() if mask[row]) for row in np.flatnonzero(whole).tolist()]
+            shown = zip(first, np.flatnonzero(whole).tolist(), strict=True)
+            self._refuse(
+                whole, [f"its source's {name} is {str(told[name][row].as_py())[:100]!r}, which is no number" for name, row in shown]
+            )
+
+    def _told(self) -> dict[str, pa.Array]:
+        """What the events say of their source, in the types that they have for it."""
+        if self._layout.what is What.ENVELOPE:
+            whole = self._part("source")
+            return {} if whole is None else {one.name: whole.field(number) for number, one in enumerate(whole.type)}
+        told = {}
+        for name, said in self._layout.about.items():
+            # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+            if said not in told or "source_" in name:
+                told[said] = self._part(name)
+        return told
+
+    def _source(self) -> pa.RecordBatch:
+        told, rows = self._told(), len(self._records)
+        columns = {
+            name: _cast(told[name], kind) if name in told else pa.nulls(rows, kind)
+            for name, kind in zip(SOURCE.names, SOURCE.types, strict=True)
+        }
+        if "ts_ms" in told and columns["ts_us"].null_count:
+            columns["ts_us"] = pc.coalesce(columns["ts_us"], _times_thousand(_cast(told["ts_ms"], pa.int64())))
+        return pa.RecordBatch.from_arrays([columns[name] for name in SOURCE.names], schema=SOURCE)
+
+
+def _column(row: Any, part: Field) -> pa.Array:
+    """A row's column in its wire type; NULL where the row is."""
+    return as_wire(row.field(row.type.get_field_index(part.name)), part)
+
+
+def _chosen(mask: Mask, one: pa.Array, other: pa.Array) -> pa.Array:
+    """One where the mask says so, else the other."""
+    if not pa.types.is_nested(one.type):
+        return pc.if_else(pa.array(mask), one, other)
+    places = np.arange(len(one)) + np.where(mask, 0, len(one))
+    return pa.concat_arrays([one, other.cast(one.type)]).take(pa.array(places))
+
+
+def _only(array: pa.Array, mask: Mask) -> pa.Array:
+    """NULL where the mask does not say so."""
+    return array if mask.all() else array.take(pa.array(np.arange(len(array)), mask=~mask))
+
+
+def _batch(columns: Sequence[pa.Array], fields: Sequence[Field], rows: int) -> pa.RecordBatch:
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+    return pa.RecordBatch.from_arrays(list(columns), names=[part.name for part in fields])
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """What a source says of itself, in the type that is looked at; what never is of such a type says nothing."""
+    if array.type == wanted:
+        return array
+    if pa.types.is_boolean(array.type) and pa.types.is_string(wanted):
+        return pc.if_else(array, "true", "false")
+    try:
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(array), wanted)
+
+
+def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
+    """Which values are not of the type that is looked at, among others that are; None if none is."""
+    if array.type == wanted or not pa.types.is_integer(wanted):
+        return None
+    try:
+        array.cast(wanted)
+    except pa.ArrowInvalid:
+        texts = pc.fill_null(array.cast(pa.string()), "0")
+        return np.asarray(pc.invert(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    except pa.ArrowNotImplementedError:
+        return None
+    return None
+
+
+def _times_thousand(millis: pa.Array) -> pa.Array:
+    """A time that cannot be is none: it is shown, and decides nothing."""
+    sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
+    return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
+
+
+def _checked(id_bytes: int) -> int:
+    if id_bytes not in (4, 8):
+        raise DefiniteError(f"the id of a schema takes 4 or 8 bytes, not {id_bytes}", hint="set schema_id_bytes to 4 or 8")
+    return id_bytes
+
+
+def _key_ids(keys: pa.BinaryArray, id_bytes: int) -> npt.NDArray[np.int64]:
+    ids, framed = schema_ids(keys, id_bytes)
+    ids[~framed] = _OTHER_KEY
+    ids[keys.is_null().to_numpy(zero_copy_only=False)] = _NO_KEY
+    return ids
+
+
+def _names_in_json(key: bytes) -> tuple[str, ...]:
+    """The names of a key's fields, where keys are JSON beside values in Avro; none of any other key."""
+    try:
+        found = orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return ()
+    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+        found = found["payload"]
+    return tuple(found) if isinstance(found, dict) else ()
+
+
+def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed: Mask) -> list[tuple[int, int, Rows]]:
+    """The pairs of a value's and a key's schema, and the rows of each."""
+    rows = np.flatnonzero(framed)
+    if not len(rows):
+        return []
+    one, other = values[rows], keys[rows]
+    if (one == one[0]).all() and (other == other[0]).all():
+        return [(int(one[0]), int(other[0]), rows)]
+    value_ids, value_codes = np.unique(one, return_inverse=True)
+    key_ids, key_codes = np.unique(other, return_inverse=True)
+    codes = value_codes * len(key_ids) + key_codes
+    return [
+        (int(value_ids[code // len(key_ids)]), int(key_ids[code % len(key_ids)]), rows[codes == code]) for code in np.unique(codes).tolist()
+    ]
+
+
+def _taken(array: pa.Array, rows: Rows) -> pa.Array:
+    """Some of an array's values, in their order; nothing is copied if that is all of them."""
+    return array if len(rows) == len(array) else array.take(pa.array(rows))
+
+
+def _refusal(row: int, reason: str) -> Refusal:
+    return Refusal(row, reason, _HINT)

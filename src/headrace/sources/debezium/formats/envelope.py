@@ -1,0 +1,132 @@
+"""What JSON records are: Debezium's envelope, or the flat row that `ExtractNewRecordState` leaves of it, or no row at all.
+
+For each of them this says where in the text what an event says lies. Flat rows may carry fields about their event: by default with two
+underscores before the name (`__op`, `__deleted`, `__source_ts_ms`, `__table`, `__lsn`), with or without `source_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.parsed_events import SOURCE
+from headrace.sources.debezium.formats.json_program import Path, Program, Shape, build, shape_of
+from headrace.sources.debezium.types.connect_schema import is_envelope
+
+
+class What(StrEnum):
+    """What a record is."""
+
+    ENVELOPE = "envelope"
+    FLAT = "flat"
+    HEARTBEAT = "heartbeat"
+    TRANSACTION = "transaction"
+    SCHEMA_CHANGE = "schema change"
+    MESSAGE = "message"
+    """Of PostgreSQL's pg_logical_emit_message."""
+
+
+NO_ROWS: Final = frozenset({What.HEARTBEAT, What.TRANSACTION, What.SCHEMA_CHANGE, What.MESSAGE})
+
+_SCHEMA_NAMES: Final = {
+    "Heartbeat": What.HEARTBEAT,
+    "TransactionMetadataValue": What.TRANSACTION,
+    "SchemaChangeValue": What.SCHEMA_CHANGE,
+    "MessageValue": What.MESSAGE,
+}
+_TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
+_SCHEMA_CHANGE: Final = frozenset({"source", "ddl", "databaseName"})
+"""Members by which such records are told where no schema names them: a row that is taken for one would be lost."""
+_HEARTBEATS: Final = "__debezium-heartbeat"
+
+# In the order in which connectors write them: the scan follows it.
+_SOURCE_MEMBERS: Final = (
+    *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns", "schema", "table"),
+    *("server_id", "gtid", "file", "pos", "row", "thread", "query", "txId", "lsn", "xmin"),
+)
+_PASSED: Final = frozenset({"transaction", "ts_ms", "ts_us", "ts_ns"})
+"""Members of an envelope that nobody asks for."""
+_ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transaction_id"})
+"""What flat rows may say about their event, after the prefix and perhaps `source_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is in a text: paths of a program. A path that is missing is said nowhere."""
+
+    program: Program
+    fields: RowFields
+    op: Path
+    deleted: Path | None
+    after: Path
+    before: Path | None
+    source: Mapping[str, Path]
+    """By the names of `SOURCE`, and `ts_ms`."""
+    silent: frozenset[str] = frozenset()
+    """Fields of rows that have held no value so far: nothing says what they are."""
+
+
+def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> What:
+    """What records are, by their schema; without one, by some of them and the key of one."""
+    if value is not None:
+        named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
+        return named or (What.ENVELOPE if is_envelope(value) else What.FLAT)
+    if not documents:
+        return What.FLAT
+    if any(_looks_like_envelope(document) for document in documents):
+        messages = all(document.get("op") == "m" and isinstance(document.get("message"), dict) for document in documents)
+        return What.MESSAGE if messages else What.ENVELOPE
+    if all(document.keys() >= _TRANSACTION and document["status"] in ("BEGIN", "END") for document in documents):
+        return What.TRANSACTION
+    if all(document.keys() >= _SCHEMA_CHANGE and isinstance(document["source"], dict) for document in documents):
+        return What.SCHEMA_CHANGE
+    beats = topic.startswith(_HEARTBEATS) or (isinstance(key, dict) and key.keys() == {"serverName"})
+    return What.HEARTBEAT if beats and all("ts_ms" in document for document in documents) else What.FLAT
+
+
+def _looks_like_envelope(document: dict[str, Any]) -> bool:
+    return isinstance(document.get("source"), dict) and isinstance(document.get("op"), str)
+
+
+def about_event(name: str, prefix: str) -> str | None:
+    """What a flat row's field says about its event, if it is one of those and not a column."""
+    if not prefix or not name.startswith(prefix):
+        return None
+    rest = name.removeprefix(prefix)
+    short = rest.removeprefix("source_")
+    return rest if rest in _ABOUT else short if short in _ABOUT else None
+
+
+def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> Layout:
+    """`silent`: further fields of rows, which have held no value so far."""
+    row = Shape({**shape_of(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
+    paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
+    source = Shape(dict.fromkeys(_SOURCE_MEMBERS), passed=frozenset(_SOURCE_MEMBERS) - paths.keys())
+    members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
+    return Layout(build(Shape(members, passed=_PASSED)), fields, ("op",), None, ("after",), ("before",), paths, silent)
+
+
+def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> Layout:
+    """`about`: what the fields that are no columns say."""
+    row = shape_of(fields.row)
+    members = {**row.members, **dict.fromkeys(about), **dict.fromkeys(sorted(silent))}
+    paths: dict[str, Path] = {}
+    for name, said in about.items():
+        # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+        if said not in paths or "source_" in name:
+            paths[said] = (name,)
+    deleted = paths.get("deleted")
+    return Layout(build(Shape(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths, silent)
+
+
+def presence_program() -> Program:
+    """Enough of a program to check a text whole."""
+    return build(Shape({}))
+
+
+def names_program() -> Program:
+    """What names the table of an envelope."""
+    return build(Shape({"source": Shape({"db": None, "schema": None, "table": None})}))

@@ -1,0 +1,387 @@
+"""Columns of JSON texts: texts are scanned by a program, then each wanted value's places become an Arrow array of its wire type.
+
+A text that cannot be read, or that holds a value its field cannot have, is marked with what is wrong (`Scanned.problems`); the others are
+read all the same. No Python runs for each text, but for those that are marked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from headrace.kernels.pointers import Bytes
+from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.parsed_events import wire_type
+from headrace.sources.debezium.formats.json_program import Path, Program
+from headrace.sources.debezium.kernels import json_grammar as grammar
+from headrace.sources.debezium.kernels.json_scan import KINDS, Kinds, Places, Table, scan
+from headrace.sources.debezium.kernels.json_values import FINE, TOO_BIG, copy_tokens, pick, read_whole, tokens_size
+from headrace.sources.debezium.types.column_mapping import DECIMAL
+
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+
+_PADDING: Final = 208
+_TEXTS: Final = 1 << grammar.TEXT | 1 << grammar.ESCAPED
+_NUMBERS: Final = 1 << grammar.WHOLE | 1 << grammar.NUMBER
+_SPECIAL: Final = ("NaN", "Infinity", "-Infinity")
+"""What Connect's JSON converter writes, in quotes, for doubles that are no numbers."""
+_RANGES: Final = {"int8": 1 << 7, "int16": 1 << 15, "int32": 1 << 31}
+_KIND_NAMES: Final = {
+    grammar.ABSENT: "nothing",
+    grammar.NULL: "null",
+    grammar.TRUE: "a truth value",
+    grammar.FALSE: "a truth value",
+    grammar.WHOLE: "a number",
+    grammar.NUMBER: "a number with a fraction",
+    grammar.TEXT: "a text",
+    grammar.ESCAPED: "a text",
+    grammar.OBJECT: "an object",
+    grammar.ARRAY: "an array",
+}
+_REASONS: Final = {
+    grammar.SYNTAX: "it is not JSON",
+    grammar.CUT: "its JSON ends too early",
+    grammar.CONTROL: "a text in it holds a bare control character",
+    grammar.ESCAPE: "a text in it holds an escape that JSON does not have",
+    grammar.SURROGATE: "a text in it holds half of a surrogate pair",
+    grammar.UTF8: "a text in it is not UTF-8",
+    grammar.TWICE: "it holds a field twice",
+    grammar.DEEP: "it is nested too deeply",
+    grammar.TRAILING: "something follows its JSON",
+    grammar.NO_OBJECT: "it is not a JSON object",
+}
+
+
+class Texts:
+    """JSON texts in one buffer."""
+
+    def __init__(self, data: Bytes, starts: Table, stops: Table) -> None:
+        self.data, self.starts, self.stops = data, starts, stops
+
+    @classmethod
+    def of(cls, values: pa.BinaryArray) -> Texts:
+        """Of an Arrow array without copying it; what is NULL is an empty text."""
+        offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1 + values.offset)[values.offset :].astype(
+            np.int64
+        )
+        raw = values.buffers()[2]
+        data = np.frombuffer(raw, dtype=np.uint8) if raw is not None and raw.size else np.zeros(1, dtype=np.uint8)
+        return cls(data, offsets[:-1].copy(), offsets[1:].copy())
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: Rows | Mask) -> Texts:
+        return Texts(self.data, self.starts[rows], self.stops[rows])
+
+    def text(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.stops[row]].tobytes()
+
+
+class Scanned:
+    """Texts of which the places of wanted values are known."""
+
+    def __init__(self, texts: Texts, program: Program) -> None:
+        self.texts, self._slots = texts, program.slots
+        rows, slots = len(texts), max(len(program.slots), 1)
+        # Rows of a length that is a power of two would all be written through the same lines of a cache.
+        wide = rows + _PADDING
+        self._begins = np.empty((slots, wide), dtype=np.int32)
+        self._ends = np.empty((slots, wide), dtype=np.int32)
+        self._kinds = np.zeros((slots, wide), dtype=np.uint8)
+        self._counts = np.zeros((slots, KINDS), dtype=np.int64)
+        self._status = np.empty((rows, 2), dtype=np.int64)
+        self._unknown = np.zeros((rows, 2), dtype=np.int64)
+        scratch = np.empty(6 * program.longest_name + 8, dtype=np.uint8)
+        scan(
+            texts.data,
+            texts.starts,
+            texts.stops,
+            program.names,
+            program.nodes,
+            program.members,
+            self._begins,
+            self._ends,
+            self._kinds,
+            self._counts,
+            self._status,
+            self._unknown,
+            scratch,
+        )
+        self.problems: dict[int, str] = {}
+        """What is wrong, by row."""
+        for row in np.flatnonzero(self._status[:, 0]).tolist():
+            self.problems[row] = f"{_REASONS[int(self._status[row, 0])]}{self._spot(row)}"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def good(self) -> Mask:
+        """Texts of which nothing wrong is known so far."""
+        mask = np.ones(len(self), dtype=np.bool_)
+        mask[list(self.problems)] = False
+        return mask
+
+    @property
+    def strangers(self) -> Rows:
+        """Texts with a member that a strict part of the program does not list."""
+        return np.flatnonzero(self._unknown[:, 1])
+
+    def mark(self, row: int, problem: str) -> None:
+        self.problems.setdefault(row, problem)
+
+    def kinds(self, path: Path) -> Kinds:
+        slot = self._slots.get(path)
+        return np.zeros(len(self), dtype=np.uint8) if slot is None else self._kinds[slot, : len(self)]
+
+    def counts(self, path: Path) -> Table:
+        """How many values of each kind there are, those of texts that cannot be read among them; of ABSENT, none."""
+        slot = self._slots.get(path)
+        return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
+
+    def values(self, path: Path) -> Values:
+        """The places of one value in all texts."""
+        slot = self._slots.get(path)
+        if slot is None:
+            nothing = np.zeros(len(self), dtype=np.int32)
+            return Values(self, path, nothing, nothing, np.zeros(len(self), dtype=np.uint8))
+        rows = len(self)
+        return Values(self, path, self._begins[slot, :rows], self._ends[slot, :rows], self._kinds[slot, :rows])
+
+    def _spot(self, row: int) -> str:
+        """Where in the text, and what is there."""
+        code, start = int(self._status[row, 0]), int(self.texts.starts[row])
+        if code == grammar.TWICE:
+            return f" ({self._last_name(row)})"
+        at = int(self._status[row, 1])
+        return f" (byte {at - start} of {int(self.texts.stops[row]) - start})" if at >= start else ""
+
+    def _last_name(self, row: int) -> str:
+        """The name before the value at which the scan stopped."""
+        before = self.texts.data[self.texts.starts[row] : self._status[row, 1]].tobytes().rstrip(b" \t\r\n:")
+        return before[before.rfind(b'"', 0, -1) :].decode(errors="replace")
+
+
+class Values:
+    """The places of one value in all texts of a scan."""
+
+    def __init__(self, scanned: Scanned, path: Path, begins: Places, ends: Places, kinds: Kinds) -> None:
+        self._scanned, self._path = scanned, path
+        self._begins, self._ends, self.kinds = begins, ends, kinds
+
+    def or_else(self, mask: Mask, other: Values) -> Values:
+        """These where the mask is true, the other's elsewhere."""
+        rows = len(mask)
+        found = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.uint8)
+        pick(mask.view(np.uint8), self._begins, self._ends, self.kinds, other._begins, other._ends, other.kinds, *found)
+        return Values(self._scanned, self._path, *found)
+
+    def only(self, mask: Mask) -> Values:
+        """These where the mask is true, nothing elsewhere."""
+        return Values(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
+
+    def whole(self, field_type: str = "int64") -> pa.Int64Array:
+        """Whole numbers, of which those that the type cannot hold are problems."""
+        rows = len(self.kinds)
+        out, valid, bad = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint8)
+        if read_whole(self._scanned.texts.data, self._begins, self._ends, self.kinds, out, valid, bad):
+            self.mark(bad, "a whole number")
+        edge = _RANGES.get(field_type)
+        if edge is not None:
+            outside = (out >= edge) | (out < -edge)
+            for row in np.flatnonzero(outside).tolist():
+                self._scanned.mark(row, f"the field {self.name} holds {out[row]}, which does not fit {field_type}")
+        return pa.Array.from_buffers(pa.int64(), rows, [_bitmap(valid), pa.py_buffer(out)])
+
+    def text(self) -> pa.StringArray:
+        return self._tokens(_TEXTS, "a text")
+
+    def text_if_any(self) -> pa.StringArray:
+        """Texts; what is no text is NULL, and no problem."""
+        return self.only((self.kinds == grammar.TEXT) | (self.kinds == grammar.ESCAPED)).text()
+
+    def raw(self, *kinds: int) -> pa.StringArray:
+        """Values of these kinds as they are written."""
+        return self._tokens(sum(1 << kind for kind in kinds), " or ".join(dict.fromkeys(_KIND_NAMES[kind] for kind in kinds)))
+
+    def double(self) -> pa.DoubleArray:
+        texts = (self.kinds == grammar.TEXT) | (self.kinds == grammar.ESCAPED)
+        tokens = self._tokens(_NUMBERS | (_TEXTS if texts.any() else 0), "a number")
+        if texts.any():
+            odd = texts & ~pc.is_in(tokens, value_set=pa.array(_SPECIAL)).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(odd).tolist():
+                self._scanned.mark(row, f"the field {self.name} holds a text, where a number is expected")
+            tokens = pc.if_else(pa.array(odd), pa.scalar(None, pa.string()), tokens)
+        numbers = pc.cast(tokens, pa.float64())
+        endless = pc.fill_null(pc.is_inf(numbers), False).to_numpy(zero_copy_only=False) & ~texts
+        for row in np.flatnonzero(endless).tolist():
+            self._scanned.mark(row, f"the field {self.name} holds a number that no double can hold")
+        return numbers
+
+    def letters(self) -> Kinds:
+        """Texts of one letter as its code; 0 for all else."""
+        single = (self.kinds == grammar.TEXT) & (self._ends - self._begins == 1)
+        return np.where(single, self._scanned.texts.data[np.where(single, self._begins, 0)], np.uint8(0))
+
+    def text_or_truth_if_any(self) -> pa.StringArray:
+        """Texts, and true and false as the texts that they look like; what is neither is NULL, and no problem."""
+        if not ((self.kinds == grammar.TRUE) | (self.kinds == grammar.FALSE)).any():
+            return self.text_if_any()
+        kinds = (grammar.TRUE, grammar.FALSE, grammar.TEXT, grammar.ESCAPED)
+        return self.only(np.isin(self.kinds, kinds)).raw(*kinds)
+
+    def shown(self, row: int) -> str:
+        """One value, for people."""
+        return self._scanned.texts.data[self._begins[row] : self._ends[row]].tobytes()[:40].decode(errors="replace")
+
+    def truth(self) -> pa.BooleanArray:
+        true, false = self.kinds == grammar.TRUE, self.kinds == grammar.FALSE
+        bad = ~(true | false | (self.kinds <= grammar.NULL))
+        self.mark(bad.astype(np.uint8), "a truth value")
+        return pa.Array.from_buffers(pa.bool_(), len(true), [_bitmap((true | false).view(np.uint8)), _bitmap(true.view(np.uint8))])
+
+    @property
+    def name(self) -> str:
+        return ".".join(self._path)
+
+    def _tokens(self, taken: int, expected: str) -> pa.StringArray:
+        rows = len(self.kinds)
+        size = tokens_size(self._begins, self._ends, self.kinds, taken)
+        offsets, out = np.empty(rows + 1, dtype=np.int32), np.empty(size + 64, dtype=np.uint8)
+        valid, bad = np.empty(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint8)
+        if copy_tokens(self._scanned.texts.data, self._begins, self._ends, self.kinds, taken, offsets, out, valid, bad):
+            self.mark(bad, expected)
+        return pa.Array.from_buffers(pa.string(), rows, [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(out)])
+
+    def mark(self, bad: Kinds, expected: str) -> None:
+        for row in np.flatnonzero(bad != FINE).tolist():
+            if bad[row] == TOO_BIG:
+                problem = f"the field {self.name} holds a number that 64 bits cannot hold"
+            else:
+                problem = f"the field {self.name} holds {_KIND_NAMES[int(self.kinds[row])]}, where {expected} is expected"
+            self._scanned.mark(row, problem)
+
+
+def _bitmap(valid: Kinds) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def wire_array(scanned: Scanned, field: Field, path: Path, chosen: Mask | None = None, other: Path | None = None) -> pa.Array:
+    """A field's values in its wire type, taken from `path` where `chosen`, elsewhere from `other`; from nowhere if there is no other."""
+    values = _picked(scanned, path, chosen, other)
+    match field.type:
+        case "int8" | "int16" | "int32" | "int64":
+            return values.whole(field.type)
+        case "float32" | "float64" | "float" | "double":
+            return values.double()
+        case "boolean":
+            return values.truth()
+        case "number":
+            return values.raw(grammar.WHOLE, grammar.NUMBER)
+        case "map":
+            return values.raw(grammar.OBJECT, grammar.ARRAY)
+        case "array":
+            return _lists(scanned, values, field)
+        case "struct":
+            return _struct(scanned, values, field, path, chosen, other)
+    return values.text()
+
+
+def as_written(
+    scanned: Scanned, field: Field, path: Path, *, described: bool, chosen: Mask | None = None, other: Path | None = None
+) -> Field:
+    """The field by how its values are written, where a converter may write them in another way than expected.
+
+    Decimals may be numbers (decimal.format=NUMERIC). Of rows that no schema describes, a column of small numbers may be one of truth
+    values, and a document may be written as what it is. Where values are written in both ways, the expected one counts.
+    """
+    otherwise, usual, kinds = _otherwise(field, described=described)
+    if not kinds:
+        return field
+    counts = np.bincount(_picked(scanned, path, chosen, other).kinds, minlength=grammar.ARRAY + 1)
+    changed = any(counts[kind] for kind in kinds) and not any(counts[kind] for kind in usual)
+    return replace(field, type=otherwise, semantic="", parameters={}) if changed else field
+
+
+def _otherwise(field: Field, *, described: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The other type, the kinds of values by which the field is what is expected, and those by which it is the other."""
+    if field.semantic == DECIMAL:
+        return NUMERIC, (grammar.TEXT, grammar.ESCAPED), (grammar.WHOLE, grammar.NUMBER)
+    if not described and field.type in ("int8", "int16", "int32"):
+        return "boolean", (grammar.WHOLE, grammar.NUMBER), (grammar.TRUE, grammar.FALSE)
+    if not described and field.semantic == _DOCUMENT:
+        return "map", (grammar.TEXT, grammar.ESCAPED), (grammar.OBJECT, grammar.ARRAY)
+    return "", (), ()
+
+
+NUMERIC: Final = "number"
+"""The type of decimals that are written as numbers: `wire_array` gives their digits, as text."""
+_DOCUMENT: Final = "io.debezium.data.Json"
+
+
+def _picked(scanned: Scanned, path: Path, chosen: Mask | None, other: Path | None) -> Values:
+    values = scanned.values(path)
+    if chosen is None:
+        return values
+    return values.only(chosen) if other is None else values.or_else(chosen, scanned.values(other))
+
+
+def _struct(scanned: Scanned, values: Values, field: Field, path: Path, chosen: Mask | None, other: Path | None) -> pa.StructArray:
+    children = [
+        wire_array(scanned, inner, (*path, inner.name), chosen, None if other is None else (*other, inner.name)) for inner in field.fields
+    ]
+    bad = (values.kinds > grammar.NULL) & (values.kinds != grammar.OBJECT)
+    values.mark(bad.astype(np.uint8), "an object")
+    there = pa.array(values.kinds == grammar.OBJECT)
+    return pa.StructArray.from_arrays(
+        children, fields=[pa.field(inner.name, wire_type(inner, Wire.JSON)) for inner in field.fields], mask=pc.invert(there)
+    )
+
+
+def _lists(scanned: Scanned, values: Values, field: Field) -> pa.ListArray:
+    """Arrays, by Arrow's own parser: each is a line of JSON."""
+    wanted = wire_type(field, Wire.JSON)
+    lines = values.raw(grammar.ARRAY)
+    filled = pc.fill_null(lines, "null")
+    # A text may hold the line's end only as an escape; between values it is space.
+    flat = pc.replace_substring(pc.replace_substring(filled, "\n", " "), "\r", " ")
+    joined = pc.binary_join_element_wise('{"v":', flat, "}\n", "")
+    data = b"".join(joined.to_pylist()) if isinstance(joined, pa.ChunkedArray) else _bytes_of(joined)
+    options = pj.ParseOptions(explicit_schema=pa.schema([("v", wanted)]), unexpected_field_behavior="error")
+    if not len(lines):
+        return pa.array([], wanted)
+    try:
+        table = pj.read_json(
+            pa.BufferReader(data), parse_options=options, read_options=pj.ReadOptions(use_threads=False, block_size=1 << 30)
+        )
+    except pa.ArrowInvalid:
+        return _lists_one_by_one(scanned, values, lines, wanted)
+    return table["v"].combine_chunks()
+
+
+def _bytes_of(texts: pa.StringArray) -> pa.Buffer:
+    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)
+    return texts.buffers()[2].slice(0, int(offsets[len(texts)]))
+
+
+def _lists_one_by_one(scanned: Scanned, values: Values, lines: pa.StringArray, wanted: pa.DataType) -> pa.ListArray:
+    """The same where one of them is not of the wanted type: it is found, the others are read."""
+    found: list[pa.Array] = []
+    options = pj.ParseOptions(explicit_schema=pa.schema([("v", wanted)]))
+    for row, line in enumerate(lines.to_pylist()):
+        try:
+            text = "null" if line is None else line.replace("\n", " ").replace("\r", " ")
+            read = pj.read_json(pa.BufferReader(f'{{"v":{text}}}\n'.encode()), parse_options=options)
+            found.append(read["v"].combine_chunks())
+        except pa.ArrowInvalid:
+            scanned.mark(row, f"the field {values.name} holds an array with a value of another type than {wanted.value_type}")
+            found.append(pa.nulls(1, wanted))
+    return pa.concat_arrays(found)

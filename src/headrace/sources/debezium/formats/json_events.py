@@ -1,0 +1,465 @@
+"""JSON records to parsed events.
+
+Records with a schema are read by it. Records without one are read by the fields that are expected of their table; a field that nobody
+expected is looked at in the records that hold it (`infer`), so that the sink can be given a column for it before anything is written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.sources.debezium.events.fields import Field, RowFields, Wire
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.options import Shape as ChosenShape
+from headrace.sources.debezium.events.parsed_events import (
+    DELETE,
+    MESSAGE,
+    SOURCE,
+    TRUNCATE,
+    UPDATE,
+    Events,
+    Parsed,
+    Refusal,
+    Rows,
+    wire_type,
+)
+from headrace.sources.debezium.events.records import Records
+from headrace.sources.debezium.formats.envelope import (
+    NO_ROWS,
+    Layout,
+    What,
+    about_event,
+    envelope_layout,
+    flat_layout,
+    presence_program,
+    what_is,
+)
+from headrace.sources.debezium.formats.json_columns import NUMERIC, Mask, Scanned, Texts, as_written, wire_array
+from headrace.sources.debezium.formats.json_program import build, shape_of
+from headrace.sources.debezium.formats.json_records import Part, objects, parsed, schema_of, split
+from headrace.sources.debezium.kernels import json_grammar as grammar
+from headrace.sources.debezium.types.connect_schema import key_names, row_fields
+from headrace.sources.debezium.types.inferred_fields import DEFAULTED, as_seen
+
+Infer = Callable[[Sequence[dict[str, Any]]], tuple[Field, ...]]
+"""The fields of rows that nothing describes."""
+
+_IS_OP: Final = np.isin(np.arange(256), np.frombuffer(b"cudrtm", dtype=np.uint8))
+_SHAPES: Final = {
+    grammar.TRUE: "boolean",
+    grammar.FALSE: "boolean",
+    grammar.WHOLE: "int64",
+    grammar.NUMBER: "float64",
+    grammar.TEXT: "string",
+    grammar.ESCAPED: "string",
+    grammar.OBJECT: "map",
+    grammar.ARRAY: "map",
+}
+_ONLY_TOLD: Final = frozenset({"connector", "db", "schema", "table", "snapshot"})
+"""Parts of an event's source that are asked for only where something is not known yet: what is no text there says nothing."""
+_HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
+_MOST_ROUNDS: Final = 8
+_MOST_STRANGERS: Final = 256
+_MOST_REQUIRED: Final = 62
+"""Fields of which it is asked whether they are there: a bit of a word for each."""
+
+
+class JsonParser:
+    """Turns JSON records of one table, or of one topic, into events. Belongs to a task."""
+
+    def __init__(self, choices: DebeziumChoices, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
+        """`asked`: the columns of `SOURCE` that are read, the others stay NULL; None: all."""
+        self._choices, self._expected, self._infer = choices, expected, infer
+        self._asked = frozenset(SOURCE.names) if asked is None else asked
+        self.saw_flat = False
+        """Whether flat rows were among what was parsed, and which of them say so when they are deleted."""
+        self.saw_deleted = False
+
+    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
+        everything = split(Texts.of(records.value).take(rows), Texts.of(records.key).take(rows))
+        refused = [Refusal(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
+        ignored: dict[str, int] = {}
+        events: list[Events] = []
+        for part in everything.parts:
+            made, wrong, number, what = self._read(part, records, rows, before)
+            events += made
+            refused += [Refusal(int(rows[part.rows[row]]), reason, _HINT) for row, reason in sorted(wrong.items())]
+            if number:
+                ignored[what] = ignored.get(what, 0) + number
+        tombstones = tuple(rows[everything.empty].tolist())
+        return Parsed(tuple(events), tuple(sorted(refused, key=lambda refusal: refusal.record)), ignored, tombstones)
+
+    def _read(
+        self, part: Part, records: Records, rows: Rows, before: Sequence[str] | None
+    ) -> tuple[list[Events], Mapping[int, str], int, str]:
+        what = self._what(part, records, rows[part.rows])
+        if what in NO_ROWS:
+            scanned = Scanned(part.payloads, presence_program())
+            return [], scanned.problems, len(scanned) - len(scanned.problems), what.value
+        try:
+            layout = self._layout(part, what, records, rows)
+        except DefiniteError as error:
+            return [], dict.fromkeys(range(len(part.rows)), error.message), 0, ""
+        scanned = Scanned(part.payloads, layout.program)
+        if part.value is None:
+            scanned, layout = self._with_strangers(scanned, layout, what)
+            layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
+        made = _Reading(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
+        # An unreadable record does not show whether it is a flat row.
+        if any(len(events.op) for events in made):
+            self.saw_flat |= what is What.FLAT
+            self.saw_deleted |= layout.deleted is not None
+        return made, scanned.problems, 0, ""
+
+    def _what(self, part: Part, records: Records, rows: Rows) -> What:
+        if part.value is not None:
+            found = what_is(part.value, [], records.topic)
+        else:
+            key = records.key[int(rows[0])].as_py()
+            found = what_is(None, list(objects(part.payloads)), records.topic, None if key is None else parsed(key))
+        if found in NO_ROWS or self._choices.shape is ChosenShape.AUTO:
+            return found
+        return What.FLAT if self._choices.shape is ChosenShape.FLAT else What.ENVELOPE
+
+    def _layout(self, part: Part, what: What, records: Records, rows: Rows) -> Layout:
+        """Where things are in the part's texts, by its schema or by what is expected."""
+        prefix = self._choices.flat_prefix
+        if part.value is not None:
+            return _described_layout(part.name, what, prefix)
+        key = self._key_of(records, rows[part.rows])
+        fields = self._expected or RowFields((), key or ())
+        if key is not None and fields.key != key and (self._expected is None or set(fields.key) != set(key)):
+            fields = replace(fields, key=key)
+        if what is What.ENVELOPE:
+            return envelope_layout(fields)
+        return flat_layout(fields, self._about(part.payloads, prefix))
+
+    def _about(self, payloads: Texts, prefix: str) -> dict[str, str]:
+        names = dict.fromkeys(name for document in objects(payloads) for name in document)
+        return {name: said for name in names if (said := about_event(name, prefix)) is not None}
+
+    @staticmethod
+    def _key_of(records: Records, rows: Rows) -> tuple[str, ...] | None:
+        """The names of the key's fields, as the first and the last record have them; None if keys do not say them."""
+        keys = [parsed(text) for text in (records.key[int(row)].as_py() for row in (rows[0], rows[-1])) if text is not None]
+        found = [_names_of(key) for key in keys]
+        # The last one counts: where the two differ, the table got another key in between.
+        return found[-1] if found else () if records.key.null_count == len(records.key) else None
+
+    def _with_strangers(self, scanned: Scanned, layout: Layout, what: What) -> tuple[Scanned, Layout]:
+        """The same scan when rows hold fields that nobody expected: those are added, once one holds a value."""
+        for _ in range(_MOST_ROUNDS):
+            strangers = _strangers(scanned, layout)
+            if not len(strangers):
+                return scanned, layout
+            chosen = np.unique(np.concatenate([strangers[:_MOST_STRANGERS], strangers[-_MOST_STRANGERS:]]))
+            images = [image for row in chosen for image in _images(parsed(scanned.texts.text(int(row))), what)]
+            layout = self._grown(layout, images, what)
+            scanned = Scanned(scanned.texts, layout.program)
+        for row in _strangers(scanned, layout).tolist():
+            scanned.mark(row, "it holds fields that its table does not have")
+        return scanned, layout
+
+    def _grown(self, layout: Layout, images: list[dict[str, Any]], what: What) -> Layout:
+        """The layout with the fields that images hold beside those that it knows."""
+        prefix = self._choices.flat_prefix if what is What.FLAT else ""
+        about = {name: said for image in images for name in image if (said := about_event(name, prefix)) is not None}
+        known = {field.name for field in layout.fields.row} | about.keys()
+        new = tuple(field for field in self._infer(images) if field.name not in known)
+        known |= {field.name for field in new}
+        silent = frozenset({name for image in images for name in image} | layout.silent) - known
+        fields = replace(layout.fields, row=(*layout.fields.row, *new))
+        if what is What.ENVELOPE:
+            return envelope_layout(fields, silent)
+        return flat_layout(fields, {**_about_of(layout), **about}, silent)
+
+    def parse_keys(self, records: Records, rows: Rows) -> Parsed:
+        """Tombstones as deletions: their keys are all that is known of the row."""
+        everything = split(Texts.of(records.key).take(rows), Texts(np.zeros(1, np.uint8), *np.zeros((2, len(rows)), np.int64)))
+        refused = [Refusal(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
+        refused += [
+            Refusal(int(rows[row]), "its key says nothing, so nothing says which row is gone", _HINT) for row in everything.empty.tolist()
+        ]
+        events = []
+        for part in everything.parts:
+            made, wrong = self._deletions(part, rows)
+            events += made
+            refused += [Refusal(int(rows[part.rows[row]]), f"its key cannot be read: {reason}", _HINT) for row, reason in wrong.items()]
+        return Parsed(tuple(events), tuple(refused))
+
+    def _deletions(self, part: Part, rows: Rows) -> tuple[list[Events], Mapping[int, str]]:
+        if self._expected is None:
+            return [], dict.fromkeys(range(len(part.rows)), "its table is not known")
+        names = self._expected.key if part.value is None else key_names(part.value)
+        if set(names) != set(self._expected.key):
+            return [], dict.fromkeys(range(len(part.rows)), f"it names {names}, the table's key is {self._expected.key}")
+        described = {field.name: field for field in (part.value.fields if part.value is not None else ())}
+        row = tuple(described.get(field.name, field) for field in self._expected.row)
+        keys = tuple(field for field in row if field.name in names)
+        scanned = Scanned(part.payloads, build(shape_of(keys, strict=True)))
+        arrays = [
+            wire_array(scanned, field, (field.name,)) if field.name in names else pa.nulls(len(scanned), wire_type(field, Wire.JSON))
+            for field in row
+        ]
+        for row_of_key in scanned.strangers.tolist():
+            scanned.mark(row_of_key, f"it names other fields than the table's key is made of, {self._expected.key}")
+        for field in keys:
+            for missing in np.flatnonzero(scanned.kinds((field.name,)) <= grammar.NULL).tolist():
+                scanned.mark(missing, f"the field {field.name} is missing")
+        good = np.flatnonzero(scanned.good)
+        count = len(good)
+        if not count:
+            return [], scanned.problems
+        image = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in row]).take(pa.array(good))
+        made = Events(
+            RowFields(row, self._expected.key),
+            Wire.JSON,
+            rows[part.rows[good]],
+            np.full(count, DELETE, np.uint8),
+            image,
+            pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE),
+            np.zeros(count, np.bool_),
+            _no_columns(count),
+            np.ones(count, np.bool_),
+        )
+        return [made], scanned.problems
+
+
+@functools.lru_cache(maxsize=256)
+def _described_layout(name: tuple[bytes | None, bytes | None], what: What, prefix: str) -> Layout:
+    """The layout of records that carry these schemas, of value and key."""
+    value, key = (None if text is None else schema_of(text) for text in name)
+    assert isinstance(value, Field)
+    assert not isinstance(key, DefiniteError)
+    if what is What.ENVELOPE:
+        return envelope_layout(row_fields(value, key))
+    about = {field.name: said for field in value.fields if (said := about_event(field.name, prefix)) is not None}
+    return flat_layout(row_fields(value, key, frozenset(about)), about)
+
+
+def _names_of(key: Any) -> tuple[str, ...]:
+    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
+        key = key["payload"]
+    return tuple(key) if isinstance(key, dict) else ()
+
+
+def _strangers(scanned: Scanned, layout: Layout) -> Rows:
+    """Texts with a field that the layout does not know, or of which it knows no more than its name."""
+    found = np.zeros(len(scanned), np.bool_)
+    found[scanned.strangers] = True
+    for name in layout.silent:
+        for side in (layout.after, layout.before):
+            if side is not None:
+                found |= scanned.kinds((*side, name)) > grammar.NULL
+    found[list(scanned.problems)] = False
+    return np.flatnonzero(found)
+
+
+def _shapes(scanned: Scanned, layout: Layout) -> dict[str, set[str]]:
+    """As what each field's values are written."""
+    sides = [side for side in (layout.after, layout.before) if side is not None]
+    found: dict[str, set[str]] = {}
+    for field in layout.fields.row:
+        counts = [scanned.counts((*side, field.name)) for side in sides]
+        found[field.name] = {shape for kind, shape in _SHAPES.items() if any(count[kind] for count in counts)}
+    return found
+
+
+def _images(document: Any, what: What) -> list[dict[str, Any]]:
+    if not isinstance(document, dict):
+        return []
+    return [document] if what is What.FLAT else [side for side in (document.get("after"), document.get("before")) if isinstance(side, dict)]
+
+
+def _about_of(layout: Layout) -> dict[str, str]:
+    return {path[0]: said for said, path in layout.source.items() if len(path) == 1}
+
+
+def _no_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+class _Reading:
+    """One scan's events."""
+
+    def __init__(
+        self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, source: frozenset[str], *, described: bool
+    ) -> None:
+        self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
+        self._of_source = source
+        self._written: dict[str, Field] = {}
+        row = layout.fields.row
+        self._asked = row if before is None else tuple(field for field in row if field.name in before)
+
+    def events(self, records: Rows) -> list[Events]:
+        """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more, or
+        not yet, as are those that lack one whose column has a default: they are told apart."""
+        scanned, layout = self._scanned, self._layout
+        op = self._envelope_ops() if self._what is What.ENVELOPE else self._flat_ops()
+        deleted = op == DELETE
+        has_before = np.zeros(len(scanned), np.bool_)
+        if layout.before is not None:
+            has_before = (op == UPDATE) & (scanned.kinds(layout.before) == grammar.OBJECT)
+        image, fields = self._image(op, deleted)
+        before = self._before(has_before)
+        source = self._source()
+        lacking = self._lacking(op, deleted) if not self._described else np.zeros(len(scanned), np.int64)
+        made = Events(fields, Wire.JSON, records, op, image, source, has_before, before)
+        if not scanned.problems and not lacking.any():
+            return [made]
+        good = scanned.good
+        return [self._without(made, np.flatnonzero(good & (lacking == pattern)), pattern) for pattern in np.unique(lacking[good]).tolist()]
+
+    def _lacking(self, op: npt.NDArray[np.uint8], deleted: Mask) -> npt.NDArray[np.int64]:
+        """Which fields are not there that must be, or whose columns have a default, as bits."""
+        layout = self._layout
+        found = np.zeros(len(op), np.int64)
+        if self._is_whole():
+            return found
+        has_image = (op != TRUNCATE) & (op != MESSAGE)
+        for place, field in enumerate(self._required()):
+            kinds = self._scanned.kinds((*layout.after, field.name))
+            if layout.before is not None:
+                kinds = np.where(deleted, self._scanned.kinds((*layout.before, field.name)), kinds)
+            found |= ((kinds == grammar.ABSENT) & has_image).astype(np.int64) << place
+        return found
+
+    def _is_whole(self) -> bool:
+        """Whether every row there is, on either side, holds every field that may be lacking; counted, which is cheaper than looking."""
+        scanned, layout = self._scanned, self._layout
+        if layout.before is None or scanned.problems:
+            return False
+        sides = [(side, int(scanned.counts(side)[grammar.OBJECT])) for side in (layout.after, layout.before)]
+        return all(int(scanned.counts((*side, field.name)).sum()) == rows for field in self._required() for side, rows in sides)
+
+    def _required(self) -> list[Field]:
+        row = self._layout.fields.row
+        defaulted = (field for field in row if field.optional and DEFAULTED in field.parameters)
+        return [*(field for field in row if not field.optional), *defaulted][:_MOST_REQUIRED]
+
+    def _without(self, made: Events, rows: Rows, pattern: int) -> Events:
+        """Some of the events, without the fields that they lack."""
+        lost = {field.name for place, field in enumerate(self._required()) if pattern >> place & 1}
+        taken = pa.array(rows)
+        fields, image, before = made.fields, made.image.take(taken), made.before.take(taken)
+        if lost:
+            fields = replace(fields, row=tuple(field for field in fields.row if field.name not in lost))
+            image = image.drop_columns([name for name in image.schema.names if name in lost])
+            before = before.drop_columns([name for name in before.schema.names if name in lost])
+        return Events(fields, made.wire, made.record[rows], made.op[rows], image, made.source.take(taken), made.has_before[rows], before)
+
+    def _letters(self, path: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+        """Texts of one letter; 0 for all others."""
+        values = self._scanned.values(path)
+        return values.letters()
+
+    def _envelope_ops(self) -> npt.NDArray[np.uint8]:
+        scanned, layout = self._scanned, self._layout
+        assert layout.before is not None
+        op = self._letters(layout.op)
+        for row in np.flatnonzero(~_IS_OP[op]).tolist():
+            scanned.mark(row, _wrong_op(scanned, layout.op, row))
+        after, before = scanned.kinds(layout.after), scanned.kinds(layout.before)
+        for side, kinds in (("after", after), ("before", before)):
+            for row in np.flatnonzero((kinds > grammar.NULL) & (kinds != grammar.OBJECT)).tolist():
+                scanned.mark(row, f"its {side!r} is no object")
+        imageless = (op == TRUNCATE) | (op == MESSAGE)
+        lacking = np.where(op == DELETE, before, after) <= grammar.NULL
+        for row in np.flatnonzero(lacking & ~imageless).tolist():
+            side = "before" if op[row] == DELETE else "after"
+            scanned.mark(row, f"its op is {chr(op[row])!r}, and it holds no row in {side!r}" if op[row] else "it holds no row")
+        return op
+
+    def _flat_ops(self) -> npt.NDArray[np.uint8]:
+        scanned, layout = self._scanned, self._layout
+        said = scanned.kinds(layout.op) > grammar.NULL if layout.op else np.zeros(len(scanned), np.bool_)
+        op = np.where(said, self._letters(layout.op), np.uint8(UPDATE)) if layout.op else np.full(len(scanned), UPDATE, np.uint8)
+        for row in np.flatnonzero(~_IS_OP[op]).tolist():
+            scanned.mark(row, _wrong_op(scanned, layout.op, row))
+        if layout.deleted is not None:
+            op = np.where(self._deleted(layout.deleted), np.uint8(DELETE), op)
+        return op.astype(np.uint8)
+
+    def _deleted(self, path: tuple[str, ...]) -> Mask:
+        """`__deleted`: the text "true" or "false", or a truth value."""
+        kinds = self._scanned.kinds(path)
+        texts = self._scanned.values(path).only((kinds == grammar.TEXT) | (kinds == grammar.ESCAPED)).text()
+        for row in np.flatnonzero((kinds > grammar.FALSE) & (kinds != grammar.TEXT) & (kinds != grammar.ESCAPED)).tolist():
+            self._scanned.mark(row, f"the field {path[0]} is neither true nor false")
+        told = pc.fill_null(pc.equal(texts, "true"), False).to_numpy(zero_copy_only=False)
+        return np.asarray(told | (kinds == grammar.TRUE), dtype=np.bool_)
+
+    def _image(self, op: npt.NDArray[np.uint8], deleted: Mask) -> tuple[pa.RecordBatch, RowFields]:
+        scanned, layout = self._scanned, self._layout
+        chosen: Mask | None = None
+        if layout.before is not None:
+            chosen = ~deleted
+        columns, fields = [], []
+        for field in layout.fields.row:
+            path, other = (*layout.after, field.name), None if layout.before is None else (*layout.before, field.name)
+            written = as_written(scanned, field, path, described=self._described, chosen=chosen, other=other)
+            columns.append(wire_array(scanned, written, path, chosen, other))
+            self._written[field.name] = written
+            fields.append(replace(written, type="string") if written.type == NUMERIC else written)
+        imageless = (op == TRUNCATE) | (op == MESSAGE)
+        if imageless.any():
+            columns = [pc.if_else(pa.array(imageless), pa.scalar(None, column.type), column) for column in columns]
+        if not columns:
+            return _no_columns(len(scanned)), layout.fields
+        same = all(one is other for one, other in zip(fields, layout.fields.row, strict=True))
+        told = layout.fields if same else RowFields(tuple(fields), layout.fields.key)
+        return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields]), told
+
+    def _before(self, has_before: Mask) -> pa.RecordBatch:
+        layout = self._layout
+        if not self._asked:
+            return _no_columns(len(has_before))
+        if layout.before is None or not has_before.any():
+            columns = [pa.nulls(len(has_before), wire_type(field, Wire.JSON)) for field in self._asked]
+        else:
+            columns = []
+            for field in self._asked:
+                # As the image's: the two are compared.
+                columns.append(wire_array(self._scanned, self._written[field.name], (*layout.before, field.name), has_before))
+        return pa.RecordBatch.from_arrays(columns, names=[field.name for field in self._asked])
+
+    def _source(self) -> pa.RecordBatch:
+        scanned, paths = self._scanned, self._layout.source
+        columns: dict[str, pa.Array] = {}
+        for name, kind in zip(SOURCE.names, SOURCE.types, strict=True):
+            path = paths.get(name)
+            if path is None or name not in self._of_source:
+                columns[name] = pa.nulls(len(scanned), kind)
+                continue
+            values = scanned.values(path)
+            if name in _ONLY_TOLD:
+                columns[name] = values.text_or_truth_if_any()
+            else:
+                columns[name] = values.text() if pa.types.is_string(kind) else values.whole()
+        if "ts_ms" in paths and columns["ts_us"].null_count:
+            columns["ts_us"] = pc.coalesce(columns["ts_us"], _times_thousand(scanned.values(paths["ts_ms"]).whole()))
+        return pa.RecordBatch.from_arrays([columns[name] for name in SOURCE.names], schema=SOURCE)
+
+
+def _times_thousand(millis: pa.Int64Array) -> pa.Int64Array:
+    """A time that cannot be is none: it is shown, and decides nothing."""
+    sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
+    return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
+
+
+def _wrong_op(scanned: Scanned, path: tuple[str, ...], row: int) -> str:
+    kind = int(scanned.kinds(path)[row])
+    if kind <= grammar.NULL:
+        return "it has no 'op', so it is no change event"
+    if kind not in (grammar.TEXT, grammar.ESCAPED):
+        return "its 'op' is no text"
+    return f"its op is {scanned.values(path).shown(row)!r}, which is none of c, u, d, r, t and m"

@@ -1,0 +1,79 @@
+"""What is wanted of a JSON text, as the tables that the compiled scan reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.errors import DefiniteError
+from headrace.kernels.pointers import Bytes
+from headrace.sources.debezium.events.fields import Field
+from headrace.sources.debezium.kernels.json_scan import MAX_LEVELS, MEMBER_COLUMNS, NODE_COLUMNS, Table
+
+Path = tuple[str, ...]
+_PADDING = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An object: its members, in the order in which they are expected, each a value or an object."""
+
+    members: Mapping[str, Shape | None]
+    strict: bool = False
+    """Whether a member that is not listed is noted."""
+    passed: frozenset[str] = frozenset()
+    """Members that are only expected, so that the next one is found at once: their values are checked and not noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A shape as tables, and where each of its values is noted."""
+
+    names: Bytes
+    nodes: Table
+    members: Table
+    slots: Mapping[Path, int]
+    longest_name: int
+
+
+def shape_of(fields: tuple[Field, ...], *, strict: bool = False) -> Shape:
+    """Structs are objects; what is in arrays and maps is read later, from their text."""
+    return Shape({field.name: shape_of(field.fields) if field.type == "struct" else None for field in fields}, strict)
+
+
+def build(shape: Shape) -> Program:
+    names = bytearray()
+    nodes: list[list[int]] = []
+    members: list[list[int]] = []
+    slots: dict[Path, int] = {}
+    waiting: list[tuple[Shape, Path]] = [(shape, ())]
+    while waiting:
+        shape, path = waiting.pop(0)
+        if len(path) >= MAX_LEVELS:
+            raise DefiniteError(f"the event's schema is nested more than {MAX_LEVELS} levels deep", place=".".join(path))
+        nodes.append([len(members), len(shape.members), int(shape.strict)])
+        for name, below in shape.members.items():
+            text = name.encode()
+            noted = name not in shape.passed
+            if noted:
+                slots[(*path, name)] = len(slots)
+            # Nodes come in the order in which they wait.
+            child = len(nodes) + len(waiting) if below is not None else -1
+            members.append([len(names), len(text), int(_is_plain(name)), child, len(slots) - 1 if noted else -1])
+            names += text
+            if below is not None:
+                waiting.append((below, (*path, name)))
+    return Program(
+        np.frombuffer(names + bytearray(_PADDING), dtype=np.uint8),
+        np.array(nodes, dtype=np.int64).reshape(-1, NODE_COLUMNS),
+        np.array(members, dtype=np.int64).reshape(-1, MEMBER_COLUMNS),
+        slots,
+        max((member[1] for member in members), default=0),
+    )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a writer may put the name between quotes as it is."""
+    return not any(character in '"\\' or character < " " for character in name)

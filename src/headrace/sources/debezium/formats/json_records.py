@@ -1,0 +1,138 @@
+"""Records whose values are JSON, sorted by what describes them: the schema in the record itself, or none.
+
+A schema is the same bytes in all records of a table's version, so it is read once for each text that is met, and found again by comparing
+bytes. Nothing is parsed twice because its record carries a schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from headrace.errors import DefiniteError
+from headrace.sources.debezium.events.fields import Field
+from headrace.sources.debezium.events.parsed_events import Rows
+from headrace.sources.debezium.formats.json_columns import Texts
+from headrace.sources.debezium.kernels.json_scan import PAYLOAD_AT, PAYLOAD_END, SCHEMA_AT, SCHEMA_END, UNLIKE, WRAP_COLUMNS, Table, unwrap
+from headrace.sources.debezium.types.connect_schema import field_of
+
+_NO_SCHEMA: Final = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records under one schema of the value and one of the key."""
+
+    rows: Rows
+    """Which of the texts they are."""
+    payloads: Texts
+    value: Field | None
+    """None: no schema describes them."""
+    key: Field | None
+    """The key's schema, if it has one."""
+    name: tuple[bytes | None, bytes | None]
+    """The texts of both, which tell parts apart."""
+
+
+@functools.lru_cache(maxsize=1024)
+def schema_of(text: bytes) -> Field | DefiniteError:
+    """The schema of a text, or what is wrong with it."""
+    try:
+        return field_of(json.loads(text), "value")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return DefiniteError("its schema cannot be read", hint="check the connector's value.converter")
+    except DefiniteError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Texts taken apart."""
+
+    parts: tuple[Part, ...]
+    problems: Mapping[int, DefiniteError]
+    """Texts whose schema cannot be read."""
+    empty: Rows
+    """Texts that say no more than null."""
+
+
+def split(values: Texts, keys: Texts) -> Split:
+    """Texts of values sorted by the schemas in them and in the texts of their keys."""
+    of_values, of_keys = _Unwrapped(values), _Unwrapped(keys)
+    problems: dict[int, DefiniteError] = {}
+    empty = _nulls(of_values.payloads)
+    parts = []
+    pairs = of_values.ids * (len(of_keys.texts) + 1) + of_keys.ids
+    pairs[empty] = -1
+    for pair in np.unique(pairs[pairs >= 0]).tolist():
+        rows = np.flatnonzero(pairs == pair)
+        value, key = (of_values.texts[pair // (len(of_keys.texts) + 1)], of_keys.texts[pair % (len(of_keys.texts) + 1)])
+        value_field = None if value is None else schema_of(value)
+        key_field = None if key is None else schema_of(key)
+        wrong = next((field for field in (value_field, key_field) if isinstance(field, DefiniteError)), None)
+        if wrong is not None:
+            problems.update(dict.fromkeys(rows.tolist(), wrong))
+            continue
+        assert not isinstance(value_field, DefiniteError)
+        assert not isinstance(key_field, DefiniteError)
+        parts.append(Part(rows, of_values.payloads.take(rows), value_field, key_field, (value, key)))
+    return Split(tuple(parts), problems, empty)
+
+
+class _Unwrapped:
+    """Texts without their schemas: `ids` says which of `texts` is the schema of each (None: it has none)."""
+
+    def __init__(self, whole: Texts) -> None:
+        wraps = np.zeros((len(whole), WRAP_COLUMNS), dtype=np.int64)
+        unwrap(whole.data, whole.starts, whole.stops, wraps)
+        self.texts: list[bytes | None] = [None]
+        self.ids = np.zeros(len(whole), dtype=np.int64)
+        wrapped = wraps[:, PAYLOAD_END] > 0
+        if not wrapped.any():
+            self.payloads = whole
+            return
+        self.payloads = Texts(
+            whole.data, np.where(wrapped, wraps[:, PAYLOAD_AT], whole.starts), np.where(wrapped, wraps[:, PAYLOAD_END], whole.stops)
+        )
+        self._number(whole, wraps, wrapped)
+
+    def _number(self, whole: Texts, wraps: Table, wrapped: Any) -> None:
+        unlike = np.flatnonzero(wraps[:, UNLIKE])
+        known: dict[bytes, int] = {_NO_SCHEMA: 0}
+        numbers = []
+        for row in unlike.tolist():
+            text = whole.data[wraps[row, SCHEMA_AT] : wraps[row, SCHEMA_END]].tobytes()
+            if text not in known:
+                known[text] = len(self.texts)
+                self.texts.append(text)
+            numbers.append(known[text])
+        # A schema holds until another one is met.
+        latest = np.searchsorted(unlike, np.flatnonzero(wrapped), side="right") - 1
+        self.ids[wrapped] = np.array(numbers, dtype=np.int64)[latest]
+
+
+def _nulls(texts: Texts) -> Rows:
+    short = np.flatnonzero(texts.stops - texts.starts <= 16)
+    return np.array([row for row in short.tolist() if texts.text(row).strip(b" \t\r\n") == b"null"], dtype=np.int64)
+
+
+def objects(texts: Texts, most: int = 4) -> Iterator[dict[str, Any]]:
+    """Some of the texts that are JSON objects: the first ones, one of the middle, the last."""
+    rows = len(texts)
+    for row in dict.fromkeys((*range(min(most, rows)), rows // 2, rows - 1)) if rows else ():
+        found = parsed(texts.text(row))
+        if isinstance(found, dict):
+            yield found
+
+
+def parsed(text: bytes) -> Any:
+    """What a text says; None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

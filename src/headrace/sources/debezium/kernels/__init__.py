@@ -1,0 +1,1 @@
+"""Compiled kernels that scan JSON and convert values."""

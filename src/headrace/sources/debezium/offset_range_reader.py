@@ -1,0 +1,192 @@
+"""Records, fetched by whoever reads them: a range of offsets of one partition, straight from the brokers.
+
+Spark plans ranges and keeps them in its checkpoint; the records themselves do not go through Java. Invariant: a range that ends without an
+error was fetched whole: every record of it that the topic holds, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import UNPACKED, KafkaAddress
+from headrace.kafka.librdkafka import BatchConsumer
+from headrace.kafka.message_columns import Columns, Gathering
+from headrace.sources.debezium.events.records import Records
+
+AWAY: Final = "Kafka is away"
+"""How errors begin that end by themselves when the brokers are back."""
+BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
+"""How much of a partition is read at once."""
+_MESSAGES: Final = 5000
+"""Taken at once."""
+_UNKNOWN_BYTES: Final = 256 << 10
+"""As how large records count until some were seen: what is taken at once must fit into memory."""
+_POLL_S, _QUIET_S = 0.1, 30.0
+_SETTINGS: Final = {
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",
+    # Records that are gone are an error, never a jump.
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    # What is fetched ahead is in vain where the next range is of another partition: little, and asked for again at once.
+    "queued.max.messages.kbytes": str(8 << 10),
+    "fetch.queue.backoff.ms": "5",
+    "log_level": "0",
+}
+_DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
+_GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records of one partition, from `start` up to but not including `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.start}"
+
+    def to_json(self) -> list[Any]:
+        return [self.topic, self.partition, self.start, self.end]
+
+
+def fetch(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
+    """The records of a range, in pieces."""
+    fetcher = _fetchers.get(address)
+    if fetcher is None:
+        fetcher = _fetchers[address] = _Fetcher(address)
+    try:
+        yield from fetcher.fetch(wanted)
+    except HeadraceError:
+        fetcher.close()
+        _fetchers.pop(address, None)
+        raise
+
+
+class _Fetcher:
+    """A consumer of this process. A range that begins where the last one ended is at hand already."""
+
+    def __init__(self, address: KafkaAddress) -> None:
+        self._address = address
+        self._heard: KafkaError | None = None
+        settings = {**_SETTINGS, "group.id": "headrace-fetching", **address.client_settings()}
+        try:
+            self._consumer = BatchConsumer(settings, self._hear, _MESSAGES)
+        except KafkaException as error:
+            raise reading_error(error.args[0], str(address)) from error
+        self._at: tuple[str, int, int] | None = None
+        """The next record that the consumer will give."""
+        self._usual_bytes = _UNKNOWN_BYTES
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def fetch(self, wanted: OffsetRange) -> Iterator[Records]:
+        if self._at != (wanted.topic, wanted.partition, wanted.start):
+            self._turn_to(wanted)
+        # Whoever stops in the middle leaves the consumer somewhere.
+        self._at = None
+        gathering = Gathering(min(BLOCK_ROWS, wanted.end - wanted.start))
+        for _ in self._gathered(wanted, gathering):
+            yield _records(wanted, gathering.columns())
+
+    def _turn_to(self, wanted: OffsetRange) -> None:
+        try:
+            self._consumer.turn_to(wanted.topic, wanted.partition, wanted.start)
+        except KafkaException as error:
+            raise self._failure(error.args[0], wanted) from error
+
+    def _gathered(self, wanted: OffsetRange, gathering: Gathering) -> Iterator[None]:
+        """Stops when enough is gathered, and when the range is whole; topics may have holes, where records were compacted away or
+        transactions given up."""
+        place, heard, is_past = wanted.start, time.monotonic(), False
+        while place < wanted.end:
+            # No more than are wanted: what a consumer has given it does not give again.
+            most = min(wanted.end - place, BLOCK_ROWS - gathering.rows, max(BLOCK_BYTES // self._usual_bytes, 1))
+            before = gathering.bytes
+            with self._consumer.taken(most, _POLL_S) as messages:
+                seen = gathering.add(messages, wanted.end)
+                if seen.has_errors:
+                    place = self._see_to(self._consumer.errors(messages), wanted, place)
+            if seen.last is not None:
+                place, heard, is_past = max(place, seen.last + 1), time.monotonic(), seen.last >= wanted.end
+            elif time.monotonic() - heard > _QUIET_S:
+                # A login that is refused looks like a broker that is away, except in what the client heard meanwhile.
+                raise self._failure(self._heard or KafkaError(KafkaError._TIMED_OUT), wanted)
+            if seen.records:
+                self._usual_bytes = max((gathering.bytes - before) // seen.records, 1)
+            if gathering.rows >= BLOCK_ROWS or gathering.bytes >= BLOCK_BYTES:
+                yield
+        self._at = None if is_past else (wanted.topic, wanted.partition, wanted.end)
+        if gathering.rows:
+            yield
+
+    def _see_to(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
+        """Where the partition ends, if that is what was told."""
+        for error, offset in errors:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise self._failure(error, wanted)
+            place = max(place, offset)
+        return place
+
+    def _hear(self, error: KafkaError) -> None:
+        self._heard = error
+
+    def _failure(self, error: KafkaError, wanted: OffsetRange) -> HeadraceError:
+        if error.code() in _GONE:
+            return DefiniteError(
+                f"records that were not read yet are gone from Kafka: {error.str()}",
+                place=wanted.place,
+                hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, "
+                "and begin anew with another --state",
+            )
+        return reading_error(error, str(self._address))
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Whether brokers refuse us, rather than do not answer."""
+    return any(word in str(error.name()) for word in _DENIED)
+
+
+def reading_error(error: KafkaError, place: str) -> HeadraceError:
+    """What librdkafka fails of when it reads, as an error of ours."""
+    if error.code() == KafkaError._INVALID_ARG:
+        return DefiniteError(
+            f"the properties in the address of the Kafka cluster cannot be used: {error.str()}",
+            place=place,
+            hint="correct what follows its question mark: properties by librdkafka's names",
+        )
+    if error.code() == KafkaError._SSL:
+        return DefiniteError(
+            f"there is no secure connection to Kafka: {error.str()}",
+            place=place,
+            hint="name the authority that signed the brokers' certificates in the source's address (?ssl.ca.location=FILE), and check "
+            "security.protocol; brokers that ask for a certificate need ssl.certificate.location and ssl.key.location, too",
+        )
+    if error.code() == KafkaError._BAD_COMPRESSION:
+        return DefiniteError(f"a batch of records cannot be unpacked: {error.str()}", place=place, hint=UNPACKED)
+    if is_denied(error):
+        return DefiniteError(
+            f"Kafka does not let us in: {error.str()}",
+            place=place,
+            hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
+        )
+    return TransientError(f"{AWAY}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
+
+
+_fetchers: dict[KafkaAddress, _Fetcher] = {}
+"""A worker's process reads range after range."""
+
+
+def _records(wanted: OffsetRange, found: Columns) -> Records:
+    return Records(wanted.topic, wanted.partition, found.offset, found.key, found.value, found.timestamp, found.headers)

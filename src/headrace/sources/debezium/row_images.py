@@ -1,0 +1,208 @@
+"""Parsed events to row images of a table: the wire's values become the columns' own, in bulk.
+
+Images are of exactly the table's Arrow schema. What an event does not hold of a row that it takes away (PostgreSQL logs no more than the
+key by default) is the type's zero value where a column takes no NULL: such an image only names the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import Op
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sources.debezium.events.event_versions import Versions
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.parsed_events import CREATE, DELETE, READ, UPDATE, Events, Refusal, Rows, puts_zeroes
+from headrace.sources.debezium.types.schema_widening import absent
+from headrace.sources.debezium.types.values import finish
+
+Mask = npt.NDArray[np.bool_]
+
+_OPS: Final = np.zeros(256, dtype=np.uint8)
+for _letter, _op in ((CREATE, Op.INSERT), (UPDATE, Op.UPDATE), (DELETE, Op.DELETE), (READ, Op.SNAPSHOT)):
+    _OPS[_letter] = _op
+
+_ZEROS: Final[dict[Kind, Any]] = {
+    **dict.fromkeys((Kind.STRING, Kind.SET), ""),
+    **dict.fromkeys((Kind.BYTES, Kind.GEOMETRY), b""),
+    **dict.fromkeys((Kind.UUID, Kind.INET6), bytes(16)),
+    Kind.INET4: bytes(4),
+    Kind.DECIMAL: Decimal(0),
+    Kind.JSON: "{}",
+    Kind.VECTOR: [],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images of a table's rows, and what of them is what."""
+
+    schema: TableSchema
+    images: pa.RecordBatch
+    record: Rows
+    """Which record each is of."""
+    op: npt.NDArray[np.uint8]
+    version: Versions
+    commit_ts: npt.NDArray[np.int64]
+    kept: Mapping[str, Mask]
+    refused: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Befores:
+    """How rows before updates are come by."""
+
+    keys: tuple[str, ...]
+    """The columns whose change moves a row; none: every update's is wanted."""
+    parse: Callable[[Rows], Events | None]
+    """The same records' events once more, with all columns of the row before."""
+    place: str
+
+
+def make_images(
+    events: Events,
+    schema: TableSchema,
+    choices: DebeziumChoices,
+    versions: tuple[Versions, Versions],
+    commit_ts: npt.NDArray[np.int64],
+    befores: Befores | None,
+) -> Images:
+    """The images of events, none of which is a truncation or a message. `befores`: None if no update moves a row."""
+    taken, put = versions
+    deleted = events.op == DELETE
+    columns, kept, wrong = _columns(events.image, events, schema, choices, deleted)
+    op, version, record = _OPS[events.op], np.where(deleted, taken, put), events.record
+    if befores is not None:
+        _check_deletions(events, deleted, befores, schema)
+        moved = _moved(events, befores, schema)
+        if len(moved):
+            again = befores.parse(record[moved])
+            read = np.zeros(0, np.int64) if again is None else again.record
+            there = np.isin(record[moved], read)
+            wrong.update(dict.fromkeys(moved[~there].tolist(), "what the row was before cannot be read"))
+            rows = moved[there]
+            if again is not None and len(rows):
+                more, _, wrong_before = _columns(again.before, again, schema, choices, np.ones(len(rows), np.bool_))
+                wrong.update({int(rows[row]): reason for row, reason in wrong_before.items()})
+                # Each before image just ahead of its update.
+                order = np.argsort(np.concatenate([np.arange(len(op)) * 2 + 1, rows * 2]), kind="stable")
+                columns = [pa.concat_arrays([column, extra]).take(pa.array(order)) for column, extra in zip(columns, more, strict=True)]
+                kept = {name: np.concatenate([mask, np.zeros(len(rows), np.bool_)])[order] for name, mask in kept.items()}
+                wrong = {int(np.flatnonzero(order == row)[0]): reason for row, reason in wrong.items()}
+                op = np.concatenate([op, np.full(len(rows), Op.BEFORE, np.uint8)])[order]
+                version = np.concatenate([version, taken[rows]])[order]
+                record, commit_ts = np.concatenate([record, record[rows]])[order], np.concatenate([commit_ts, commit_ts[rows]])[order]
+    refused = tuple(Refusal(int(record[row]), reason) for row, reason in sorted(wrong.items()))
+    images = pa.RecordBatch.from_arrays(columns, schema=schema.arrow_schema) if columns else pa.RecordBatch.from_pylist([])
+    if refused:
+        # All images of a record that cannot be read go.
+        good = np.flatnonzero(~np.isin(record, [refusal.record for refusal in refused]))
+        images, op, version, record, commit_ts = images.take(pa.array(good)), op[good], version[good], record[good], commit_ts[good]
+        kept = {name: mask[good] for name, mask in kept.items()}
+    return Images(schema, images, record, op, version, commit_ts, kept, refused)
+
+
+def _columns(
+    image: pa.RecordBatch, events: Events, schema: TableSchema, choices: DebeziumChoices, deleted: Mask
+) -> tuple[list[pa.Array], dict[str, Mask], dict[int, str]]:
+    """A table's columns, which values did not change and are not there, and which rows cannot be read and why."""
+    told = {field.name: field for field in events.fields.row}
+    rows = image.num_rows
+    columns: list[pa.Array] = []
+    kept: dict[str, Mask] = {}
+    wrong: dict[int, str] = {}
+    for column in schema.columns:
+        field = told.get(column.name)
+        if field is None:
+            columns.append(absent(column, rows, zeroes=puts_zeroes(events.source)))
+            continue
+        found = finish(image[column.name], field, column, events.wire, placeholder=choices.placeholder, binaries=choices.binaries)
+        array = found.array
+        if found.kept is not None:
+            kept[column.name] = found.kept
+        if found.bad is not None:
+            for row in np.flatnonzero(found.bad).tolist():
+                wrong.setdefault(row, found.reason(row))
+        if not column.nullable and array.null_count:
+            nulls = np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+            strange = nulls & ~deleted
+            if found.kept is not None:
+                strange &= ~found.kept
+            for row in np.flatnonzero(strange).tolist():
+                wrong.setdefault(row, f"column {column.name}: it is null, or not there, and the column takes no NULL")
+            array = _filled(array, column)
+        columns.append(array)
+    return columns, kept, wrong
+
+
+def _filled(array: pa.Array, column: Column) -> pa.Array:
+    """The array without NULLs, if its column takes none."""
+    if column.nullable or not array.null_count:
+        return array
+    kind = column.arrow_type
+    if pa.types.is_dictionary(kind):
+        name = column.members[0] if column.kind is Kind.ENUM and column.members else ""
+        return pc.fill_null(array.cast(pa.string()), name).dictionary_encode()
+    zero = pa.array([_ZEROS[column.kind]], kind) if column.kind in _ZEROS else pa.array([0], _carrier(kind)).cast(kind)
+    indices = np.arange(len(array))
+    indices[array.is_null().to_numpy(zero_copy_only=False)] = len(array)
+    return pa.concat_arrays([array, zero]).take(pa.array(indices))
+
+
+def _carrier(kind: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_date32(kind) else pa.int64()
+
+
+def _moved(events: Events, befores: Befores, schema: TableSchema) -> Rows:
+    """The updates whose row before is wanted."""
+    updated = events.op == UPDATE
+    without = updated & ~events.has_before
+    if without.any():
+        row = int(events.record[int(np.argmax(without))])
+        needed = ", ".join(befores.keys) or "every column"
+        raise DefiniteError(
+            f"an update of {schema.name} does not say what the row was before, and the target table needs that of {needed}",
+            place=f"{befores.place}, record {row} of its batch",
+            hint="let the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL) and events be envelopes, "
+            "or let the target table be sorted by the source's primary key",
+        )
+    if not befores.keys:
+        return np.flatnonzero(updated)
+    moved = np.zeros(len(updated), np.bool_)
+    for name in befores.keys:
+        if name in events.before.schema.names:
+            moved |= _differ(events.before[name], events.image[name])
+    return np.flatnonzero(moved & updated)
+
+
+def _differ(one: pa.Array, other: pa.Array) -> Mask:
+    if pa.types.is_nested(one.type):
+        return np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], dtype=np.bool_)
+    differ = pc.fill_null(pc.not_equal(one, other), False)
+    return np.asarray(pc.or_(differ, pc.xor(one.is_null(), other.is_null())).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _check_deletions(events: Events, deleted: Mask, befores: Befores, schema: TableSchema) -> None:
+    """A deletion must say the sort key of the row: a guess would leave the row there."""
+    names = befores.keys or tuple(column.name for column in schema.columns)
+    for name in names:
+        required = name in befores.keys or not schema.column(name).nullable
+        if name in schema.primary_key or not required or name not in events.image.schema.names:
+            continue
+        lacking = deleted & np.asarray(events.image[name].is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+        if lacking.any():
+            raise DefiniteError(
+                f"a deletion from {schema.name} does not say the row's {name}, by which the target table tells rows apart",
+                place=f"{befores.place}, record {int(events.record[int(np.argmax(lacking))])} of its batch",
+                hint="let the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), "
+                "or let the target table be sorted by the source's primary key",
+            )

@@ -1,0 +1,198 @@
+"""Debezium's topic of schema changes: the tables of MySQL and MariaDB as their connectors describe them, to our own words.
+
+With it, events that say nothing of their types are read exactly: `BIGINT UNSIGNED`, `DATETIME(3)`, `ENUM` with its names. What a statement
+makes of a type is decided by the rules by which Headrace follows the servers' own statements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultText, TypeText, Written
+from headrace.sources.mysql.ddl.column_definition import Setting, define_column
+from headrace.sources.mysql.ddl.column_grammar import parse_type
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.ddl.lexer import NotUnderstood
+from headrace.sources.mysql.ddl.token_cursor import Cursor
+
+_DIALECTS: Final = {"mysql": Dialect(mariadb=False, version=80_400), "mariadb": Dialect(mariadb=True, version=101_100)}
+_PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
+_AFTERWORDS: Final = re.compile(r"\s+(?:UNSIGNED|SIGNED|ZEROFILL)\b.*", re.IGNORECASE)
+_NAMED: Final = frozenset({"ENUM", "SET"})
+_NOW: Final = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d*\s*\))?", re.IGNORECASE)
+_MOMENTS: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_LITERALS: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
+_BEGINNING: Final = "1970-01-01 00:00:00"
+_HINT: Final = "name the connector's own topic of schema changes (its topic.prefix) as schema_topic, or let events carry their schemas"
+
+
+class Fate(StrEnum):
+    """What became of a table."""
+
+    CREATE = "CREATE"
+    ALTER = "ALTER"
+    DROP = "DROP"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table as a statement left it."""
+
+    fate: Fate
+    table: TableName
+    schema: TableSchema | None
+    """None if the table is gone."""
+    previous: TableName | None = None
+    """The name it had, if it was renamed."""
+    ddl: str = ""
+
+
+def read_record(value: bytes) -> tuple[Definition, ...]:
+    """The tables that one record of the topic describes, with or without Connect's schema around it."""
+    try:
+        told = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise DefiniteError(f"a record of the topic of schema changes is no JSON: {error}", hint=_HINT) from error
+    if isinstance(told, dict) and set(told) == {"schema", "payload"}:
+        told = told["payload"]
+    return read_change(told)
+
+
+def read_change(told: Any) -> tuple[Definition, ...]:
+    """The tables that one parsed record describes."""
+    changes = told.get("tableChanges") if isinstance(told, dict) else None
+    if not isinstance(changes, list):
+        raise DefiniteError("a record of the topic of schema changes describes no tables", hint=_HINT)
+    connector = str((told.get("source") or {}).get("connector", ""))
+    return tuple(_definition(change, connector, str(told.get("ddl") or "")) for change in changes)
+
+
+def follow(definitions: Iterable[Definition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:
+    """The tables after what was read, in the order of the topic."""
+    known = dict(tables)
+    for one in definitions:
+        if one.previous is not None and one.previous != one.table:
+            known.pop(one.previous, None)
+        if one.schema is None:
+            known.pop(one.table, None)
+        else:
+            known[one.table] = one.schema
+    return known
+
+
+def _definition(change: Mapping[str, Any], connector: str, ddl: str) -> Definition:
+    try:
+        fate = Fate(change["type"])
+        name = _table_name(str(change["id"]))
+        previous = _table_name(str(change["previousId"])) if change.get("previousId") else None
+        table = change.get("table")
+        if fate is Fate.DROP or table is None:
+            return Definition(Fate.DROP, name, None, previous, ddl)
+        return Definition(fate, name, _schema(name, table, _dialect(connector)), previous, ddl)
+    except (KeyError, ValueError, TypeError) as error:
+        raise DefiniteError(f"a record of the topic of schema changes cannot be read: {error!r}", hint=_HINT) from error
+
+
+def _dialect(connector: str) -> Dialect:
+    found = _DIALECTS.get(connector)
+    if found is None:
+        raise DefiniteError(
+            f"types of the connector {connector or 'that is not named'} are not known from its topic of schema changes",
+            hint="let its events carry their schemas (value.converter.schemas.enable=true), or use Avro",
+        )
+    return found
+
+
+def _table_name(text: str) -> TableName:
+    """`"shop"."orders"`, of which the last two parts count."""
+    parts = [quoted.replace('""', '"') if quoted else bare for quoted, bare in _PART.findall(text)]
+    if len(parts) < 2:
+        raise ValueError(f"{text} names no table")
+    return TableName(parts[-2], parts[-1])
+
+
+def _schema(name: TableName, table: Mapping[str, Any], dialect: Dialect) -> TableSchema:
+    charset = str(table.get("defaultCharsetName") or "utf8mb4")
+    told = list(table["columns"])
+    if all(column.get("position") for column in told):
+        told.sort(key=lambda column: int(column["position"]))
+    key = tuple(str(part) for part in table.get("primaryKeyColumnNames") or ())
+    columns = [_column(name, column, Setting(dialect, charset)) for column in told]
+    required = [replace(column, nullable=False) if column.name in key else column for column in columns]
+    return TableSchema(name, tuple(required), key, charset=charset, comment=str(table.get("comment") or ""))
+
+
+def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Column:
+    name, auto = str(told["name"]), bool(told.get("autoIncremented"))
+    text = ColumnText(
+        name,
+        _type(table, name, told, setting.dialect),
+        nullable=bool(told.get("optional", True)),
+        charset=str(told.get("charsetName") or ""),
+        auto_increment=auto,
+        # A column that counts up by itself is called generated too.
+        generated="stored" if told.get("generated") and not auto else "",
+        comment=str(told.get("comment") or ""),
+    )
+    plain = define_column(text, setting)
+    if text.auto_increment and text.nullable:
+        plain = replace(plain, nullable=False)
+    default = told.get("defaultValueExpression")
+    return plain if default is None else define_column(replace(text, default=_default(plain, str(default))), setting)
+
+
+def _default(column: Column, text: str) -> DefaultText:
+    """A default as the connector tells it: the inside of a literal, bits as digits, the beginning of time for the moment of insertion."""
+    digits = f"({column.precision})" if column.precision else ""
+    if column.kind in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
+        return DefaultText(f"CURRENT_TIMESTAMP{digits}", Written.EXPRESSION)
+    if column.kind is Kind.BIT and re.fullmatch("[01]+", text):
+        return DefaultText(str(int(text, 2)), Written.NUMBER)
+    if column.kind in _LITERALS:
+        text = re.sub(r"''|\\(.)", lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL)
+    if column.source_type.startswith("binary("):
+        # Zeros that only fill it up are no part of what servers show.
+        text = text.rstrip("\0")
+    return DefaultText(text, Written.STRING)
+
+
+def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect) -> TypeText:
+    word = str(told.get("typeExpression") or told["typeName"])
+    spelled = _spelled(word, told)
+    try:
+        cursor = Cursor(spelled, table.database, dialect, 0)
+        found = parse_type(cursor)
+    except NotUnderstood as error:
+        raise DefiniteError(
+            f"column {name} of {table} has type {spelled}, which is not known",
+            place=f"table {table}, column {name}",
+            hint="leave the table out with --exclude",
+        ) from error
+    return found
+
+
+def _spelled(word: str, told: Mapping[str, Any]) -> str:
+    """The type with its length or its names, as a statement has it."""
+    if word.upper() in _NAMED:
+        return f"{word}({','.join(_quoted(str(member)) for member in told.get('enumValues') or ())})"
+    length, scale = told.get("length"), told.get("scale")
+    if length is None or "(" in word:
+        return word
+    inside = f"({length},{scale})" if scale is not None else f"({length})"
+    after = _AFTERWORDS.search(word)
+    return f"{word}{inside}" if after is None else f"{word[: after.start()]}{inside}{after.group()}"
+
+
+def _quoted(member: str) -> str:
+    if len(member) >= 2 and member[0] == member[-1] == "'":
+        return member
+    return "'" + member.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,1 @@
+"""Debezium's logical types and Connect schemas, converted to columns."""

@@ -1,0 +1,192 @@
+"""Bytes that travel as text, and numbers that travel as bytes, decoded a column at a time.
+
+Invariant: what comes out is what Python's own `base64`, `bytes.fromhex` and `int.from_bytes` give for every row; a row that they would
+refuse is marked as bad and is NULL, and spoils no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.sources.debezium.kernels.values import PAD, decode_base64, extend_numbers
+
+Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
+Mask = npt.NDArray[np.bool_]
+
+_NONE: Final = 255
+_STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+NARROW: Final = 15
+"""Bytes of a whole number that surely fits 38 digits; one more may not."""
+WIDE: Final = 32
+
+
+class Parsed(NamedTuple):
+    """Values, and which rows have none because theirs cannot be read (None: no row)."""
+
+    array: Array
+    bad: Mask | None = None
+
+
+class Spans(NamedTuple):
+    """Where the values of an array lie: one after the other, without gaps; NULLs are empty."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    valid: Mask | None
+
+
+def spans(array: Array) -> Spans:
+    """The bytes of an array of texts or bytes."""
+    valid = None
+    if array.null_count:
+        valid = valid_rows(array)
+        array = pc.fill_null(array, pa.scalar("", array.type) if pa.types.is_string(array.type) else pa.scalar(b"", array.type))
+    width: Any = np.int64 if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type) else np.int32
+    _, places, data = array.buffers()
+    if not len(array):
+        return Spans(np.empty(0, np.uint8), np.zeros(1, np.int64), valid)
+    offsets = np.frombuffer(places, width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return Spans(raw[offsets[0] : offsets[-1]], offsets - offsets[0], valid)
+
+
+def valid_rows(array: Array) -> Mask:
+    """Which rows are not NULL."""
+    return np.asarray(pc.is_valid(array).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def struct_parts(array: Array) -> dict[str, Array]:
+    """The fields of structs by name, NULL where the struct is: what lies under a NULL means nothing."""
+    return {array.type.field(place).name: part for place, part in enumerate(array.flatten())}
+
+
+def without(array: Array, rows: Mask) -> Array:
+    """The array with NULL in the given rows."""
+    return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array)
+
+
+def _lookup(alphabet: str, pad: str = "") -> npt.NDArray[np.uint8]:
+    table = np.full(256, _NONE, np.uint8)
+    for value, letter in enumerate(alphabet):
+        table[ord(letter)] = value
+    if pad:
+        table[ord(pad)] = PAD
+    return table
+
+
+_BASE64: Final = _lookup(_STANDARD, "=")
+_BASE64[ord("-")], _BASE64[ord("_")] = 62, 63  # the alphabet for addresses
+_HEX: Final = _lookup("0123456789abcdef")
+for _value, _letter in enumerate("ABCDEF", 10):
+    _HEX[ord(_letter)] = _value
+
+
+def from_base64(texts: Array) -> Parsed:
+    """Bytes of base64 in either alphabet, padded as Java pads it."""
+    found = spans(texts)
+    out = np.empty(len(found.data) // 4 * 3 + 3, np.uint8)
+    offsets, bad = np.empty(len(texts) + 1, np.int32), np.zeros(len(texts), np.bool_)
+    wrong = decode_base64(found.data, found.offsets, _BASE64, out, offsets, bad.view(np.uint8))
+    if not wrong:
+        return Parsed(_binary(out[: offsets[-1]], offsets, found.valid))
+    valid = ~bad if found.valid is None else found.valid & ~bad
+    return Parsed(_binary(out[: offsets[-1]], offsets, valid), bad)
+
+
+def from_hex(texts: Array) -> Parsed:
+    """Bytes of hexadecimal digits."""
+    found = spans(texts)
+    sizes = np.diff(found.offsets)
+    odd = (sizes & 1) != 0
+    if odd.any():
+        return _again(from_hex, texts, odd)
+    codes = _HEX[found.data].reshape(-1, 2)
+    wrong = (codes == _NONE).any(axis=1)
+    if wrong.any():
+        return _again(from_hex, texts, _rows_of(np.flatnonzero(wrong) << 1, found.offsets))
+    return Parsed(_binary((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8), found.offsets >> 1, found.valid))
+
+
+def _again(parse: Any, texts: Array, bad: Mask) -> Parsed:
+    """The other rows, parsed without those that are known to be bad."""
+    rest: Parsed = parse(without(texts, bad))
+    return Parsed(rest.array, bad if rest.bad is None else bad | rest.bad)
+
+
+def _rows_of(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Mask:
+    """The rows in which bytes lie."""
+    rows = np.zeros(len(offsets) - 1, np.bool_)
+    rows[np.searchsorted(offsets, places, side="right") - 1] = True
+    return rows
+
+
+def _binary(data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any], valid: Mask | None) -> Array:
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    places = pa.py_buffer(offsets.astype(np.int32, copy=False))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [bits, places, pa.py_buffer(np.ascontiguousarray(data))])
+
+
+def fixed(raw: Array, width: int) -> Parsed:
+    """Bytes of one size as Arrow's type of that size."""
+    found = spans(raw)
+    sizes = np.diff(found.offsets)
+    there = np.ones(len(raw), np.bool_) if found.valid is None else found.valid
+    bad = there & (sizes != width)
+    right = there & ~bad
+    spread = np.zeros((len(raw), width), np.uint8)
+    at = found.offsets[:-1][right]
+    spread[right] = found.data[at[:, None] + np.arange(width)] if len(at) else 0
+    return Parsed(_masked(pa.binary(width), spread, right), bad if bad.any() else None)
+
+
+def _masked(kind: pa.DataType, values: npt.NDArray[Any], valid: Mask) -> Array:
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(kind, len(valid), [bits, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def whole_numbers(raw: Array) -> Parsed:
+    """Two's complement, most significant byte first, of any length, as decimals of scale 0; more than 76 digits are bad."""
+    found = spans(raw)
+    sizes = np.diff(found.offsets)
+    there = np.ones(len(raw), np.bool_) if found.valid is None else found.valid
+    bad = there & ((sizes == 0) | (sizes > WIDE))
+    valid = there & ~bad
+    most = int(sizes[valid].max(initial=0))
+    width = 16 if most <= NARROW else WIDE
+    values = np.empty(len(raw) * width, np.uint8)
+    extend_numbers(found.data, found.offsets, width, valid.view(np.uint8), values)
+    if width == 16:
+        return Parsed(_masked(pa.decimal128(38, 0), values, valid), bad if bad.any() else None)
+    array = _masked(pa.decimal256(76, 0), values, valid)
+    return _within(array, bad) if most == WIDE else Parsed(array, bad if bad.any() else None)
+
+
+def _within(array: Array, bad: Mask) -> Parsed:
+    """32 bytes hold a little more than 76 digits."""
+    most = pa.scalar(10**76 - 1, pa.decimal256(76, 0))
+    least = pa.scalar(-(10**76) + 1, pa.decimal256(76, 0))
+    inside = pc.fill_null(pc.and_(pc.less_equal(array, most), pc.greater_equal(array, least)), True)
+    outside = ~np.asarray(inside.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    bad = bad | outside
+    return Parsed(without(array, outside) if outside.any() else array, bad if bad.any() else None)
+
+
+def bits(raw: Array) -> Parsed:
+    """Bits, least significant byte first, as unsigned numbers; more than 64 that are set are bad."""
+    found = spans(raw)
+    sizes = np.diff(found.offsets)
+    there = np.ones(len(raw), np.bool_) if found.valid is None else found.valid
+    starts = found.offsets[:-1]
+    values = np.zeros((len(raw), 8), np.uint8)
+    for place in range(min(8, int(sizes.max(initial=0)))):
+        has = sizes > place
+        values[has, place] = found.data[starts[has] + place]
+    bad = np.zeros(len(raw), np.bool_)
+    for row in np.flatnonzero(sizes > 8):
+        bad[row] = bool(found.data[starts[row] + 8 : starts[row] + sizes[row]].any())
+    return Parsed(_masked(pa.uint64(), values, there & ~bad), bad if bad.any() else None)

@@ -1,0 +1,266 @@
+"""What events without a schema say, by what is known of their table, or by how they look.
+
+Invariant: the fields expected of a column are those that Debezium's connector sends for it in the chosen modes; `values` makes of them
+exactly the column's values. What nothing describes is taken for what JSON shows: a whole number, a fraction, a truth, a text, a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.types.column_mapping import (
+    AS_IT_LOOKS,
+    DECIMAL,
+    ESCAPED,
+    GUESSED,
+    PRECISION,
+    SOURCE_LENGTH,
+    VARIABLE,
+    escaped_option,
+    is_guessed,
+    numeric_digits,
+)
+
+_DECIMALS: Final = ("precise", "string", "double")
+_TIMES: Final = ("adaptive_time_microseconds", "adaptive", "connect", "isostring", "microseconds", "nanoseconds")
+_BINARIES: Final = ("bytes", "base64", "base64-url-safe", "hex")
+_MILLIS: Final = 3
+"""Fractional digits up to which the adaptive modes send milliseconds."""
+
+_PLAIN: Final = {
+    Kind.INT8: ("int16", ""),
+    Kind.UINT8: ("int16", ""),
+    Kind.INT16: ("int16", ""),
+    Kind.UINT16: ("int32", ""),
+    Kind.INT32: ("int32", ""),
+    Kind.UINT32: ("int64", ""),
+    Kind.INT64: ("int64", ""),
+    Kind.UINT64: ("int64", ""),
+    Kind.FLOAT32: ("float32", ""),
+    Kind.FLOAT64: ("float64", ""),
+    Kind.STRING: ("string", ""),
+    Kind.TIMESTAMP: ("string", "io.debezium.time.ZonedTimestamp"),
+    Kind.YEAR: ("int32", "io.debezium.time.Year"),
+    Kind.JSON: ("string", "io.debezium.data.Json"),
+    Kind.UUID: ("string", "io.debezium.data.Uuid"),
+    Kind.INET4: ("string", ""),
+    Kind.INET6: ("string", ""),
+}
+_MODE_NAMES: Final = {
+    "connect": "org.apache.kafka.connect.data.{}",
+    "isostring": "io.debezium.time.Iso{}",
+    "microseconds": "io.debezium.time.Micro{}",
+    "nanoseconds": "io.debezium.time.Nano{}",
+}
+_GUESSED: Final = {GUESSED: "yes"}
+DEFAULTED: Final = "headrace.defaulted"
+"""Marks a field of a column that has a default: rows from before it was added hold that, and their events do not hold the field."""
+_WKB: Final = (Field("wkb", "bytes", optional=False), Field("srid", "int32"))
+_POINT: Final = (
+    Field("x", "float64", optional=False),
+    Field("y", "float64", optional=False),
+    Field("wkb", "bytes"),
+    Field("srid", "int32"),
+)
+
+
+_AS_THEY_CAME: Final = {
+    "map": "map",
+    "boolean": "boolean",
+    "struct VariableScaleDecimal": "variable",
+    "struct Point": "point",
+    "struct Geometry": "geometry",
+}
+"""Shapes by what `field_type` calls them."""
+
+
+def expected_fields(schema: TableSchema, choices: DebeziumChoices) -> RowFields:
+    """What Debezium sends for rows of a table that is known, without saying so."""
+    check_modes(choices)
+    return RowFields(tuple(expected_field(column, choices) for column in schema.columns), schema.row_key)
+
+
+def check_modes(choices: DebeziumChoices) -> None:
+    """Refuse modes that no connector has."""
+    numeric_digits(choices.numeric)
+    for setting, given, known in (
+        ("decimals", choices.decimals, _DECIMALS),
+        ("times", choices.times, _TIMES),
+        ("binaries", choices.binaries, _BINARIES),
+    ):
+        if given not in known:
+            raise DefiniteError(f"{setting} cannot be {given!r}", place=setting, hint=f"choose the connector's own: {', '.join(known)}")
+
+
+def expected_field(column: Column, choices: DebeziumChoices) -> Field:
+    """What Debezium sends for a column."""
+    came = column.source_type.removesuffix(AS_IT_LOOKS)
+    if came in _AS_THEY_CAME:
+        # All that is known of it is how events looked: so they will look again.
+        return replace(_by_shape(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
+    word, semantic, parameters = _form(column, choices)
+    if is_guessed(column):
+        parameters = {**parameters, **_GUESSED}
+    if column.default is not None:
+        parameters = {**parameters, DEFAULTED: "1"}
+    inside: tuple[Field, ...] = ()
+    if column.kind is Kind.GEOMETRY:
+        inside = _POINT if semantic.endswith("Point") else _WKB
+    items = Field("item", "float32", optional=False) if column.kind is Kind.VECTOR else None
+    return Field(column.name, word, semantic, parameters, column.nullable, fields=inside, items=items)
+
+
+def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[str, str]]:
+    """Connect's word, the schema's name and its parameters."""
+    match column.kind:
+        case Kind.DECIMAL:
+            if choices.decimals != "precise":
+                return ("string" if choices.decimals == "string" else "float64"), "", {}
+            return "bytes", DECIMAL, {"scale": str(column.scale), PRECISION: str(column.precision)}
+        case Kind.BYTES:
+            return ("bytes" if choices.binaries == "bytes" else "string"), "", {}
+        case Kind.BIT:
+            if column.precision == 1:
+                return "boolean", "", {}
+            return "bytes", "io.debezium.data.Bits", {"length": str(column.precision)}
+        case Kind.ENUM | Kind.SET:
+            name = "io.debezium.data.Enum" if column.kind is Kind.ENUM else "io.debezium.data.EnumSet"
+            return "string", name, {"allowed": ",".join(map(escaped_option, column.members)), ESCAPED: "1"}
+        case Kind.GEOMETRY:
+            point = column.source_type.lower().startswith("point")
+            return "struct", f"io.debezium.data.geometry.{'Point' if point else 'Geometry'}", {}
+        case Kind.VECTOR:
+            return "array", "io.debezium.data.FloatVector", {}
+        case Kind.DATE | Kind.DATETIME | Kind.TIME:
+            return (*_moment(column, choices.times), {})
+    word, semantic = _PLAIN[column.kind]
+    if column.kind is Kind.TIMESTAMP:
+        return word, semantic, {SOURCE_LENGTH: str(column.precision)}
+    if column.kind is Kind.UINT32 and column.source_type.lower().startswith("mediumint"):
+        word = "int32"
+    return word, semantic, {}
+
+
+def _moment(column: Column, mode: str) -> tuple[str, str]:
+    """Dates and times without a zone, by `time.precision.mode`."""
+    plain = {Kind.DATE: "Date", Kind.DATETIME: "Timestamp", Kind.TIME: "Time"}[column.kind]
+    if mode == "isostring":
+        return "string", _MODE_NAMES[mode].format(plain)
+    if column.kind is Kind.DATE:
+        return "int32", "org.apache.kafka.connect.data.Date" if mode == "connect" else "io.debezium.time.Date"
+    micro = column.precision > _MILLIS or (mode == "adaptive_time_microseconds" and column.kind is Kind.TIME)
+    name = _MODE_NAMES.get(mode, _MODE_NAMES["microseconds"] if micro else "io.debezium.time.{}").format(plain)
+    return ("int32" if name.endswith(".Time") else "int64"), name
+
+
+_NUMBERS: Final = frozenset({"int64", "float64"})
+_MOMENTS: Final = ("Timestamp", ".Date", ".Time", ".MicroTime", ".NanoTime")
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64"})
+
+
+SEEN: Final = "headrace.seen"
+"""Marks a field that is expected of a column that is known, and that looks otherwise: it says nothing new of the column."""
+
+
+def as_seen(fields: RowFields, shapes: Mapping[str, AbstractSet[str]]) -> RowFields:
+    """The fields expected, where values are texts that were expected to be numbers, or the other way round, as those values show them.
+
+    `shapes`: what is there of each field: boolean, int64, float64, string. So the modes need not be named where JSON itself tells them
+    apart, and a target table, which cannot say whether a time was sent with a zone, is enough.
+    """
+    row = tuple(_seen(field, shapes.get(field.name, frozenset())) for field in fields.row)
+    return fields if all(new is old for new, old in zip(row, fields.row, strict=True)) else replace(fields, row=row)
+
+
+def _seen(field: Field, shapes: AbstractSet[str]) -> Field:
+    if not shapes or field.type in ("bytes", "struct", "array", "map"):
+        return field
+    found = _seen_as(field, shapes)
+    return field if found is None else replace(field, type=found[0], semantic=found[1], parameters={**field.parameters, SEEN: "1"})
+
+
+def _seen_as(field: Field, shapes: AbstractSet[str]) -> tuple[str, str] | None:
+    """The type and the schema's name of a field that looks otherwise than expected; None if it does not."""
+    number, text = shapes <= _NUMBERS, shapes == {"string"}
+    plain = not field.semantic
+    if shapes == {"boolean"} and field.type in _WHOLE and plain:
+        return "boolean", ""
+    if field.type == "boolean" and shapes == {"int64"}:
+        return "int64", ""
+    if plain and field.type == "string" and number:
+        return ("float64" if "float64" in shapes else "int64"), ""
+    if plain and text and (field.type == "float64" or field.type in _WHOLE):
+        return "string", ""
+    if text and field.type != "string" and field.semantic.endswith(_MOMENTS):
+        plainest = field.semantic.rpartition(".")[2].removeprefix("Micro").removeprefix("Nano")
+        return "string", f"io.debezium.time.Iso{plainest}"
+    if shapes == {"int64"} and field.type == "string" and field.semantic.endswith(_MOMENTS):
+        millis = int(field.parameters.get(SOURCE_LENGTH, "6")) <= _MILLIS
+        return "int64", "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
+    return None
+
+
+def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
+    """The fields of rows that nothing describes, by how their values look. A field that is null everywhere says nothing yet."""
+    seen: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if value is not None:
+                seen.setdefault(name, []).append(value)
+    return tuple(_inferred(name, values) for name, values in seen.items())
+
+
+def _inferred(name: str, values: Sequence[Any]) -> Field:
+    kinds = {_shape(value) for value in values}
+    if kinds == {"int64"} and any(not -(1 << 63) <= value < 1 << 63 for value in values):
+        return Field(name, "string", parameters=_GUESSED)
+    if len(kinds) == 1:
+        return _by_shape(name, kinds.pop())
+    if kinds == {"int64", "float64"}:
+        return Field(name, "float64", parameters=_GUESSED)
+    if kinds <= {"map", "array"}:
+        return Field(name, "map", parameters=_GUESSED)
+    return Field(name, "string", parameters=_GUESSED)
+
+
+def _shape(value: Any) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "int64"
+        case float():
+            return "float64"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case {"x": _, "y": _, "wkb": _}:
+            return "point"
+        case {"wkb": _, "srid": _}:
+            return "geometry"
+        case {"scale": int(), "value": str()} if len(value) == 2:
+            return "variable"
+    return "map"
+
+
+def _by_shape(name: str, shape: str) -> Field:
+    match shape:
+        case "geometry":
+            return Field(name, "struct", "io.debezium.data.geometry.Geometry", fields=_WKB)
+        case "point":
+            return Field(name, "struct", "io.debezium.data.geometry.Point", fields=_POINT)
+        case "variable":
+            inside = (Field("scale", "int32", optional=False), Field("value", "bytes", optional=False))
+            return Field(name, "struct", VARIABLE, fields=inside)
+        case "array":
+            # A list of anything is a document, as a map is: in text.
+            return Field(name, "map", parameters=_GUESSED)
+    return Field(name, shape, parameters=_GUESSED)

@@ -1,0 +1,273 @@
+"""What a table must become so that it holds what its events say now, and still what they said before.
+
+Events of several schemas come in any order: older ones from another partition, or again after a crash. So a table only grows: a new column
+is added, a wider type or a NULL is let in, a column that events no longer have stays. Growing by the same events again, in any order, gives
+the same columns. What would have to alter values is refused.
+
+Where more is known of a column than events can say (its type in the source, from the schema topic or from the target table), events that
+are as such a column's events are change nothing: a TINYINT UNSIGNED arrives as `int16`, and stays what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.alter_effects import Alteration, Effect, Fate, Filled, Kept, Untold
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema_change import FIRST, AddColumn, ModifyColumn, TableChange, alter
+from headrace.sources.mysql.schema.added_column_values import filling
+
+_BITS: Final = {
+    Kind.INT8: (-(1 << 7), (1 << 7) - 1),
+    Kind.UINT8: (0, (1 << 8) - 1),
+    Kind.INT16: (-(1 << 15), (1 << 15) - 1),
+    Kind.UINT16: (0, (1 << 16) - 1),
+    Kind.INT32: (-(1 << 31), (1 << 31) - 1),
+    Kind.UINT32: (0, (1 << 32) - 1),
+    Kind.INT64: (-(1 << 63), (1 << 63) - 1),
+    Kind.UINT64: (0, (1 << 64) - 1),
+}
+_FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_TEXTUAL: Final = frozenset({Kind.ENUM, Kind.SET, Kind.JSON, Kind.UUID})
+_MOST_DIGITS: Final = 76
+_TOLD_AS: Final[dict[Kind, frozenset[Kind]]] = {
+    Kind.INT8: frozenset({Kind.INT16}),
+    Kind.UINT8: frozenset({Kind.INT8, Kind.INT16}),
+    Kind.UINT16: frozenset({Kind.INT32}),
+    # A MEDIUMINT UNSIGNED is an INT32 on the way.
+    Kind.UINT32: frozenset({Kind.INT32, Kind.INT64}),
+    Kind.UINT64: frozenset({Kind.INT64, Kind.DECIMAL}),
+    Kind.DECIMAL: frozenset({Kind.STRING, Kind.FLOAT64}),
+    Kind.DATETIME: frozenset({Kind.DATETIME}),
+    Kind.TIMESTAMP: frozenset({Kind.TIMESTAMP, Kind.DATETIME}),
+    Kind.TIME: frozenset({Kind.TIME}),
+    Kind.YEAR: frozenset({Kind.INT32}),
+    Kind.BIT: frozenset({Kind.INT8, Kind.BYTES}),
+    Kind.ENUM: frozenset({Kind.ENUM, Kind.STRING}),
+    Kind.SET: frozenset({Kind.SET, Kind.STRING}),
+    Kind.JSON: frozenset({Kind.STRING}),
+    Kind.STRING: _TEXTUAL | {Kind.DECIMAL, Kind.BYTES},
+    Kind.BYTES: frozenset({Kind.STRING, Kind.UUID, Kind.BIT}),
+    Kind.UUID: frozenset({Kind.STRING}),
+    Kind.INET4: frozenset({Kind.STRING}),
+    Kind.INET6: frozenset({Kind.STRING}),
+}
+"""As what else a column may arrive whose type is known from elsewhere, by the connector's settings. Each value is checked when it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What becomes of a table."""
+
+    schema: TableSchema
+    """As it must be: it holds the old rows and the new."""
+    changes: tuple[TableChange, ...] = ()
+    alteration: Alteration | None = None
+    """What a sink is told; None if nothing changes."""
+    notes: tuple[str, ...] = ()
+    """What events do not say and what is done instead, for the log."""
+
+
+def holds(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
+    """Whether the table, as it is known, takes rows of events that describe it so."""
+    try:
+        return grow(known, told, zeroes=zeroes).alteration is None
+    except DefiniteError:
+        return False
+
+
+def grow(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> Growth:
+    """What the table must become for events that describe it so; a definite error where that would alter values or keys.
+
+    `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`puts_zeroes`).
+    """
+    _check_key(known, told)
+    changes: list[TableChange] = []
+    notes: list[str] = []
+    effects: dict[str, Effect] = {}
+    there = {column.name: column for column in known.columns}
+    before = FIRST
+    for column in told.columns:
+        old = there.get(column.name)
+        if old is None:
+            added, effects[column.name] = _added(column, notes, zeroes)
+            changes.append(AddColumn(known.name, added, before))
+        else:
+            grown = _grown(known, old, column)
+            if grown != old:
+                changes.append(ModifyColumn(known.name, old, grown))
+        before = column.name
+    names = {column.name for column in told.columns}
+    changes += [change for column in known.columns if column.name not in names for change in _missing(known, column, notes, zeroes)]
+    schema = known
+    for change in changes:
+        schema = alter(change, schema)
+    if not changes:
+        return Growth(known)
+    fates = tuple(
+        Fate(column, column.name if column.name in there else None, effects.get(column.name, Kept())) for column in schema.columns
+    )
+    return Growth(schema, tuple(changes), Alteration(known, schema, fates), tuple(notes))
+
+
+def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Scalar[pa.DataType]]:
+    """The values of a column that events do not have: what its rows held when it was added, for that is what events from before are."""
+    filled = filling(column, zeroes=zeroes)
+    if column.nullable and (not isinstance(filled, Filled) or filled.value is None):
+        return pa.nulls(rows, column.arrow_type)
+    if not isinstance(filled, Filled):
+        raise DefiniteError(
+            f"events have no column {column.name}, which has no NULLs and no default",
+            place=f"column {column.name}",
+            hint="let the column take NULLs in the target, or give it a default in the source",
+        )
+    plain = column.arrow_type.value_type if pa.types.is_dictionary(column.arrow_type) else column.arrow_type
+    if column.kind in _FRACTIONAL:
+        made = pa.array([filled.value] * rows, pa.int64()).view(plain)
+    elif column.kind is Kind.DATE:
+        made = pa.array([filled.value] * rows, pa.int32()).view(plain)
+    else:
+        made = pa.repeat(pa.scalar(filled.value, plain), rows)
+    return made.dictionary_encode() if pa.types.is_dictionary(column.arrow_type) else made
+
+
+def _check_key(known: TableSchema, told: TableSchema) -> None:
+    if set(known.row_key) == set(told.primary_key):
+        return
+    raise DefiniteError(
+        f"the key of {known.name} was ({_listed(known.row_key)}), that of its events is now ({_listed(told.primary_key)})",
+        place=str(known.name),
+        hint="rows that are there are told apart by the old key: replicate the topic into a new table, or restore the key"
+        " (primary key of the source, message.key.columns of the connector)",
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effect]:
+    """A new column, and what the rows that are there hold in it."""
+    effect = filling(column, zeroes=zeroes)
+    if not isinstance(effect, Untold):
+        return column, effect
+    notes.append(f"column {column.name} is new: what older rows hold in it is in no event ({effect.why}); they hold NULL until they change")
+    return replace(column, nullable=True), Filled(None)
+
+
+def _missing(known: TableSchema, column: Column, notes: list[str], zeroes: bool) -> list[TableChange]:
+    """A column that events do not have stays; where nothing can be put into it, it must take NULLs."""
+    if column.name in known.row_key:
+        raise _refused(known, column.name, "is part of the key and is not in the events", "")
+    if column.nullable or isinstance(filling(column, zeroes=zeroes), Filled):
+        return []
+    notes.append(f"column {column.name} is no longer in the events: new rows hold NULL in it")
+    return [ModifyColumn(known.name, column, replace(column, nullable=True))]
+
+
+def _grown(known: TableSchema, old: Column, new: Column) -> Column:
+    """The old column, with what it needs to hold the new one's values too."""
+    nullable = (old.nullable or new.nullable) and old.name not in known.row_key
+    wide = _widened(old, new)
+    if wide is None:
+        raise _refused(
+            known,
+            old.name,
+            f"was {_described(old)} and is {_described(new)} in the events now",
+            "values would have to be converted: let the target's column take the new type, or replicate the topic into a new table",
+        )
+    return replace(wide, nullable=nullable)
+
+
+def _widened(old: Column, new: Column) -> Column | None:
+    """The narrowest column for both; None if there is none that alters no values."""
+    if not _from_events(old) and new.kind in _TOLD_AS.get(old.kind, ()) and not _says_more(new):
+        return old
+    if old.kind in _BITS and new.kind in _BITS:
+        return _wider_integer(old, new)
+    if old.kind is new.kind:
+        return _wider_same(old, new)
+    if {old.kind, new.kind} == {Kind.FLOAT32, Kind.FLOAT64}:
+        return old if old.kind is Kind.FLOAT64 else _retyped(old, new)
+    if old.kind in _TEXTUAL and new.kind is Kind.STRING:
+        return _retyped(old, new)
+    if old.kind is Kind.STRING and new.kind in _TEXTUAL:
+        return old
+    if old.kind is Kind.DECIMAL and new.kind in _BITS:
+        return _wider_decimal(old, _as_decimal(new))
+    if old.kind in _BITS and new.kind is Kind.DECIMAL:
+        return _wider_decimal(replace(_as_decimal(old), source_type=new.source_type), new)
+    return None
+
+
+def _as_decimal(column: Column) -> Column:
+    """A decimal that holds a whole number's values."""
+    return replace(column, kind=Kind.DECIMAL, precision=len(str(_BITS[column.kind][1])), scale=0)
+
+
+def _wider_integer(old: Column, new: Column) -> Column | None:
+    (least, most), (new_least, new_most) = _BITS[old.kind], _BITS[new.kind]
+    if least <= new_least and new_most <= most:
+        return old
+    if new_least <= least and most <= new_most:
+        return _retyped(old, new)
+    least, most = min(least, new_least), max(most, new_most)
+    kind = next((kind for kind, (low, high) in _BITS.items() if low <= least and most <= high), None)
+    return None if kind is None else replace(_retyped(old, new), kind=kind)
+
+
+def _wider_same(old: Column, new: Column) -> Column | None:
+    if old.kind is Kind.DECIMAL:
+        return _wider_decimal(old, new)
+    if old.kind in _FRACTIONAL or old.kind is Kind.BIT:
+        return old if new.precision <= old.precision else _retyped(old, new)
+    if old.kind in (Kind.ENUM, Kind.SET):
+        extra = tuple(member for member in new.members if member not in old.members)
+        return replace(_retyped(old, new), members=old.members + extra) if extra else old
+    return old
+
+
+def _wider_decimal(old: Column, new: Column) -> Column | None:
+    scale = max(old.scale, new.scale)
+    precision = max(old.precision - old.scale, new.precision - new.scale) + scale
+    if precision > _MOST_DIGITS:
+        return None
+    return old if (precision, scale) == (old.precision, old.scale) else replace(_retyped(old, new), precision=precision, scale=scale)
+
+
+def _retyped(old: Column, new: Column) -> Column:
+    return replace(
+        old,
+        kind=new.kind,
+        precision=new.precision,
+        scale=new.scale,
+        members=new.members,
+        source_type=new.source_type or old.source_type,
+        charset=new.charset,
+    )
+
+
+_EVENT_WORDS: Final = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string", "bytes", "array", "map", "struct")
+
+
+def _from_events(column: Column) -> bool:
+    """Whether all that is known of a column's type is what its events say."""
+    word = column.source_type.partition(" ")[0]
+    return word in _EVENT_WORDS or column.source_type.startswith(("decimal(?", "bits("))
+
+
+def _says_more(column: Column) -> bool:
+    """Whether events pass on the source's own type."""
+    return not _from_events(column) and column.kind is not Kind.DECIMAL
+
+
+def _described(column: Column) -> str:
+    return f"{column.kind.value} ({column.source_type})" if column.source_type else column.kind.value
+
+
+def _refused(known: TableSchema, column: str, why: str, hint: str) -> DefiniteError:
+    return DefiniteError(f"column {column} of {known.name} {why}", place=f"table {known.name}, column {column}", hint=hint)

@@ -1,0 +1,295 @@
+"""Values of events, in wire types, to arrays of their columns' own types, a column at a time.
+
+Invariant: a value arrives exactly or its row is told as bad; one bad row spoils no other. A value that the source did not log, because it
+did not change (`__debezium_unavailable_value`), is told apart from NULL.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import read_addresses, read_uuids, spell_decimals, spelling
+from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.parsed_events import wire_type
+from headrace.sources.debezium.types.binary import Array, Mask, Parsed, bits, fixed, from_base64, from_hex, without
+from headrace.sources.debezium.types.column_mapping import DECIMAL, VARIABLE, column_of, options_of
+from headrace.sources.debezium.types.nested_json import documents
+from headrace.sources.debezium.types.numeric import (
+    INTEGERS,
+    decimal_bytes,
+    decimals,
+    decimals_of_bytes,
+    either,
+    floats,
+    integers,
+    variable_as,
+    variable_texts,
+)
+from headrace.sources.debezium.types.spatial import geometries, vectors
+from headrace.sources.debezium.types.temporal import days, each, moments, times
+from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE, unavailable
+
+_BITS: Final = "io.debezium.data.Bits"
+_LOGGED_ZERO: Final = 1900
+_NAMED: Final = frozenset({"io.debezium.data.Enum", "io.debezium.data.EnumSet"})
+_PART: Final = re.compile(r"[^,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A column of values."""
+
+    array: Array
+    """Of exactly the column's Arrow type; NULL in bad rows and where the value is unavailable."""
+    bad: Mask | None = None
+    """The rows whose value the column cannot hold, or that hold no such value; None if there are none."""
+    kept: Mask | None = None
+    """The rows whose value did not change and was not logged; None if there are none."""
+    raw: Array = None
+    column: Column | None = None
+
+    def reason(self, row: int) -> str:
+        """Why a bad row is bad, with its value."""
+        assert self.column is not None
+        shown = repr(self.raw[row].as_py())
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return f"column {self.column.name}: {shown} is no value of {_described(self.column)}"
+
+
+def finish(array: Array, field: Field, column: Column, wire: Wire, *, placeholder: str = UNAVAILABLE, binaries: str = "bytes") -> Finished:
+    """The values of a field as those of a column. `binaries`: the connector's `binary.handling.mode`, for bytes that come as text."""
+    if pa.types.is_null(array.type):
+        return Finished(pa.nulls(len(array), column.arrow_type))
+    kept = unavailable(array, field, column, wire, placeholder)
+    known = array if kept is None else without(array, kept)
+    try:
+        found = _FINISHERS[column.kind](_Case(known, field, column, binaries))
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
+        # A column of another sort altogether: every value of it is wrong.
+        bad = np.asarray(pc.is_valid(known).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        found = Parsed(pa.nulls(len(array), column.arrow_type), bad)
+    if found.array.type != column.arrow_type:
+        raise DefiniteError(f"column {column.name}: values of {found.array.type} were made for {column.arrow_type}")
+    bad_rows = found.bad if found.bad is not None and found.bad.any() else None
+    return Finished(found.array, bad_rows, kept, array, column)
+
+
+def default_text(field: Field, column: Column) -> str | None:
+    """A field's default as the source spells it; None if there is none, or none that text tells."""
+    if field.default is None:
+        return None
+    try:
+        made = finish(pa.array([field.default], wire_type(field, Wire.JSON)), field, column, Wire.JSON)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    value = made.array[0].as_py() if made.bad is None and column.kind not in _NO_TEXT else None
+    if value is None:
+        return None
+    if column.kind is Kind.BYTES:
+        return f"0x{value.hex().upper()}"
+    if column.kind is Kind.BIT:
+        return f"b'{value:b}'"
+    spelled = spelling(column)
+    text = str((spelled[0](made.array) if spelled is not None else made.array)[0].as_py())
+    # The moment at which a row was made has no other default in an event than the beginning of time.
+    return "(current_timestamp())" if column.kind in (Kind.DATETIME, Kind.TIMESTAMP) and text.startswith("1970-01-01 00:00:00") else text
+
+
+_NO_TEXT: Final = frozenset({Kind.GEOMETRY, Kind.VECTOR, Kind.INET6})
+
+
+def _described(column: Column) -> str:
+    match column.kind:
+        case Kind.DECIMAL:
+            return f"decimal({column.precision},{column.scale})"
+        case Kind.BIT:
+            return f"bit({column.precision})"
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return f"{column.kind.value} in microseconds"
+    return column.kind.value
+
+
+# -- by kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Values of one field, and the column that they are for."""
+
+    array: Array
+    field: Field
+    column: Column
+    binaries: str = "bytes"
+
+    @property
+    def semantic(self) -> str:
+        return self.field.semantic
+
+    @property
+    def scale(self) -> int:
+        return int(self.field.parameters.get("scale", "0"))
+
+    @property
+    def variable(self) -> bool:
+        return self.semantic == VARIABLE and pa.types.is_struct(self.array.type)
+
+
+def _integers(case: _Case) -> Parsed:
+    column = case.column
+    if case.semantic == _BITS:
+        found = _decoded(case.array)
+        made = bits(found.array)
+        checked = integers(made.array, column, wraps=False)
+        return Parsed(checked.array, either(either(found.bad, made.bad), checked.bad))
+    if case.semantic == DECIMAL:
+        found = decimal_bytes(case.array, case.scale)
+        made = each(found.array, column.arrow_type, lambda part: part.cast(column.arrow_type))
+        return Parsed(made.array, either(found.bad, made.bad))
+    if column.kind is Kind.YEAR and pa.types.is_integer(case.array.type):
+        # No YEAR is 1900, but Debezium counts the year 0000 of a binary log from there.
+        zero = pc.equal(case.array, _LOGGED_ZERO)
+        return integers(pc.if_else(zero, pa.scalar(0, case.array.type), case.array), column, wraps=False)
+    return integers(case.array, column, wraps=case.field.type == "int64" and not case.semantic)
+
+
+def _floats(case: _Case) -> Parsed:
+    if case.semantic == DECIMAL:
+        found = decimal_bytes(case.array, case.scale)
+        return Parsed(floats(found.array, case.column).array, found.bad)
+    if case.variable:
+        texts = variable_texts(case.array)
+        return Parsed(floats(texts.array, case.column).array, texts.bad)
+    return floats(case.array, case.column)
+
+
+def _decimals(case: _Case) -> Parsed:
+    if case.semantic == DECIMAL:
+        return decimals_of_bytes(case.array, case.scale, case.column)
+    return variable_as(case.array, case.column) if case.variable else decimals(case.array, case.column)
+
+
+def _texts(case: _Case) -> Parsed:
+    if case.variable:
+        return variable_texts(case.array)
+    if case.semantic == DECIMAL:
+        found = decimal_bytes(case.array, case.scale)
+        kind = found.array.type
+        return Parsed(spell_decimals(found.array, kind.precision, kind.scale), found.bad)
+    if case.field.type == "bytes":
+        found = _decoded(case.array)
+        made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
+        return Parsed(made.array, either(found.bad, made.bad))
+    texts = documents(case.array, case.field, _leaf)
+    return Parsed(_as_named(texts.array, case.field), texts.bad) if case.semantic in _NAMED else texts
+
+
+def _as_named(texts: Array, field: Field) -> Array:
+    """Names as the source has them, where some are written otherwise."""
+    odd = {written: name for written, name in options_of(field).items() if written != name}
+    if not odd:
+        return texts
+    found = texts.dictionary_encode()
+    several = field.semantic.endswith("EnumSet")
+    names = [
+        ",".join(odd.get(part, part) for part in _PART.findall(text)) if several else odd.get(text, text)
+        for text in found.dictionary.to_pylist()
+    ]
+    return pa.array(names, pa.string()).take(found.indices)
+
+
+def _bytes(case: _Case) -> Parsed:
+    if case.field.type != "bytes" and pa.types.is_string(case.array.type):
+        if case.binaries == "bytes":
+            return Parsed(case.array.cast(pa.binary()))
+        return from_hex(case.array) if case.binaries == "hex" else from_base64(case.array)
+    return _decoded(case.array)
+
+
+def _decoded(array: Array) -> Parsed:
+    """Bytes, however the wire has them."""
+    return from_base64(array) if pa.types.is_string(array.type) else Parsed(array.cast(pa.binary()))
+
+
+def _names(case: _Case) -> Parsed:
+    texts = _texts(case)
+    return Parsed(texts.array.dictionary_encode(), texts.bad)
+
+
+def _leaf(array: Array, field: Field) -> tuple[list[Any], Mask]:
+    """Values inside of others, as a column of their own would show them."""
+    column = column_of(field)
+    found = _FINISHERS[column.kind](_Case(array, field, column))
+    bad = np.zeros(len(array), np.bool_) if found.bad is None else found.bad
+    if column.kind is Kind.JSON:
+        return [None if text is None else orjson.loads(text) for text in found.array.to_pylist()], bad
+    if field.type == "boolean":
+        return found.array.cast(pa.bool_()).to_pylist(), bad
+    spelled = spelling(column) if column.kind not in _AS_THEY_ARE else None
+    return (spelled[0](found.array) if spelled is not None else found.array).to_pylist(), bad
+
+
+_AS_THEY_ARE: Final = INTEGERS | {Kind.FLOAT32, Kind.FLOAT64}
+
+
+def _uuids(case: _Case) -> Parsed:
+    if case.field.type == "bytes":
+        return _fixed(case)
+    return each(case.array, case.column.arrow_type, lambda part: read_uuids(pc.utf8_lower(part)))
+
+
+def _fixed(case: _Case) -> Parsed:
+    found = _decoded(case.array)
+    made = fixed(found.array, case.column.arrow_type.byte_width)
+    return Parsed(made.array, either(found.bad, made.bad))
+
+
+def _addresses(case: _Case) -> Parsed:
+    if case.field.type == "bytes":
+        return _fixed(case)
+    if case.column.kind is Kind.INET4:
+        return each(case.array, case.column.arrow_type, read_addresses)
+    named = case.array.dictionary_encode()
+    packed = [_packed(text) for text in named.dictionary.to_pylist()]
+    wrong = pa.array([value is None for value in packed], pa.bool_())
+    bad = np.asarray(pc.fill_null(wrong.take(named.indices), False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return Parsed(pa.array(packed, case.column.arrow_type).take(named.indices), bad)
+
+
+def _packed(text: str) -> bytes | None:
+    try:
+        return ipaddress.IPv6Address(text).packed
+    except ValueError:
+        return None
+
+
+_FINISHERS: Final[dict[Kind, Callable[[_Case], Parsed]]] = {
+    **dict.fromkeys(INTEGERS, _integers),
+    Kind.FLOAT32: _floats,
+    Kind.FLOAT64: _floats,
+    Kind.DECIMAL: _decimals,
+    Kind.STRING: _texts,
+    Kind.BYTES: _bytes,
+    Kind.DATE: lambda case: days(case.array),
+    Kind.DATETIME: lambda case: moments(case.array, case.semantic, zoned=False),
+    Kind.TIMESTAMP: lambda case: moments(case.array, case.semantic, zoned=True),
+    Kind.TIME: lambda case: times(case.array, case.semantic),
+    Kind.ENUM: _names,
+    Kind.SET: _names,
+    Kind.JSON: lambda case: documents(case.array, case.field, _leaf),
+    Kind.GEOMETRY: lambda case: geometries(case.array),
+    Kind.VECTOR: lambda case: vectors(case.array, case.column),
+    Kind.UUID: _uuids,
+    Kind.INET4: _addresses,
+    Kind.INET6: _addresses,
+}

@@ -1,0 +1,1 @@
+"""Receives the binary log: replication client, relay files, batch planner."""

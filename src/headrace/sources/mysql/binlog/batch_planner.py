@@ -1,0 +1,374 @@
+"""Cuts the mirrored log into batches and segments, by its index alone.
+
+A batch ends on a group bound: at the last one within `flush_bytes` and `flush_rows` (at least one group), after `flush_seconds`, or right
+after a statement that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds
+and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes with the same
+addresses, whatever the cuts between them. What does not count where it lies (prepared XA transactions, groups that were applied before) is
+left out by `course`, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.binlog.relay import Mirror, MirrorFile
+from headrace.sources.mysql.events.compressed_event import plain_event
+from headrace.sources.mysql.events.event_types import (
+    CHECKSUM_SIZE,
+    EXECUTE_LOAD_QUERY_EVENT,
+    HEADER_SIZE,
+    QUERY_COMPRESSED_EVENT,
+    QUERY_EVENT,
+    Query,
+    parse_load_query,
+    parse_query,
+)
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.group_addresses import LEFT_OUT, Course, follow
+from headrace.sources.mysql.segments.row_counter import groups_within
+from headrace.sources.mysql.segments.segment_reader import Segment
+from headrace.sources.mysql.segments.transaction_labels import Opened, name_group
+from headrace.sources.mysql.server.gtid import parse_gtid_set
+from headrace.sources.mysql.server.log_identity import LogIdentity, describe_transaction, identify
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.source import Limits
+
+__all__ = ["UNKNOWN_GTID", "Limits", "Planner", "Statement"]
+
+UNKNOWN_GTID: Final = "unknown"
+"""The GTID set of a position noted on a server too busy to tell."""
+
+_MIN_SEGMENT_BYTES: Final = 1 << 20
+_MAX_SEGMENT_BYTES: Final = 64 << 20
+_ORDERED_SEGMENT_BYTES: Final = 64 << 20
+"""Decides how blocks with tokens are cut: a batch that was planned under another number would count twice (see decision 20)."""
+_POLL_S: Final = 1.0
+_INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
+_NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
+_CREATE: Final = re.compile(
+    # What follows is spelled by the server itself, which writes such a statement anew.
+    rf"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
+    re.IGNORECASE,
+)
+_STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOAD_QUERY_EVENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement in the log that is not a change of rows, and where it ends."""
+
+    query: Query
+    position: BinlogPosition
+    with_rows: bool = False
+    """Whether changes of rows stand in one group with it, as when a table is created from a SELECT."""
+
+    @property
+    def made_with_rows(self) -> tuple[str, str] | None:
+        """The database and the name of the table that it creates together with rows, if it does."""
+        found = _CREATE.match(self.query.statement)
+        if found is None or not self.with_rows:
+            return None
+        first, second = (_unquoted(part) if part else None for part in found.group("first", "second"))
+        return (first or "", second) if second is not None else (self.query.database, first or "")
+
+
+class Planner:
+    """Plans batches over one relay."""
+
+    def __init__(self, relay: Mirror, limits: Limits, *, mariadb: bool) -> None:
+        self._relay, self._limits, self._mariadb = relay, limits, mariadb
+
+    def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
+        """Where the next batch from `start` ends, not after `until`; `start` itself if nothing came for a while."""
+        relay = self._relay
+        deadline = time.monotonic() + self._limits.poll_seconds
+        with relay.changed:
+            while not self._beyond(start):
+                if relay.failure is not None:
+                    raise relay.failure
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return start
+                relay.changed.wait(remaining)
+            gather_until = time.monotonic() + self._limits.flush_seconds
+            while (remaining := gather_until - time.monotonic()) > 0:
+                if relay.failure is not None or self._pending(start) >= self._limits.flush_bytes:
+                    break
+                relay.changed.wait(remaining)
+            return self._cut(start, until)
+
+    def has_reached(self, position: BinlogPosition) -> bool:
+        """Whether the relay has everything up to `position`."""
+        with self._relay.changed:
+            return bool(self._relay.files) and self._newest() >= position
+
+    def await_end(self, end: BinlogPosition, timeout_s: float = 3600.0) -> bool:
+        """Wait until the relay has everything up to `end`, as when a planned batch is run again after a crash; whether it has."""
+        relay = self._relay
+        deadline = time.monotonic() + timeout_s
+        with relay.changed:
+            while not (relay.files and self._newest() >= end):
+                if relay.failure is not None:
+                    raise relay.failure
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                relay.changed.wait(min(remaining, _POLL_S))
+            mirror = next((mirror for mirror in relay.files if mirror.name == end.file), None)
+            if mirror is None or max(mirror.safe_end, mirror.start) < end.offset:
+                # The next file begins, and this one is not as long as it was when the batch was planned.
+                raise lost_log(end, str(mirror.safe_end if mirror is not None else 0))
+            return True
+
+    def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
+        """The pieces of [start, end), each a task's work."""
+        stretches = self._stretches(start, end)
+        total = sum(stretch.stop - stretch.begin for stretch in stretches)
+        share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
+        return [segment for stretch in stretches for segment in self._split(stretch, share, start.epoch)]
+
+    def ordered_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
+        """All of [start, end), cut by its bytes alone: whoever reads it again reads the same blocks."""
+        return [segment for stretch in self._stretches(start, end) for segment in self._split(stretch, _ORDERED_SEGMENT_BYTES, start.epoch)]
+
+    def holds_rows(self, segment: Segment) -> bool:
+        """Whether anything in a segment is to be read: log files that only begin and end need no task."""
+        with self._relay.changed:
+            groups = next((mirror.groups for mirror in self._relay.files if mirror.name == segment.file), None)
+        if groups is None or segment.inserts:
+            return True
+        first = int(np.searchsorted(groups[:, scan.END], segment.start, side="right"))
+        # The group that a split cuts in two ends behind the segment.
+        last = int(np.searchsorted(groups[:, scan.END], segment.end)) + 1
+        counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], LEFT_OUT)]
+        return bool(counting[:, scan.ROWS].any())
+
+    def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[Statement]:
+        """The statements in [start, end) that are not changes of rows, in order."""
+        found: list[Statement] = []
+        for stretch in self._stretches(start, end):
+            mirror, groups = stretch.mirror, stretch.groups
+            for g in np.flatnonzero(_barriers(groups)).tolist():
+                offset, shift = int(groups[g, scan.END]), int(stretch.course.shifts[g] + groups[g, scan.GROWTH])
+                position = BinlogPosition(mirror.name, offset, epoch=start.epoch, shift=shift)
+                with_rows = bool(groups[g, scan.ROWS])
+                found.extend(Statement(query, position, with_rows) for query in _queries(mirror, int(groups[g, scan.START]), offset))
+        return found
+
+    def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:
+        """The parts of files that [start, end) is made of."""
+        with self._relay.changed:
+            ranges = [(mirror, *_range(mirror, start, end), mirror.groups, mirror.splits) for mirror in self._relay.files]
+        found: list[_Stretch] = []
+        shift, prepared = start.shift, start.prepared
+        for mirror, begin, stop, groups, splits in ranges:
+            if begin >= stop:
+                continue
+            ends = groups[:, scan.END]
+            inside = groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
+            course = follow(mirror, inside, shift if mirror.name == start.file else 0, prepared)
+            prepared = course.prepared
+            found.append(_Stretch(mirror, begin, stop, inside, splits, course))
+        return found
+
+    def _split(self, stretch: _Stretch, share: int, epoch: int) -> Iterator[Segment]:
+        """About equal pieces of at most about `share` bytes, cut at the bounds nearest to where equal ones would end."""
+        begin, stop, mirror = stretch.begin, stretch.stop, stretch.mirror
+        bounds = stretch.bounds
+        pieces = -(-(stop - begin) // share)
+        at = begin
+        for i in range(1, pieces + 1):
+            wanted = begin + (stop - begin) * i // pieces
+            cut = stop if i == pieces else _nearest(bounds, wanted, stop)
+            if cut > at:
+                plain = Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
+                yield stretch.described(plain, mariadb=self._mariadb)
+                at = cut
+
+    def _beyond(self, start: BinlogPosition) -> bool:
+        return bool(self._relay.files) and self._newest() > start
+
+    def _newest(self) -> BinlogPosition:
+        mirror = self._relay.files[-1]
+        return BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self._relay.epoch)
+
+    def _pending(self, start: BinlogPosition) -> int:
+        return sum(max(stop - begin, 0) for begin, stop in (_range(mirror, start, self._newest()) for mirror in self._relay.files))
+
+    def _cut(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
+        gtid = None if start.gtid == UNKNOWN_GTID else parse_gtid_set(start.gtid, mariadb=self._mariadb)
+        room, rows_room = self._limits.flush_bytes, self._limits.flush_rows
+        end = start
+        for mirror in self._relay.files:
+            if file_number(mirror.name) < file_number(start.file):
+                continue
+            if until is not None and file_number(mirror.name) > file_number(until.file):
+                break
+            begin = start.offset if mirror.name == start.file else mirror.start
+            last = until.offset if until is not None and mirror.name == until.file else mirror.safe_end
+            before = end if mirror.name == end.file else BinlogPosition(mirror.name, begin, prepared=end.prepared)
+            taken, complete, rows = self._take(mirror, before, last, room, rows_room, at_least=int(end == start))
+            if gtid is not None and len(taken):
+                gtid = gtid.add_groups(taken[:, scan.GTID])
+            if not complete and not len(taken):
+                break
+            offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
+            course = follow(mirror, taken, before.shift, before.prepared)
+            known = UNKNOWN_GTID if gtid is None else str(gtid)
+            identity = self._identity_at(mirror, taken, offset, end)
+            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, course.shift, course.prepared, identity)
+            room, rows_room = room - (offset - begin), rows_room - rows
+            if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
+                break
+        return end
+
+    def _identity_at(self, mirror: MirrorFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition) -> LogIdentity | None:
+        """The identity of the log after these groups, which follow the position `before`."""
+        last = None if before.identity is None else before.identity.transaction
+        named = groups[groups[:, scan.GTID2] != 0]
+        if len(named):
+            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=self._mariadb))
+        return identify(mirror, groups, offset, before.identity if before.file == mirror.name else None, last)
+
+    def _take(
+        self, mirror: MirrorFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
+    ) -> tuple[npt.NDArray[np.int64], bool, int]:
+        """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
+        begin = before.offset
+        groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
+        allowed = int(np.searchsorted(groups[:, scan.END], last, side="right"))
+        fitting = min(max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least), allowed)
+        barriers = np.flatnonzero(_barriers(groups[:fitting]))
+        if len(barriers):
+            fitting = int(barriers[0]) + 1
+        taken, rows = groups[:fitting], 0
+        if self._limits.flush_rows:
+            count, rows = self._count(mirror, before, taken, rows_room)
+            if count < min(at_least, len(taken)):
+                # The first group alone is larger than the limit: it is the batch.
+                count, rows = at_least, rows_room
+            taken = taken[:count]
+        complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
+        return taken, complete, rows
+
+    def _count(self, mirror: MirrorFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
+        """How many of the groups that follow a position hold at most `most` changes together, and how many they hold."""
+        if not len(groups):
+            return 0, 0
+        begin, stop = before.offset, int(groups[-1, scan.END])
+        stretch = _Stretch(mirror, begin, stop, groups, mirror.splits, follow(mirror, groups, before.shift, before.prepared))
+        segment = stretch.described(Segment(str(mirror.path), mirror.name, begin, stop, 0, mirror.checksum), mariadb=self._mariadb)
+        return groups_within(segment.pieces(), groups[:, scan.END], most, f"{mirror.path}:{begin}")
+
+
+def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
+    return DefiniteError(
+        f"the source lost a part of its log that was read before: a batch was planned up to {end}, but the log ends at {found}",
+        place=str(end),
+        hint="changes in the target may be lost at the source (sync_binlog = 1 prevents that); "
+        "to start over, remove the state directory and the target tables",
+    )
+
+
+def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
+    """The part of a mirror file that lies in [start, end)."""
+    number = file_number(mirror.name)
+    begin = start.offset if mirror.name == start.file else mirror.start
+    stop = end.offset if mirror.name == end.file else mirror.safe_end
+    if number < file_number(start.file) or number > file_number(end.file):
+        return 0, 0
+    return begin, stop
+
+
+def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which groups hold statements that someone must look at before anything after them is read."""
+    kinds = groups[:, scan.KIND]
+    held: npt.NDArray[np.bool_] = (kinds == scan.STATEMENT) | ((kinds == scan.PREPARED) & (groups[:, scan.STATEMENTS] != 0))
+    return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Bytes [begin, stop) of one file, the groups that end in them, and what becomes of those."""
+
+    mirror: MirrorFile
+    begin: int
+    stop: int
+    groups: npt.NDArray[np.int64]
+    splits: npt.NDArray[np.int64]
+    course: Course
+
+    @property
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """Where it may be cut."""
+        offsets = self.splits[:, scan.SPLIT_AT]
+        owners = np.searchsorted(self.groups[:, scan.END], offsets)
+        inside = (owners < len(self.groups)) & (offsets > self.begin)
+        owner = self.groups[owners[inside]]
+        counting = ~np.isin(owner[:, scan.KIND], LEFT_OUT) & (owner[:, scan.UNDONE] == 0)
+        bounds = np.union1d(self.groups[:, scan.END], offsets[inside][counting])
+        return bounds[(bounds > self.begin) & (bounds < self.stop)]
+
+    def described(self, segment: Segment, *, mariadb: bool) -> Segment:
+        """A segment of this stretch with all that its reader must know of the groups in it."""
+        ends = self.groups[:, scan.END]
+        first, last = int(np.searchsorted(ends, segment.start, side="right")), int(np.searchsorted(ends, segment.end))
+        course = self.course
+        skips = tuple(skip for skip in course.skips if segment.start <= skip.start < segment.end)
+        inserts = tuple(insert for insert in course.inserts if segment.start <= insert.at < segment.end)
+        packed = bool(self.groups[first : last + 1, scan.PACKED].any() or skips or inserts)
+        shift, opened = (int(course.shifts[first]) if first < len(ends) else course.shift), None
+        if first < len(ends) and segment.start > self.groups[first, scan.START] and self.groups[first, scan.ROWS]:
+            group = self.groups[first]
+            opened = Opened(int(group[scan.START]) + shift, name_group(group, segment.file, mariadb=mariadb), int(group[scan.COMMITTED]))
+            at = int(np.searchsorted(self.splits[:, scan.SPLIT_AT], segment.start))
+            shift += int(self.splits[at, scan.SPLIT_GROWTH])
+        return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, opened=opened)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
+    after = int(np.searchsorted(bounds, wanted))
+    near = [int(bound) for bound in bounds[max(after - 1, 0) : after + 1]]
+    return min(near, key=lambda bound: abs(bound - wanted), default=stop)
+
+
+def _queries(mirror: MirrorFile, begin: int, stop: int) -> Iterator[Query]:
+    """The statements of one group that do more than bound a transaction."""
+    tail = CHECKSUM_SIZE if mirror.checksum else 0
+    with mirror.path.open("rb") as file:
+        at = begin
+        while at < stop:
+            file.seek(at)
+            header = file.read(HEADER_SIZE)
+            size = int.from_bytes(header[9:13], "little")
+            if size < HEADER_SIZE:
+                raise DefiniteError(
+                    "the relay's file is damaged", place=f"{mirror.path}:{at}", hint="check the disk of the state directory"
+                )
+            if header[4] in _STATEMENTS:
+                event = header + file.read(size - HEADER_SIZE - tail)
+                query = _parse_statement(event, f"{mirror.name}:{at}")
+                if not query.statement.upper().startswith(_INERT):
+                    yield query
+            at += size
+
+
+def _parse_statement(event: bytes, place: str) -> Query:
+    """The statement in one of the events that hold one, given without checksum."""
+    if event[4] == QUERY_COMPRESSED_EVENT:
+        event = plain_event(memoryview(event), place)
+    if event[4] == EXECUTE_LOAD_QUERY_EVENT:
+        return parse_load_query(event[HEADER_SIZE:], place)
+    return parse_query(event[HEADER_SIZE:], place)

@@ -1,0 +1,484 @@
+"""The relay: a byte-for-byte mirror of the server's log from the checkpoint on, and an index of its transaction bounds.
+
+One thread follows the replication stream and appends events verbatim to local files that have the server's own names and offsets (what lies
+before the start is a hole). A group (transaction, or statement outside one) is published only when all of it is on disk and every
+checksum was right, so a reader never sees half of one. After a broken connection the thread goes on at the last whole group: what came
+of an unfinished one is dropped. Nothing here is needed after a crash: the checkpoint names a position and the server has the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import GOING_ON, WAITING
+from headrace.sources.mysql.binlog.applied_gtids import AppliedGroups
+from headrace.sources.mysql.binlog.commit_times import BacklogWriter
+from headrace.sources.mysql.binlog.log_comparison import LogPurged, LogWatch
+from headrace.sources.mysql.binlog.replication_client import HEARTBEAT, NewFile, NewFormat, ReplicationStream
+from headrace.sources.mysql.events.event_types import (
+    CHECKSUM_SIZE,
+    FORMAT_DESCRIPTION_EVENT,
+    HEADER_SIZE,
+    MAGIC,
+    check_format_description,
+    parse_format_description,
+    truncated,
+    unsupported_event,
+)
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.group_gtids import complete
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.gtid import read_gtid_set
+from headrace.sources.mysql.server.log_identity import created_at, identify
+from headrace.sources.mysql.server.position import BinlogPosition, Prepared, file_number
+
+SPLIT_BYTES: Final = 4 << 20
+_GROUPS_PER_SCAN: Final = 8_192
+_GIVE_UP_S: Final = 600.0
+_LONGEST_PAUSE_S: Final = 10.0
+_PUNCH_HOLE_KEEP_SIZE: Final = 3
+
+
+@dataclass(slots=True)
+class MirrorFile:
+    """One mirrored log file and what is known of it."""
+
+    name: str
+    path: Path
+    start: int
+    """Offset from which on the mirror holds bytes."""
+    checksum: bool = False
+    groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.GROUP_COLUMNS), dtype=np.int64))
+    splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.SPLIT_COLUMNS), dtype=np.int64))
+    safe_end: int = 0
+    """Up to here no group is open: the end of the last group and of the harmless events after it."""
+    created: int = 0
+    """When the server created the file, in seconds since 1970; 0 until its format description has come."""
+
+    @property
+    def reached(self) -> int:
+        """Where reading goes on."""
+        return max(self.safe_end, self.start)
+
+
+class Mirror:
+    """Log files and the index of their groups, as a planner sees them. `files` and `failure` are read under `changed`.
+
+    Whoever fills it waits while more than `limit_bytes` are published and not committed.
+    """
+
+    def __init__(self, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
+        self.changed = threading.Condition()
+        self.backlog = backlog
+        self.files: list[MirrorFile] = []
+        self.failure: HeadraceError | None = None
+        self.epoch = 0
+        self._limit = limit_bytes
+        self._applied: AppliedGroups | None = None
+        self._kept: list[MirrorFile] = []
+        """Files behind the last commit with bytes of prepared XA transactions."""
+        self._committed = 0
+        self._received = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._identified: BinlogPosition | None = None
+        """The last position before which nothing is kept."""
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
+    def start(self, position: BinlogPosition) -> None:
+        """Index the log from `position` on, in the background."""
+        self.epoch, self._identified = position.epoch, position
+        self._applied = AppliedGroups(read_gtid_set(position.gtid)) if position.ahead else None
+        self._begin(position)
+        self._thread = threading.Thread(target=self._run, name="headrace-relay", daemon=True)
+        self._thread.start()
+
+    def commit(self, position: BinlogPosition) -> None:
+        """Forget and free what lies before `position`, except the bytes of XA transactions that are prepared there."""
+        if position.epoch != self.epoch:
+            return
+        if self.backlog is not None:
+            self.backlog.applied(position.file, position.offset)
+        with self.changed:
+            self._identified = position
+            number = file_number(position.file)
+            for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
+                self._clear(mirror, int(mirror.safe_end), position.prepared)
+                self._free(mirror, int(mirror.safe_end))
+                self.files.remove(mirror)
+                self._kept.append(mirror)
+            needed = {one.file for one in position.prepared}
+            for mirror in [mirror for mirror in self._kept if mirror.name not in needed]:
+                self._kept.remove(mirror)
+                self._drop(mirror)
+            if self.files and self.files[0].name == position.file:
+                mirror = self.files[0]
+                mirror.groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], position.offset, side="right") :]
+                mirror.splits = mirror.splits[np.searchsorted(mirror.splits[:, scan.SPLIT_AT], position.offset, side="right") :]
+                self._clear(mirror, position.offset, position.prepared)
+                self._free(mirror, position.offset)
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        with self.changed:
+            self._stopping = True
+            self.changed.notify_all()
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _newest_identity(self) -> BinlogPosition | None:
+        """The newest position whose log can be identified."""
+        with self.changed:
+            for mirror in reversed(self.files):
+                end = mirror.reached
+                identity = identify(mirror, mirror.groups, end, None, None)
+                if identity is not None and identity.start < identity.end:
+                    return BinlogPosition(mirror.name, end, epoch=self.epoch, identity=identity)
+            return self._identified
+
+    def _begin(self, position: BinlogPosition) -> None:
+        """Make ready for `_run`."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        """What the thread does until it is asked to stop."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Interrupt what the thread may be waiting for."""
+
+    def _drop(self, mirror: MirrorFile) -> None:
+        """A file of which nothing is needed any more."""
+
+    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+        """Give back the disk space of what lies before an offset, except what is prepared."""
+
+    def _free(self, mirror: MirrorFile, offset: int) -> None:
+        if offset > mirror.start:
+            self._committed += offset - mirror.start
+            mirror.start = offset
+
+    def _fail(self, error: HeadraceError) -> None:
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    def _open(self, name: str, path: Path, offset: int) -> MirrorFile:
+        mirror = MirrorFile(name, path, offset)
+        with self.changed:
+            self.files.append(mirror)
+            self.changed.notify_all()
+        return mirror
+
+    def _append(self, appender: Appender, piece: npt.NDArray[np.uint8]) -> None:
+        """Publish the whole groups that a piece of log completes."""
+        found = appender.append(piece)
+        for i, (groups, splits) in enumerate(found):
+            if self._applied is not None and len(groups):
+                self._applied.mark(groups, f"{appender.mirror.name}:{int(groups[0, scan.END])}")
+            with self.changed:
+                mirror = appender.mirror
+                before = mirror.reached
+                if len(groups):
+                    mirror.groups = np.concatenate((mirror.groups, groups))
+                if len(splits):
+                    mirror.splits = np.concatenate((mirror.splits, splits))
+                # Harmless events after the last group count too: they may be all that comes for a long time.
+                reached = appender.safe_end if i == len(found) - 1 else int(groups[-1, scan.END]) if len(groups) else 0
+                mirror.safe_end = max(mirror.safe_end, reached)
+                if self.backlog is not None:
+                    self.backlog.received(mirror.name, groups, is_open=appender.is_open)
+                self._received += mirror.safe_end - before
+                self.changed.notify_all()
+                # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
+                while self._received - self._committed > self._limit and not self._stopping:
+                    self.changed.wait(1.0)
+        if appender.fault is not None:
+            raise appender.fault
+
+
+class Relay(Mirror):
+    """Follows a server's log into a directory."""
+
+    def __init__(
+        self,
+        address: MySQLAddress,
+        directory: Path,
+        limit_bytes: int,
+        warn: Callable[[str], None],
+        give_up_s: float = _GIVE_UP_S,
+        identity: str = "",
+        backlog: BacklogWriter | None = None,
+    ) -> None:
+        super().__init__(limit_bytes, backlog)
+        self._address, self._directory, self._identity = address, directory, identity
+        self._warn, self._give_up_s = warn, give_up_s
+        self._connected = self._failing = False
+        self._stream: ReplicationStream | None = None
+        self._watch = LogWatch(address, identity)
+        self._missing: list[Prepared] = []
+        """XA transactions that were prepared before the start, whose bytes are not here yet."""
+
+    def stop(self) -> None:
+        super().stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _begin(self, position: BinlogPosition) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, mode=0o700)
+        self._missing = list(position.prepared)
+        self._open_mirror(position.file, position.offset)
+
+    def _wake(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def _drop(self, mirror: MirrorFile) -> None:
+        mirror.path.unlink(missing_ok=True)
+
+    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+        at = mirror.start
+        for one in sorted((one for one in prepared if one.file == mirror.name), key=lambda one: one.start):
+            punch_hole(mirror.path, at, min(one.start, offset))
+            at = max(at, one.end)
+        punch_hole(mirror.path, at, offset)
+
+    def _run(self) -> None:
+        pause_s, failing_since = 0.1, 0.0
+        while not self._stopping:
+            self._connected = False
+            try:
+                self._follow()
+            except DefiniteError as error:
+                self._fail(self._watch.explain(error, self._newest_identity()))
+                return
+            except TransientError as error:
+                if self._stopping:
+                    return
+                if self._connected or not failing_since:
+                    pause_s, failing_since = 0.1, time.monotonic()
+                elif time.monotonic() - failing_since > self._give_up_s:
+                    self._fail(error)
+                    return
+                self._failing = True
+                self._warn(f"{WAITING}{error.message}; trying again in {pause_s:.1f} s")
+                with self.changed:
+                    self.changed.wait_for(lambda: self._stopping, pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
+            except Exception as error:
+                self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self._address)))
+                raise
+
+    def _follow(self) -> None:
+        """Follow one connection until it breaks or we stop."""
+        while self._missing and not self._stopping:
+            self._fetch(self._missing[-1])
+            self._missing.pop()
+        mirror = self.files[-1]
+        resume = BinlogPosition(mirror.name, mirror.reached, epoch=self.epoch)
+        stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
+        appender: Appender | None = None
+        checksum = mirror.checksum
+        if self.backlog is not None:
+            self.backlog.set_server_clock(stream.clock_skew_us)
+        try:
+            # The server has opened its file for the stream: a log that is replaced from here on does not get into the stream unnoticed.
+            self._watch.check(self._newest_identity())
+            for piece in stream.pieces():
+                # Even an idle server sends heartbeats: the fault that broke the last connection is over.
+                self._connected = True
+                if piece is HEARTBEAT and self.backlog is not None:
+                    self.backlog.heard(idle=True)
+                if self._stopping:
+                    return
+                if self._failing:
+                    self._failing = False
+                    self._warn(f"{GOING_ON}the source answers again")
+                if isinstance(piece, NewFormat):
+                    checksum = piece.checksum
+                    if appender is not None:
+                        appender.mirror.checksum, appender.mirror.created = checksum, piece.created
+                elif isinstance(piece, NewFile):
+                    if appender is not None:
+                        appender.close()
+                    appender = Appender(self._file(piece, resume), checksum)
+                elif piece is HEARTBEAT:
+                    self._watch.check_while_idle(self._newest_identity, self.files[-1].reached)
+                elif isinstance(piece, np.ndarray) and appender is not None:
+                    self._append(appender, piece)
+        finally:
+            stream.close()
+            if appender is not None:
+                appender.close()
+
+    def _fetch(self, one: Prepared) -> None:
+        """Bring the bytes of a prepared XA transaction to their place in the mirror."""
+        stream = self._stream = ReplicationStream(
+            self._address, BinlogPosition(one.file, one.start), blocking=False, identity=self._identity
+        )
+        path = self._directory / Path(one.file).name
+        path.touch(mode=0o600)
+        at, current = one.start, one.file
+        try:
+            with path.open("r+b", buffering=0) as file:
+                for piece in stream.pieces():
+                    if isinstance(piece, NewFile):
+                        current = piece.name
+                    elif isinstance(piece, np.ndarray) and current == one.file:
+                        write_all(file.fileno(), piece[: one.end - at], at)
+                        at = min(at + len(piece), one.end)
+                    if at == one.end or current != one.file or self._stopping:
+                        break
+        finally:
+            stream.close()
+        if at != one.end and not self._stopping:
+            raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self._address))
+        if all(mirror.name != one.file for mirror in (*self.files, *self._kept)):
+            self._kept.append(MirrorFile(one.file, path, one.end))
+
+    def _file(self, news: NewFile, resume: BinlogPosition) -> MirrorFile:
+        current = self.files[-1]
+        if news.name == current.name:
+            return current
+        if news.name != resume.file and file_number(news.name) <= file_number(current.name):
+            raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self._address))
+        with contextlib.suppress(LogPurged):
+            # A server whose log is reset may still send the end of the old file, and then the next file of the new log.
+            self._watch.check(self._newest_identity())
+        return self._open_mirror(news.name, news.offset)
+
+    def _open_mirror(self, name: str, offset: int) -> MirrorFile:
+        path = self._directory / Path(name).name
+        path.touch(mode=0o600)
+        return self._open(name, path, offset)
+
+
+class Appender:
+    """Appends a connection's bytes to one mirror file and scans them; only scans what is the file already (`in_place`)."""
+
+    def __init__(self, mirror: MirrorFile, checksum: bool, *, in_place: bool = False) -> None:
+        self.mirror = mirror
+        mirror.checksum = checksum
+        self._file = None if in_place else mirror.path.open("r+b", buffering=0)
+        self._offset = mirror.reached
+        """Log offset of the first byte of `_rest`."""
+        self.safe_end = self._offset
+        self.fault: DefiniteError | None = None
+        self._rest: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._state = np.zeros(scan.STATE_CELLS, dtype=np.int64)
+        if self._offset == len(MAGIC) and self._file is not None:
+            os.pwrite(self._file.fileno(), MAGIC, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a part of a transaction has come, and not all of it."""
+        return self._offset + len(self._rest) > self.safe_end
+
+    def append(self, piece: npt.NDArray[np.uint8]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Write whole events to the mirror; the groups and splits found, in order. What stopped it, if anything, is in `fault`."""
+        data = np.concatenate((self._rest, piece)) if len(self._rest) else piece
+        if self._offset == len(MAGIC) and len(data) > HEADER_SIZE:
+            self._read_format(data)
+        found = []
+        state = self._state
+        state[scan.POS] = 0
+        while True:
+            state[scan.GROUPS] = state[scan.SPLITS] = 0
+            groups = np.empty((_GROUPS_PER_SCAN, scan.GROUP_COLUMNS), dtype=np.int64)
+            splits = np.empty((_GROUPS_PER_SCAN, scan.SPLIT_COLUMNS), dtype=np.int64)
+            status = scan.scan_groups(data, len(data), self._offset, self.mirror.checksum, SPLIT_BYTES, groups, splits, state)
+            whole, self.fault = complete(groups[: state[scan.GROUPS]], partial(self._event_at, data), self.mirror.name)
+            found.append((whole, splits[: state[scan.SPLITS]]))
+            if self.fault is not None or status != scan.NO_ROOM:
+                break
+        incomplete = self.fault is not None
+        if not incomplete and status != scan.OK:
+            self.fault = self._error(status, data)
+        done = int(state[scan.POS])
+        if self._file is not None:
+            write_all(self._file.fileno(), data[:done], self._offset)
+        self._offset += done
+        self._rest = data[done:].copy()
+        # A group that the scan let through may have failed on a closer look: then nothing after the last good one counts.
+        if not state[scan.IN_GROUP] and not incomplete:
+            self.safe_end = self._offset
+        elif any(len(groups) for groups, _ in found):
+            self.safe_end = max(int(groups[-1, scan.END]) for groups, _ in found if len(groups))
+        return found
+
+    def _event_at(self, data: npt.NDArray[np.uint8], offset: int) -> memoryview:
+        """The event at an offset of the file, without checksum: from what has just come, or from what was written before."""
+        if offset >= self._offset:
+            view = data.data[offset - self._offset :]
+        else:
+            with self.mirror.path.open("rb") as file:
+                header = os.pread(file.fileno(), HEADER_SIZE, offset)
+                view = memoryview(os.pread(file.fileno(), int.from_bytes(header[9:13], "little"), offset))
+        return view[: int.from_bytes(view[9:13], "little") - (CHECKSUM_SIZE if self.mirror.checksum else 0)]
+
+    def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
+        size = int.from_bytes(data[9:13].tobytes(), "little")
+        place = f"{self.mirror.name}:{self._offset}"
+        if data[4] != FORMAT_DESCRIPTION_EVENT:
+            raise truncated("FORMAT_DESCRIPTION", place)
+        if HEADER_SIZE + CHECKSUM_SIZE <= size <= len(data):
+            check_format_description(data[:size].tobytes(), place)
+            self.mirror.created = created_at(data[:size].tobytes())
+            self.mirror.checksum = parse_format_description(data[HEADER_SIZE:size].tobytes(), place).checksum
+
+    def _error(self, status: int, data: npt.NDArray[np.uint8]) -> DefiniteError:
+        offset = int(self._state[scan.ERROR_AT])
+        place = f"{self.mirror.name}:{offset}"
+        if status == scan.BAD_CHECKSUM:
+            return DefiniteError(
+                "a binary log event is damaged: its checksum is wrong",
+                place=place,
+                hint="check the source's disk; if the log is lost, take a new snapshot: remove the state directory and the target tables",
+            )
+        if status == scan.UNKNOWN_EVENT:
+            return unsupported_event(int(data[offset - self._offset + 4]), place)
+        if status == scan.BAD_POSITION:
+            return DefiniteError(
+                "a binary log event is not where it says it is", place=place, hint="please report it with the server's version"
+            )
+        return truncated("binary log", place)
+
+
+def write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
+    """Put bytes at their place in a file."""
+    view = data.data
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def punch_hole(path: Path, start: int, end: int) -> None:
+    """Give the disk space of a committed range back; a file system that cannot keeps it until the file is removed."""
+    if start >= end:
+        return
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))

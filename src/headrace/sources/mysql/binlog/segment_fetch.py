@@ -1,0 +1,133 @@
+"""A piece of log for a task that may run on another machine than the one that mirrors the log.
+
+The planner proves each piece: it notes the CRC-32 of its bytes and the server that wrote them. A task takes the mirror's file if it finds
+it (its path is that of no other mirror) and its bytes are the proven ones; else it asks the server itself for exactly these bytes.
+Invariant: what is decoded is what was planned, byte for byte, or the task fails with a passing error. So versions and blocks are the same
+wherever, and however often, a piece is read; a failover, a log that was begun anew or a shared directory that lags behind cannot change
+them.
+
+What is fetched lies in a file without a name, at the offsets it has in the log: nothing is left behind whatever ends the task.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Final
+
+import numpy as np
+
+from headrace.errors import TransientError
+from headrace.retry import retrying
+from headrace.sources.mysql.binlog.relay import write_all
+from headrace.sources.mysql.binlog.replication_client import AnotherServer, NewFile, ReplicationStream
+from headrace.sources.mysql.kernels.crc32 import crc32
+from headrace.sources.mysql.segments.event_expander import map_plain
+from headrace.sources.mysql.segments.segment_reader import Segment
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+
+log = logging.getLogger("headrace.mysql")
+
+_PATIENCE_S: Final = 300.0
+_SCRATCH: Final = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
+"""Where Spark tells its executors to keep what passes."""
+
+
+def proven(segment: Segment, server: str, *, hidden: bool) -> Segment:
+    """A segment of a mirror as tasks elsewhere need it; `hidden`: they are not told where the mirror is."""
+    inserts = tuple(
+        replace(one, path=Path(one.path).name if hidden else one.path, proof=_proof(one.path, one.start, one.end))
+        for one in segment.inserts
+    )
+    proof = _proof(segment.path, segment.start, segment.end)
+    return replace(segment, path="" if hidden else segment.path, inserts=inserts, proof=proof, server=server)
+
+
+@contextmanager
+def at_hand(segment: Segment, address: MySQLAddress | None) -> Iterator[Segment]:
+    """The segment with its bytes on this machine, inside the block."""
+    if not segment.proof:
+        # It was planned for tasks that run where the mirror is.
+        yield segment
+        return
+    with ExitStack() as files:
+
+        def place(path: str, file: str, start: int, end: int, proof: str) -> str:
+            if "/" in path and _is_sound(path, start, end, proof):
+                return path
+            assert address is not None, "log files are not proven"
+            return files.enter_context(_fetched(address, segment.server, file, start, end, proof))
+
+        path = place(segment.path, segment.file, segment.start, segment.end, segment.proof)
+        inserts = tuple(replace(one, path=place(one.path, Path(one.path).name, one.start, one.end, one.proof)) for one in segment.inserts)
+        yield replace(segment, path=path, inserts=inserts)
+
+
+def _proof(path: str, start: int, end: int) -> str:
+    if start == end:
+        return f"{0:08x}"
+    piece = map_plain(path, path, start, end, False, 0)
+    return f"{crc32(piece.buf, piece.start, piece.end):08x}"
+
+
+def _is_sound(path: str, start: int, end: int, proof: str) -> bool:
+    """Whether the file is here, and holds what was planned."""
+    try:
+        size = Path(path).stat().st_size
+    except OSError:
+        return False
+    if size >= end and _proof(path, start, end) == proof:
+        return True
+    log.warning("the mirror of the log at %s is behind: its part is fetched from the source", path)
+    return False
+
+
+@contextmanager
+def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int, proof: str) -> Iterator[str]:
+    """The path of a file that holds [start, end) of a server's log file, for as long as the block lasts."""
+    place = f"{file}:{start}"
+    with tempfile.TemporaryFile(dir=_scratch(), prefix="headrace-") as copy:
+        try:
+            retrying(functools.partial(_fetch, address, server, file, start, end, copy), deadline_s=_PATIENCE_S)
+        except AnotherServer as error:
+            raise TransientError(error.message, place=place, hint="start again with the same state: it goes on there by GTID") from error
+        path = f"/proc/self/fd/{copy.fileno()}"
+        if _proof(path, start, end) != proof:
+            raise TransientError(
+                f"the source's log is not what it was when the batch was planned: {file} from {start} to {end} differs",
+                place=place,
+                hint="its log was begun anew, or another server has taken its name: start again with the same state",
+            )
+        yield path
+
+
+def _fetch(address: MySQLAddress, server: str, file: str, start: int, end: int, copy: IO[bytes]) -> None:
+    """Bring bytes of the log to their place in `copy`. Repeatable."""
+    stream = ReplicationStream(address, BinlogPosition(file, start), blocking=False, identity=server)
+    at, current = start, file
+    try:
+        for piece in stream.pieces():
+            if isinstance(piece, NewFile):
+                current = piece.name
+            elif isinstance(piece, np.ndarray) and current == file:
+                write_all(copy.fileno(), piece[: end - at], at)
+                at = min(at + len(piece), end)
+            if at == end or current != file:
+                break
+    finally:
+        stream.close()
+    if at != end:
+        raise TransientError(f"the source did not send its log up to {file}:{end}", place=str(address))
+
+
+def _scratch() -> str | None:
+    """A folder for what passes; None: the system's own."""
+    folders = (folder for name in _SCRATCH for folder in os.environ.get(name, "").replace(",", os.pathsep).split(os.pathsep))
+    return next((folder for folder in folders if folder and os.access(folder, os.W_OK)), None)

@@ -1,0 +1,1 @@
+"""Character sets of MySQL and MariaDB."""

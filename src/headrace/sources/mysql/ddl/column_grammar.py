@@ -1,0 +1,387 @@
+"""The grammar of a column: its type in all spellings, and its attributes in any order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultText, TypeText, Written
+from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
+from headrace.sources.mysql.ddl.lexer import Form
+from headrace.sources.mysql.ddl.token_cursor import Cursor
+
+_INTEGERS: Final = {
+    "TINYINT": "tinyint",
+    "INT1": "tinyint",
+    "SMALLINT": "smallint",
+    "INT2": "smallint",
+    "MEDIUMINT": "mediumint",
+    "INT3": "mediumint",
+    "MIDDLEINT": "mediumint",
+    "INT": "int",
+    "INTEGER": "int",
+    "INT4": "int",
+    "BIGINT": "bigint",
+    "INT8": "bigint",
+}
+_DECIMALS: Final = frozenset({"DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"})
+_PLAIN: Final = {
+    "DATE": "date",
+    "JSON": "json",
+    "UUID": "uuid",
+    "INET4": "inet4",
+    "INET6": "inet6",
+    "GEOMETRY": "geometry",
+    "POINT": "point",
+    "LINESTRING": "linestring",
+    "POLYGON": "polygon",
+    "MULTIPOINT": "multipoint",
+    "MULTILINESTRING": "multilinestring",
+    "MULTIPOLYGON": "multipolygon",
+    "GEOMETRYCOLLECTION": "geometrycollection",
+    "GEOMCOLLECTION": "geometrycollection",
+    "TINYTEXT": "tinytext",
+    "MEDIUMTEXT": "mediumtext",
+    "LONGTEXT": "longtext",
+    "CLOB": "longtext",
+    "TINYBLOB": "tinyblob",
+    "MEDIUMBLOB": "mediumblob",
+    "LONGBLOB": "longblob",
+}
+_SIZED: Final = {
+    "TIME": "time",
+    "DATETIME": "datetime",
+    "TIMESTAMP": "timestamp",
+    "BIT": "bit",
+    "VECTOR": "vector",
+    "BINARY": "binary",
+    "VARBINARY": "varbinary",
+    "RAW": "varbinary",
+    "TEXT": "text",
+    "BLOB": "blob",
+    "VARCHAR": "varchar",
+    "VARCHARACTER": "varchar",
+    "VARCHAR2": "varchar",
+}
+NATIONAL_CHARSET: Final = "utf8mb3"
+_REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
+"""The versions of MariaDB and of MySQL since which a REFERENCES at a column makes a foreign key, not nothing."""
+
+
+def parse_column(cursor: Cursor, name: str) -> ColumnText:
+    """A column's type and attributes, after its name."""
+    return _attributes(cursor, ColumnText(name, parse_type(cursor)))
+
+
+def parse_type(cursor: Cursor) -> TypeText:
+    word = cursor.next().keyword
+    if word in _INTEGERS:
+        return _signed(cursor, TypeText(_INTEGERS[word], _length(cursor)))
+    if word in ("BOOL", "BOOLEAN"):
+        return TypeText("tinyint", 1)
+    if word == "SERIAL":
+        return TypeText("bigint", unsigned=True, serial=True)
+    if word in _DECIMALS:
+        length, scale = _precision(cursor)
+        if word == "NUMBER" and length is None:
+            return _signed(cursor, TypeText("double"))
+        return _signed(cursor, TypeText("decimal", 10 if length is None else length or 10, scale or 0))
+    if word in ("FLOAT", "FLOAT4", "FLOAT8", "DOUBLE", "REAL"):
+        return _signed(cursor, _floating(cursor, word))
+    if word == "YEAR":
+        _length(cursor)
+        return _signed(cursor, TypeText("year"))
+    if word in ("ENUM", "SET"):
+        return TypeText(word.lower(), members=_members(cursor))
+    if word in ("CHAR", "CHARACTER", "NCHAR", "NVARCHAR", "NATIONAL"):
+        return _character(cursor, word)
+    if word == "LONG":
+        return _long(cursor)
+    oracle = bool(cursor.sql_mode & ORACLE)
+    if oracle and word in ("DATE", "BLOB"):
+        return TypeText("datetime", 0) if word == "DATE" else TypeText("longblob")
+    if word in _SIZED:
+        return TypeText(_SIZED[word], _length(cursor))
+    if word in _PLAIN:
+        if word == "CLOB":
+            _length(cursor)
+        return TypeText(_PLAIN[word])
+    raise cursor.surprise(f"a type before this ({word.lower()})")
+
+
+def _length(cursor: Cursor) -> int | None:
+    if not cursor.accept_sign("("):
+        return None
+    length = cursor.number()
+    # Oracle's way to count: VARCHAR2(10 CHAR).
+    cursor.accept_any("CHAR", "BYTE")
+    cursor.expect_sign(")")
+    return length
+
+
+def _precision(cursor: Cursor) -> tuple[int | None, int | None]:
+    if not cursor.accept_sign("("):
+        return None, None
+    length = cursor.number()
+    scale = cursor.number() if cursor.accept_sign(",") else None
+    cursor.expect_sign(")")
+    return length, scale
+
+
+def _signed(cursor: Cursor, found: TypeText) -> TypeText:
+    while word := cursor.accept_any("UNSIGNED", "SIGNED", "ZEROFILL"):
+        if word == "ZEROFILL":
+            found = replace(found, zerofill=True, unsigned=True)
+        elif word == "UNSIGNED":
+            found = replace(found, unsigned=True)
+    return found
+
+
+def _floating(cursor: Cursor, word: str) -> TypeText:
+    if word == "DOUBLE":
+        cursor.accept("PRECISION")
+    double = word in ("DOUBLE", "FLOAT8") or (word == "REAL" and not cursor.sql_mode & REAL_AS_FLOAT)
+    length, scale = _precision(cursor)
+    if not double and length is not None and scale is None:
+        # FLOAT(p) asks for p bits.
+        return TypeText("double" if length > 24 else "float")
+    return TypeText("double" if double else "float", length, scale)
+
+
+def _members(cursor: Cursor) -> tuple[str, ...]:
+    cursor.expect_sign("(")
+    members = [_member(cursor)]
+    while cursor.accept_sign(","):
+        members.append(_member(cursor))
+    cursor.expect_sign(")")
+    return tuple(members)
+
+
+def _member(cursor: Cursor) -> str:
+    if cursor.peek().form is Form.BITS:
+        return bytes.fromhex(cursor.next().text).decode("utf8", "replace")
+    if cursor.keyword().startswith("_"):
+        cursor.next()
+    return cursor.string()
+
+
+def _character(cursor: Cursor, word: str) -> TypeText:
+    national = word in ("NCHAR", "NVARCHAR", "NATIONAL")
+    varying = word == "NVARCHAR"
+    if word == "NATIONAL":
+        following = cursor.accept_any("CHAR", "CHARACTER", "VARCHAR", "VARCHARACTER")
+        varying = following.startswith("VAR")
+        if not following:
+            raise cursor.surprise("CHAR or VARCHAR")
+    if cursor.accept_any("VARYING", "VARCHAR", "VARCHARACTER"):
+        varying = True
+    return TypeText("varchar" if varying else "char", _length(cursor), charset=NATIONAL_CHARSET if national else "")
+
+
+def _long(cursor: Cursor) -> TypeText:
+    if cursor.accept("VARBINARY"):
+        return TypeText("mediumblob")
+    cursor.accept("CHAR", "VARYING") or cursor.accept("CHARACTER", "VARYING") or cursor.accept_any("VARCHAR", "VARCHARACTER")
+    return TypeText("mediumtext")
+
+
+# -- attributes
+
+
+def _attributes(cursor: Cursor, column: ColumnText) -> ColumnText:
+    while not cursor.at_stop and cursor.keyword() not in ("FIRST", "AFTER", "PARTITION", "REMOVE"):
+        column = _attribute(cursor, column)
+    return column
+
+
+def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
+    if cursor.accept("NOT", "NULL"):
+        return replace(column, nullable=False)
+    if cursor.accept("NULL"):
+        return replace(column, nullable=True)
+    if cursor.accept("DEFAULT"):
+        default = parse_default(cursor)
+        return replace(column, default=default, null_default=default is None)
+    if cursor.accept("ON", "UPDATE"):
+        parse_default(cursor)
+        return replace(column, on_update=True)
+    if cursor.accept("AUTO_INCREMENT"):
+        return replace(column, auto_increment=True)
+    if cursor.accept("SERIAL", "DEFAULT", "VALUE"):
+        return replace(column, auto_increment=True, nullable=False, unique=True)
+    if cursor.accept("UNIQUE"):
+        cursor.accept_any("KEY", "INDEX")
+        return replace(column, unique=True)
+    if cursor.accept("PRIMARY") or cursor.is_next("KEY"):
+        cursor.accept("KEY")
+        return replace(column, primary=True)
+    if cursor.accept("COMMENT"):
+        return replace(column, comment=cursor.string())
+    if cursor.accept("COLLATE"):
+        cursor.accept_sign("=")
+        return replace(column, collation=cursor.value_name())
+    if accept_charset(cursor):
+        return replace(column, charset=cursor.value_name())
+    if word := cursor.accept_any("ASCII", "UNICODE", "BYTE"):
+        return replace(column, charset={"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}[word])
+    if cursor.accept_any("BINARY", "VISIBLE", "SIGNED"):
+        # BINARY asks for the character set's binary collation.
+        return column
+    if cursor.accept("INVISIBLE"):
+        return replace(column, invisible=True)
+    if cursor.accept("COMPRESSED"):
+        if cursor.accept_sign("="):
+            cursor.value_name()
+        return replace(column, compressed=True)
+    return _rarer_attribute(cursor, column)
+
+
+def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
+    if cursor.is_next("GENERATED") or cursor.is_next("AS"):
+        if cursor.accept("GENERATED"):
+            cursor.expect("ALWAYS")
+        cursor.expect("AS")
+        if cursor.accept("ROW"):
+            return replace(column, generated=f"row {cursor.next().keyword.lower()}", nullable=False)
+        cursor.skip_parentheses()
+        stored = cursor.accept_any("VIRTUAL", "STORED", "PERSISTENT") in ("STORED", "PERSISTENT")
+        return replace(column, generated="stored" if stored else "virtual")
+    if cursor.accept("CONSTRAINT"):
+        if not cursor.is_next("CHECK"):
+            cursor.name()
+        return column
+    if cursor.accept("CHECK"):
+        cursor.skip_parentheses()
+        skip_enforced(cursor)
+        return column
+    if cursor.accept("REFERENCES"):
+        counts = cursor.dialect.version >= _REFERENCES_COUNT[cursor.dialect.mariadb]
+        return replace(column, foreign=counts, cascades=parse_references(cursor))
+    if cursor.accept_any("WITH", "WITHOUT"):
+        cursor.expect("SYSTEM", "VERSIONING")
+        return column
+    if cursor.accept("SRID") or cursor.accept("REF_SYSTEM_ID"):
+        cursor.accept_sign("=")
+        cursor.number()
+        return column
+    if cursor.accept_any("COLUMN_FORMAT", "STORAGE"):
+        cursor.next()
+        return column
+    if cursor.accept("NOT", "SECONDARY"):
+        return column
+    if cursor.accept_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE"):
+        cursor.accept_sign("=")
+        cursor.string()
+        return column
+    if cursor.dialect.mariadb and cursor.peek().form in (Form.WORD, Form.NAME) and cursor.sees("=", 1):
+        # An attribute that only the table's engine knows.
+        cursor.next(), cursor.next(), cursor.next()
+        return column
+    raise cursor.surprise("an attribute of a column")
+
+
+def accept_charset(cursor: Cursor) -> bool:
+    """Step over CHARACTER SET in its spellings, and an equals sign."""
+    found = cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET")
+    if found:
+        cursor.accept_sign("=")
+    return found
+
+
+def skip_enforced(cursor: Cursor) -> None:
+    cursor.accept("ENFORCED") or cursor.accept("NOT", "ENFORCED")
+
+
+def parse_references(cursor: Cursor) -> bool:
+    """Skip a REFERENCES clause; return whether its actions change rows of the referencing table."""
+    cascades = False
+    cursor.table()
+    if cursor.sees("("):
+        cursor.skip_parentheses()
+    while True:
+        if cursor.accept("MATCH"):
+            cursor.next()
+        elif cursor.accept("ON", "DELETE") or cursor.accept("ON", "UPDATE"):
+            if cursor.accept("CASCADE") or cursor.accept("SET", "NULL") or cursor.accept("SET", "DEFAULT"):
+                cascades = True
+            elif not cursor.accept("NO", "ACTION"):
+                cursor.next()
+        else:
+            return cascades
+
+
+_OPERATORS: Final = frozenset("+-*/%|&^<>=!~")
+_OPERATOR_WORDS: Final = ("DIV", "MOD", "AND", "OR", "XOR", "LIKE", "REGEXP", "RLIKE", "IS", "IN", "BETWEEN", "INTERVAL")
+
+
+def parse_default(cursor: Cursor) -> DefaultText | None:
+    """What a column holds when nothing is said; None for NULL."""
+    start = cursor.peek()
+    literal = _literal(cursor)
+    if literal is not None and not _goes_on(cursor):
+        return None if literal.text == _NULL else literal
+    if literal is None:
+        _operand(cursor)
+    while _goes_on(cursor):
+        cursor.next()
+        if not _goes_on(cursor):
+            _operand(cursor)
+    return DefaultText(cursor.text_since(start), Written.EXPRESSION)
+
+
+_NULL: Final = "\0NULL"
+_WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
+"""Introducers of character sets in which an ASCII character is not one byte."""
+
+
+def _literal(cursor: Cursor) -> DefaultText | None:
+    """A literal at the cursor, if there is one."""
+    if cursor.keyword().startswith("_") and cursor.peek(1).form in (Form.STRING, Form.BITS):
+        start = cursor.next()
+        text = cursor.string() if cursor.peek().form is Form.STRING else None
+        if text is not None and text.isascii() and start.keyword not in _WIDE:
+            return DefaultText(text, Written.STRING)
+        if text is None:
+            cursor.next()
+        # The server decodes these bytes in the named character set.
+        return DefaultText(cursor.text_since(start), Written.EXPRESSION)
+    token = cursor.peek()
+    if token.form is Form.STRING:
+        return DefaultText(cursor.string(), Written.STRING)
+    if token.form is Form.NUMBER:
+        return DefaultText(cursor.next().text, Written.NUMBER)
+    if token.form is Form.BITS:
+        return DefaultText(cursor.next().text, Written.BITS)
+    if token.form is Form.SIGN and token.text in "+-" and cursor.peek(1).form is Form.NUMBER:
+        cursor.next()
+        return DefaultText(("-" if token.text == "-" else "") + cursor.next().text, Written.NUMBER)
+    if cursor.accept("NULL"):
+        return DefaultText(_NULL, Written.NUMBER)
+    if word := cursor.accept_any("TRUE", "FALSE"):
+        return DefaultText("1" if word == "TRUE" else "0", Written.NUMBER)
+    if cursor.keyword() in ("DATE", "TIME", "TIMESTAMP") and cursor.peek(1).form is Form.STRING:
+        cursor.next()
+        return DefaultText(cursor.string(), Written.STRING)
+    return None
+
+
+def _goes_on(cursor: Cursor) -> bool:
+    token = cursor.peek()
+    return (token.form is Form.SIGN and token.text in _OPERATORS) or token.keyword in _OPERATOR_WORDS
+
+
+def _operand(cursor: Cursor) -> None:
+    if cursor.sees("("):
+        cursor.skip_parentheses()
+        return
+    if cursor.accept("NEXT", "VALUE", "FOR") or cursor.accept("PREVIOUS", "VALUE", "FOR"):
+        cursor.table()
+        return
+    if cursor.peek().form in (Form.STRING, Form.NUMBER, Form.BITS):
+        cursor.next()
+        return
+    cursor.name()
+    while cursor.accept_sign("."):
+        cursor.name()
+    if cursor.sees("("):
+        cursor.skip_parentheses()

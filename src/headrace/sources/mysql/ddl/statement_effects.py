@@ -1,0 +1,328 @@
+"""What a statement does to the tables that are known: schema changes, and what they do not say.
+
+The meaning depends on the text, the session and the catalogue alone, not on which tables anybody has selected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.schema_change import (
+    AlterDatabase,
+    Catalogue,
+    CreateDatabase,
+    CreateTable,
+    DropDatabase,
+    DropTable,
+    RenameTable,
+    SchemaChange,
+    TruncateTable,
+    apply,
+)
+from headrace.sources.mysql.ddl.ast import (
+    AddColumns,
+    AddKey,
+    AlterDatabaseText,
+    AlterTable,
+    ChangeColumn,
+    ConvertTo,
+    CreateDatabaseText,
+    CreateTableText,
+    CreateTemporary,
+    DisturbRows,
+    DropDatabaseText,
+    DropTables,
+    Ignored,
+    KeyText,
+    RenameTables,
+    RenameTo,
+    RowStatement,
+    SetOptions,
+    StatementText,
+    Truncate,
+    Versioning,
+)
+from headrace.sources.mysql.ddl.column_definition import Setting, are_distinct, charset_of
+from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
+from headrace.sources.mysql.ddl.lexer import NotUnderstood
+from headrace.sources.mysql.ddl.statement_grammar import parse_statement
+from headrace.sources.mysql.ddl.table_diff import changes_between
+from headrace.sources.mysql.ddl.table_draft import Draft, Misfit, empty_table
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.events.query_session import Session
+
+_FALLBACK_CHARSET: Final = "utf8mb4"
+_FIXED_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d\d|UTC|Etc/UTC")
+_LOGS_CASCADES: Final = 90_600
+"""MySQL's version since which changes by foreign keys are in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a statement does."""
+
+    changes: tuple[SchemaChange, ...] = ()
+    """In order, and fitting the catalogue."""
+    disturbed: tuple[TableName, ...] = ()
+    """Tables whose rows come or go without row events, other than by the changes."""
+    opaque: tuple[TableName, ...] = ()
+    """Tables whose definition cannot be known from the text: after the statement they are not in the catalogue."""
+    filled: tuple[TableName, ...] = ()
+    """Tables that were made with rows which the log may not hold."""
+    rows: str = ""
+    """The verb of a change of rows logged as a statement."""
+    unknown: bool = False
+    why: str = ""
+
+
+def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
+    """What the statement of a QUERY event does. It never fails: what is not understood is said to be unknown."""
+    session = query.session
+    if session.is_void_alter:
+        return Meaning()
+    try:
+        found = parse_statement(query.statement, query.database, dialect, session.sql_mode)
+    except NotUnderstood as error:
+        return Meaning(unknown=True, why=str(error))
+    setting = Setting(dialect, session.server_charset or _FALLBACK_CHARSET, session.explicit_timestamps)
+    interpreter = _Interpreter(catalogue, setting, query.database, session)
+    return interpreter.run_failed(found) if query.error_code else interpreter.run(found)
+
+
+@dataclass(slots=True)
+class _Interpreter:
+    catalogue: Catalogue
+    setting: Setting
+    database: str
+    session: Session
+    meaning: Meaning = field(default_factory=Meaning)
+
+    def run(self, found: StatementText) -> Meaning:
+        match found:
+            case Ignored():
+                pass
+            case RowStatement(verb):
+                self.meaning = Meaning(rows=verb)
+            case CreateTableText():
+                self.create_table(found)
+            case CreateTemporary(table):
+                if table in self.catalogue.tables:
+                    self.meaning = Meaning(
+                        unknown=True, why="a temporary table hides it, and the log does not distinguish their statements"
+                    )
+            case DropTables(tables):
+                for table in tables:
+                    self.take(DropTable(table))
+            case RenameTables(pairs):
+                for old, new in pairs:
+                    self.rename(old, new)
+            case Truncate(table):
+                self.take(TruncateTable(table))
+            case AlterTable():
+                self.alter_table(found)
+            case CreateDatabaseText():
+                self.create_database(found)
+            case AlterDatabaseText():
+                self.alter_database(found)
+            case DropDatabaseText(database):
+                self.drop_database(database)
+        return self.meaning
+
+    def run_failed(self, found: StatementText) -> Meaning:
+        """A statement that failed half-way."""
+        match found:
+            case CreateTableText(table) if found.or_replace:
+                # The old table was gone before the new one could not be made.
+                self.take(DropTable(table))
+            case CreateTableText(table) | Truncate(table) | AlterTable(table):
+                self.lose(table, "a statement on it failed half-way")
+            case RenameTables(pairs):
+                for table in sorted({name for pair in pairs for name in pair}):
+                    self.lose(table, "a statement on it failed half-way")
+            case _:
+                return self.run(found)
+        return self.meaning
+
+    def take(self, change: SchemaChange) -> None:
+        self.catalogue = apply(change, self.catalogue)
+        self.meaning = replace(self.meaning, changes=(*self.meaning.changes, change))
+
+    def lose(self, table: TableName, why: str) -> None:
+        """The table is there, but what it looks like cannot be told."""
+        if table in self.catalogue.tables:
+            tables = {name: schema for name, schema in self.catalogue.tables.items() if name != table}
+            self.catalogue = replace(self.catalogue, tables=tables)
+        self.meaning = replace(self.meaning, opaque=(*self.meaning.opaque, table), why=self.meaning.why or why)
+
+    def disturb(self, *tables: TableName) -> None:
+        self.meaning = replace(self.meaning, disturbed=(*self.meaning.disturbed, *tables))
+
+    def database_charset(self, database: str) -> str:
+        return self.catalogue.charsets.get(database, self.setting.charset)
+
+    def loses_rows(self, keys: Iterable[KeyText]) -> bool:
+        """Whether a new foreign key can change rows without row events. A later statement may drop the key before the preflight checks it.
+
+        MySQL logs such changes since 9.6.
+        """
+        logs = not self.setting.dialect.mariadb and self.setting.dialect.version >= _LOGS_CASCADES
+        return not logs and any(key.cascades for key in keys)
+
+    def moves_times(self, schema: TableSchema) -> bool:
+        """Whether an ALTER may have changed values of TIMESTAMP columns, whatever else it did.
+
+        MySQL copies them through the session's local time. Each autumn two hours have the same local time. The event of such a statement
+        contains the time zone.
+        """
+        dialect, zone = self.setting.dialect, self.session.time_zone
+        fixed = not zone or _FIXED_ZONE.fullmatch(zone) or (zone == "SYSTEM" and dialect.in_utc)
+        return not dialect.mariadb and not fixed and any(column.kind is Kind.TIMESTAMP for column in schema.columns)
+
+    def merges_names(self, statement: AlterTable, altered: TableSchema) -> bool:
+        """Whether a new collation may treat two names of an ENUM or SET as equal. A strict session refuses such a collation."""
+        if self.session.sql_mode & STRICT:
+            return False
+        changed = {clause.column.name.lower() for clause in statement.clauses if isinstance(clause, ChangeColumn)}
+        converted = any(isinstance(clause, ConvertTo) for clause in statement.clauses)
+        return any(
+            column.kind in (Kind.ENUM, Kind.SET) and (converted or column.name.lower() in changed) and not are_distinct(column.members)
+            for column in altered.columns
+        )
+
+    # -- statements
+
+    def create_table(self, found: CreateTableText) -> None:
+        name = found.table
+        if name in self.catalogue.tables and found.if_not_exists and not found.or_replace:
+            return
+        if found.selects or self.loses_rows(found.keys):
+            self.meaning = replace(self.meaning, filled=(name,))
+        if found.like is not None:
+            model = self.catalogue.tables.get(found.like)
+            if model is None:
+                self.lose(name, f"it was made like {found.like}, which is not known")
+            else:
+                self.take(CreateTable(replace(model, name=name)))
+            return
+        if found.selects or found.versioned or not found.columns:
+            self.lose(name, "its columns come from a SELECT" if found.selects else "it is system versioned")
+            return
+        database_charset = self.database_charset(name.database)
+        draft = Draft(empty_table(name, database_charset), self.setting)
+        draft.set_options(found.options, database_charset)
+        try:
+            draft.create(found.columns, found.keys)
+        except Misfit as misfit:
+            self.lose(name, str(misfit))
+            return
+        self.take(CreateTable(draft.finish()))
+
+    def rename(self, old: TableName, new: TableName) -> None:
+        if old in self.catalogue.tables:
+            self.take(RenameTable(old, new))
+        else:
+            # What is not known may be a view, which has no rows; the caller finds out when it looks at the new name.
+            self.lose(new, f"it was renamed from {old}, which is not known")
+            self.meaning = replace(self.meaning, filled=(*self.meaning.filled, new))
+
+    def alter_table(self, found: AlterTable) -> None:
+        table = found.table
+        disturbs = [clause for clause in found.clauses if isinstance(clause, DisturbRows)]
+        for clause in disturbs:
+            self.disturb(table, *([clause.other] if clause.other is not None else []))
+            if clause.what == "CONVERT PARTITION" and clause.other is not None:
+                self.lose(clause.other, "it was a partition of another table")
+            elif clause.what == "CONVERT TABLE" and clause.other is not None:
+                self.take(DropTable(clause.other))
+        if disturbs:
+            return
+        schema, rewritten = self.catalogue.tables.get(table), False
+        versioned = next((clause for clause in found.clauses if isinstance(clause, Versioning)), None)
+        renames = [clause for clause in found.clauses if isinstance(clause, RenameTo)]
+        if schema is None:
+            if renames:
+                self.rename(table, renames[-1].table)
+            elif found.clauses:
+                self.lose(table, "it is not known")
+            return
+        if versioned is not None:
+            self.lose(table, versioned.what)
+        else:
+            draft = Draft(schema, self.setting)
+            try:
+                # MySQL takes the session's database for the one whose character set is the default.
+                database = table.database if self.setting.dialect.mariadb else self.database
+                draft.alter(found.clauses, self.database_charset(database))
+                altered = draft.finish()
+                for change in changes_between(schema, altered, draft.origins):
+                    self.take(change)
+                rewritten = _recomputes(found, schema, altered) or self.moves_times(schema) or self.merges_names(found, altered)
+            except Misfit as misfit:
+                self.lose(table, str(misfit))
+        if found.ignore or rewritten or self.loses_rows(_new_keys(found)) or _empties(found):
+            self.disturb(renames[-1].table if renames else table)
+        if renames and renames[-1].table != table:
+            self.rename(table, renames[-1].table)
+
+    def create_database(self, found: CreateDatabaseText) -> None:
+        name = found.database
+        if name in self.catalogue.charsets:
+            if found.if_not_exists and not found.or_replace:
+                return
+            self.drop_database(name)
+        self.take(CreateDatabase(name, charset_of(found.options.charset, found.options.collation, self.setting.charset)))
+
+    def alter_database(self, found: AlterDatabaseText) -> None:
+        charset = charset_of(found.options.charset, found.options.collation, self.database_charset(found.database))
+        if charset != self.catalogue.charsets.get(found.database):
+            self.take(AlterDatabase(found.database, charset))
+
+    def drop_database(self, database: str) -> None:
+        for name in sorted(name for name in self.catalogue.tables if name.database == database):
+            self.take(DropTable(name))
+        self.take(DropDatabase(database))
+
+
+def _new_keys(statement: AlterTable) -> Iterator[KeyText]:
+    for clause in statement.clauses:
+        match clause:
+            case AddKey(key):
+                yield key
+            case AddColumns(_, keys):
+                yield from keys
+            case ChangeColumn(_, column):
+                yield from column.keys
+            case _:
+                pass
+
+
+def _empties(statement: AlterTable) -> bool:
+    """Whether the statement moves the rows to an engine that stores none."""
+    return any(isinstance(clause, SetOptions) and clause.options.engine == "BLACKHOLE" for clause in statement.clauses)
+
+
+def _recomputes(statement: AlterTable, before: TableSchema, after: TableSchema) -> bool:
+    """Whether the statement may change values of generated columns, which the server computes again without row events.
+
+    A definition may have another expression, which is not part of the schema. The value of an expression depends on the types of the
+    columns that it reads, and on their collations, which are not part of the schema either.
+    """
+    if not any(column.generated for column in after.columns):
+        return False
+    old, new = ({column.name.lower(): column for column in table.columns} for table in (before, after))
+    return any(isinstance(clause, ConvertTo) for clause in statement.clauses) or any(
+        _may_recompute(old.get(clause.name.lower()), new.get(clause.column.name.lower()))
+        for clause in statement.clauses
+        if isinstance(clause, ChangeColumn)
+    )
+
+
+def _may_recompute(old: Column | None, new: Column | None) -> bool:
+    if old is None or new is None or old.generated or new.generated:
+        return True
+    has_collation = bool(new.charset) and new.kind in (Kind.STRING, Kind.ENUM, Kind.SET)
+    return has_collation or (old.kind, old.source_type) != (new.kind, new.source_type)

@@ -1,0 +1,388 @@
+"""A table while a statement works on it, by the servers' own rules, and the schema changes that lead to the result.
+
+The servers apply the clauses of an ALTER TABLE together, not one after the other: columns that stay keep their order, redefined ones come
+in their place, and only then new and moved ones find theirs, by the new names. A draft does the same and remembers where each column came
+from, so that a column that was dropped and made anew in one statement is not taken for the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.model.schema_change import FIRST
+from headrace.sources.mysql.ddl.ast import (
+    PRIMARY,
+    AddColumns,
+    AddKey,
+    AlterColumn,
+    ChangeColumn,
+    Clause,
+    ColumnText,
+    ConvertTo,
+    DefaultText,
+    DropColumnClause,
+    DropKey,
+    KeyText,
+    OptionsText,
+    RenameColumnClause,
+    RenameKey,
+    SetOptions,
+    Written,
+)
+from headrace.sources.mysql.ddl.column_defaults import default_of
+from headrace.sources.mysql.ddl.column_definition import (
+    LONGEST_VARCHAR,
+    Setting,
+    character_width,
+    charset_of,
+    convert_column,
+    define_column,
+    string_length,
+)
+
+_DIVISIBLE: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.GEOMETRY})
+
+
+class Misfit(ValueError):
+    """A clause does not fit what is known of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A column of the draft, and the name it had before the statement; None for a new one."""
+
+    column: Column
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    whole: bool = True
+    generated: bool = False
+    """Made for a foreign key, and not kept if another index serves."""
+    hidden: bool = False
+    """Over an expression, which may be NULL."""
+
+
+class Draft:
+    """One table under one statement."""
+
+    def __init__(self, schema: TableSchema, setting: Setting) -> None:
+        self.name = schema.name
+        self.columns = [Drafted(column, column.name) for column in schema.columns]
+        primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
+        # A geometry's part in an index is told by its type, whatever it is by the end.
+        geometries = {column.name for column in schema.columns if column.kind is Kind.GEOMETRY}
+        self.keys = primary + [
+            Key(index.name, index.columns, index.unique, index.whole or not geometries.isdisjoint(index.columns))
+            for index in schema.indexes
+        ]
+        self.charset, self.comment = schema.charset, schema.comment
+        self._setting = setting
+        self._plain: set[str] = set()
+        self._converted = ""
+
+    def finish(self) -> TableSchema:
+        """The table as the server would describe it now."""
+        required = {part.lower() for key in self.keys if key.name == PRIMARY for part in key.columns}
+        self.columns = [
+            replace(one, column=replace(one.column, nullable=False)) if one.column.name.lower() in required else one for one in self.columns
+        ]
+        keys = sorted(self._without_spares(), key=lambda key: key.name)
+        columns = tuple(one.column for one in self.columns)
+        spelled = {column.name.lower(): column.name for column in columns}
+        keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in keys]
+        primary = next((key.columns for key in keys if key.name == PRIMARY), ())
+        # Of a geometry's bytes an index holds the first few.
+        partial = {one.column.name for one in self.columns if one.column.kind is Kind.GEOMETRY}
+        indexes = tuple(
+            Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
+        )
+        return TableSchema(self.name, columns, primary, indexes, self.charset, self.comment)
+
+    @property
+    def origins(self) -> dict[str, str | None]:
+        return {one.column.name: one.origin for one in self.columns}
+
+    # -- CREATE TABLE
+
+    def create(self, columns: Iterable[ColumnText], keys: Iterable[KeyText]) -> None:
+        for text in columns:
+            self.columns.append(Drafted(self._define(text)))
+        self._promote()
+        for key in keys:
+            self._add_key(key)
+
+    def set_options(self, options: OptionsText, database_charset: str) -> None:
+        if options.charset.lower() == "default" and not options.collation:
+            self.charset = database_charset
+        elif options.charset or options.collation:
+            self.charset = charset_of(options.charset, options.collation, self.charset)
+        if options.comment is not None:
+            self.comment = options.comment
+
+    # -- ALTER TABLE
+
+    def alter(self, clauses: tuple[Clause, ...], database_charset: str) -> None:
+        clauses = tuple(self._that_apply(clauses))
+        for clause in clauses:
+            if isinstance(clause, SetOptions):
+                self.set_options(clause.options, database_charset)
+            elif isinstance(clause, ConvertTo):
+                self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
+        if self._converted and not self._setting.dialect.mariadb and any(map(_makes_long_text, clauses)):
+            raise Misfit("MySQL makes a smaller type than it was told of a TEXT or BLOB that it converts at the same time")
+        self._drop_keys(clauses)
+        self._drop_columns(clauses)
+        renamed = self._redefine(clauses)
+        self._place(clauses)
+        self._rename_in_keys(renamed)
+        self._promote()
+        self._adjust(clauses)
+        if self._converted:
+            if any(_outgrows(one.column, self._converted) for one in self.columns):
+                raise Misfit("a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it")
+            self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
+        self._add_keys(clauses)
+        self._check_names()
+
+    def _that_apply(self, clauses: tuple[Clause, ...]) -> Iterable[Clause]:
+        """Without those that IF EXISTS or IF NOT EXISTS make void."""
+        present = {one.column.name.lower() for one in self.columns}
+        keys = {key.name.lower() for key in self.keys}
+        for clause in clauses:
+            match clause:
+                case AddColumns(columns, _, _, True):
+                    new = tuple(column for column in columns if column.name.lower() not in present)
+                    present |= {column.name.lower() for column in new}
+                    if new or clause.keys:
+                        # The indexes are asked for also where the column is there already.
+                        kept = tuple(key for key in clause.keys if _key_name(key).lower() not in keys)
+                        yield replace(clause, columns=new, keys=kept)
+                case AddColumns(columns):
+                    present |= {column.name.lower() for column in columns}
+                    yield clause
+                case ChangeColumn(_, column, _, False):
+                    present.add(column.name.lower())
+                    yield clause
+                case ChangeColumn(name, column, _, True):
+                    if name.lower() in present:
+                        spare = any(_key_name(key).lower() in keys for key in column.keys)
+                        yield replace(clause, column=replace(column, primary=False, unique=False)) if spare else clause
+                case DropColumnClause(name, True) | RenameColumnClause(name, _, True):
+                    if name.lower() in present:
+                        yield clause
+                case AlterColumn(name=name, if_exists=True):
+                    if name.lower() in present:
+                        yield clause
+                case DropKey(name, True, _) | RenameKey(name, _, True):
+                    if name.lower() in keys:
+                        yield clause
+                case AddKey(KeyText(if_not_exists=True) as key):
+                    if _key_name(key).lower() not in keys:
+                        keys.add(_key_name(key).lower())
+                        yield clause
+                case _:
+                    yield clause
+
+    def _drop_columns(self, clauses: tuple[Clause, ...]) -> None:
+        # An index stays on a column that is dropped and made anew under its name.
+        again = {text.name.lower() for clause in clauses if isinstance(clause, AddColumns) for text in clause.columns}
+        for clause in clauses:
+            if isinstance(clause, DropColumnClause):
+                found = self._find(clause.name)
+                self.columns = [one for one in self.columns if one is not found]
+                name = found.column.name
+                if name.lower() in again:
+                    continue
+                trimmed = [replace(key, columns=tuple(part for part in key.columns if part != name)) for key in self.keys]
+                self.keys = [
+                    key for key, before in zip(trimmed, self.keys, strict=True) if key.columns or (key.hidden and not before.columns)
+                ]
+
+    def _drop_keys(self, clauses: tuple[Clause, ...]) -> None:
+        for clause in clauses:
+            if isinstance(clause, DropKey):
+                remaining = [key for key in self.keys if key.name.lower() != clause.name.lower()]
+                if len(remaining) == len(self.keys) and not clause.constraint:
+                    raise Misfit(f"it has no index {clause.name}")
+                self.keys = remaining
+            elif isinstance(clause, RenameKey):
+                if not any(key.name.lower() == clause.name.lower() for key in self.keys):
+                    raise Misfit(f"it has no index {clause.name}")
+                self.keys = [replace(key, name=clause.new_name) if key.name.lower() == clause.name.lower() else key for key in self.keys]
+
+    def _redefine(self, clauses: tuple[Clause, ...]) -> dict[str, str]:
+        """CHANGE, MODIFY and RENAME COLUMN, in the columns' places; what was renamed to what."""
+        changes = {clause.name.lower(): clause for clause in clauses if isinstance(clause, ChangeColumn | RenameColumnClause)}
+        renamed: dict[str, str] = {}
+        for name in changes:
+            self._find(name)
+        for i, one in enumerate(self.columns):
+            clause = changes.get(one.column.name.lower())
+            if clause is None:
+                continue
+            new = replace(one.column, name=clause.new_name) if isinstance(clause, RenameColumnClause) else self._define(clause.column)
+            if new.name != one.column.name:
+                renamed[one.column.name] = new.name
+            self.columns[i] = Drafted(new, one.origin)
+            self._widen(one.column.name)
+        return renamed
+
+    def _widen(self, name: str) -> None:
+        """An index over the beginning of a column is over all of it once the column is of a type that has no beginning."""
+        indivisible = {one.column.name for one in self.columns if one.column.kind not in _DIVISIBLE}
+        self.keys = [
+            replace(key, whole=True) if name in key.columns and not key.whole and indivisible.issuperset(key.columns) else key
+            for key in self.keys
+        ]
+
+    def _place(self, clauses: tuple[Clause, ...]) -> None:
+        """New columns, and redefined ones that were given a place, in the order of their clauses."""
+        for clause in clauses:
+            if isinstance(clause, AddColumns):
+                for text in clause.columns:
+                    self._insert(Drafted(self._define(text)), clause.place)
+            elif isinstance(clause, ChangeColumn) and clause.place is not None:
+                # Until its clause has its turn, a moving column is where it was: others may be placed after it.
+                moving = self._find(clause.column.name)
+                self.columns = [one for one in self.columns if one is not moving]
+                self._insert(moving, clause.place)
+
+    def _insert(self, one: Drafted, place: str | None) -> None:
+        if place is None:
+            self.columns.append(one)
+        elif place == FIRST:
+            self.columns.insert(0, one)
+        else:
+            self.columns.insert(self.columns.index(self._find(place)) + 1, one)
+
+    def _rename_in_keys(self, renamed: dict[str, str]) -> None:
+        self.keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.keys]
+
+    def _adjust(self, clauses: tuple[Clause, ...]) -> None:
+        """ALTER COLUMN names columns as they were before the statement."""
+        for clause in clauses:
+            if isinstance(clause, AlterColumn):
+                found = next((one for one in self.columns if (one.origin or "").lower() == clause.name.lower()), None)
+                if found is None:
+                    raise Misfit(f"it has no column {clause.name}")
+                column = found.column
+                if column.generated or (column.auto_increment and not _is_expression(clause.default)):
+                    # Such a column has no default, whatever is said.
+                    pass
+                elif clause.default is not None:
+                    column = replace(column, default=default_of(column, clause.default, mariadb=self._setting.dialect.mariadb))
+                elif clause.drop_default or clause.null_default:
+                    column = replace(column, default=None)
+                if clause.invisible is not None:
+                    column = replace(column, invisible=clause.invisible)
+                self.columns[self.columns.index(found)] = replace(found, column=column)
+
+    def _add_keys(self, clauses: tuple[Clause, ...]) -> None:
+        for clause in clauses:
+            if isinstance(clause, AddColumns):
+                for key in clause.keys:
+                    self._add_key(key)
+            elif isinstance(clause, ChangeColumn):
+                for key in clause.column.keys:
+                    self._add_key(key)
+            elif isinstance(clause, AddKey):
+                self._add_key(clause.key)
+
+    # -- columns
+
+    def _define(self, text: ColumnText) -> Column:
+        if not (text.default or text.null_default or text.on_update):
+            self._plain.add(text.name)
+        if self._converted and charset_of(text.charset, text.collation, self.charset) != "binary":
+            # What is converted is converted before anything is measured, new columns with it.
+            text = replace(text, charset=self._converted, collation="")
+        return define_column(text, replace(self._setting, charset=self.charset))
+
+    def _promote(self) -> None:
+        """Without explicit defaults for timestamps, the first one of a table that is not NULL and says no more holds its row's time."""
+        if self._setting.explicit_timestamps:
+            return
+        for i, one in enumerate(self.columns):
+            column = one.column
+            if column.kind is Kind.TIMESTAMP and not column.nullable and not column.generated:
+                if column.default is None or column.name in self._plain:
+                    now = DefaultText("current_timestamp", Written.EXPRESSION)
+                    default = default_of(column, now, mariadb=self._setting.dialect.mariadb)
+                    self.columns[i] = replace(one, column=replace(column, default=default))
+                return
+
+    def _find(self, name: str) -> Drafted:
+        found = next((one for one in self.columns if one.column.name.lower() == name.lower()), None)
+        if found is None:
+            raise Misfit(f"it has no column {name}")
+        return found
+
+    def _check_names(self) -> None:
+        names = [one.column.name.lower() for one in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Misfit(f"it has a column {twice} already")
+
+    # -- indexes
+
+    def _add_key(self, text: KeyText) -> None:
+        if text.or_replace:
+            self.keys = [key for key in self.keys if key.name.lower() != text.name.lower()]
+        columns = tuple(self._find(part).column.name for part in text.columns if part)
+        hidden = "" in text.columns
+        name = PRIMARY if text.kind == "primary" else text.name or self._free_name(columns, hidden=not columns or text.columns[0] == "")
+        if any(key.name.lower() == name.lower() for key in self.keys):
+            raise Misfit(f"it has an index {name} already")
+        whole = not hidden and text.kind != "spatial" and not any(map(self._is_prefix, columns, text.prefixes))
+        unique = text.kind in ("primary", "unique")
+        self.keys.append(Key(name, columns, unique, whole, generated=text.kind == "foreign", hidden=hidden))
+
+    def _is_prefix(self, name: str, prefix: int) -> bool:
+        length = string_length(self._find(name).column)
+        return prefix > 0 and (length is None or prefix < length)
+
+    def _free_name(self, columns: tuple[str, ...], *, hidden: bool) -> str:
+        """The name the server gives an index that has none."""
+        taken = {key.name.lower() for key in self.keys} | {PRIMARY.lower()}
+        wanted = "functional_index" if hidden else columns[0]
+        if wanted.lower() not in taken:
+            return wanted
+        return next(name for name in (f"{wanted}_{number}" for number in range(2, 1 << 16)) if name.lower() not in taken)
+
+    def _without_spares(self) -> list[Key]:
+        """Without indexes made for foreign keys where another one serves."""
+
+        def serves(other: Key, key: Key) -> bool:
+            return other is not key and not other.generated and other.columns[: len(key.columns)] == key.columns
+
+        return [key for key in self.keys if not (key.generated and any(serves(other, key) for other in self.keys))]
+
+
+def _outgrows(column: Column, charset: str) -> bool:
+    """Whether a VARCHAR's bytes would no longer fit a VARCHAR in another character set."""
+    return bool(column.charset) and (string_length(column) or 0) * character_width(charset) > LONGEST_VARCHAR
+
+
+def _makes_long_text(clause: Clause) -> bool:
+    return isinstance(clause, ChangeColumn) and clause.column.type.word.endswith(("text", "blob"))
+
+
+def _is_expression(default: DefaultText | None) -> bool:
+    return default is not None and default.written is Written.EXPRESSION
+
+
+def _key_name(key: KeyText) -> str:
+    """The name an index would have if nothing had it yet."""
+    return PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")
+
+
+def empty_table(name: TableName, charset: str) -> TableSchema:
+    return TableSchema(name, (), (), charset=charset)

@@ -1,0 +1,167 @@
+"""A place in a statement's tokens, and the small steps every rule of the grammar is made of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.model.schema import TableName
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.ddl.lexer import Form, NotUnderstood, Token, tokenize
+
+
+class Cursor:
+    """Walks the tokens of one statement, forwards only."""
+
+    def __init__(self, text: str, database: str, dialect: Dialect, sql_mode: int) -> None:
+        self.text, self.database, self.dialect, self.sql_mode = text, database, dialect, sql_mode
+        self._tokens = tokenize(text, dialect, sql_mode)
+        self._at = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
+
+    def keyword(self, ahead: int = 0) -> str:
+        return self.peek(ahead).keyword
+
+    def next(self) -> Token:
+        token = self.peek()
+        self._at += 1
+        return token
+
+    def is_next(self, *words: str) -> bool:
+        """Whether the next tokens are these keywords."""
+        return all(self.keyword(i) == word for i, word in enumerate(words))
+
+    def accept(self, *words: str) -> bool:
+        """Step over the keywords if all of them come next."""
+        if not self.is_next(*words):
+            return False
+        self._at += len(words)
+        return True
+
+    def accept_any(self, *words: str) -> str:
+        """Step over one of the keywords; which, or nothing."""
+        found = self.keyword()
+        if found and found in words:
+            self._at += 1
+            return found
+        return ""
+
+    def expect(self, *words: str) -> None:
+        if not self.accept(*words):
+            raise self.surprise(" ".join(words))
+
+    def sees(self, sign: str, ahead: int = 0) -> bool:
+        token = self.peek(ahead)
+        return token.form is Form.SIGN and token.text == sign
+
+    def accept_sign(self, sign: str) -> bool:
+        if self.sees(sign):
+            self._at += 1
+            return True
+        return False
+
+    def expect_sign(self, sign: str) -> None:
+        if not self.accept_sign(sign):
+            raise self.surprise(sign)
+
+    @property
+    def at_end(self) -> bool:
+        """At the end of the statement, or at semicolons before it."""
+        ahead = 0
+        while self.sees(";", ahead):
+            ahead += 1
+        return self.peek(ahead).form is Form.END
+
+    @property
+    def at_stop(self) -> bool:
+        """Where an item of a list ends."""
+        return self.at_end or self.sees(",") or self.sees(")")
+
+    def name(self) -> str:
+        """A name of anything but a table."""
+        token = self.next()
+        if token.form not in (Form.WORD, Form.NAME):
+            self._at -= 1
+            raise self.surprise("a name")
+        return token.text
+
+    def value_name(self) -> str:
+        """A name that may be written as a string: character sets, collations, engines."""
+        if self.peek().form is Form.STRING:
+            return self.next().text
+        return self.name()
+
+    def table(self) -> TableName:
+        """A table's name, in the session's database unless it says another."""
+        self.accept_sign(".")
+        first = self.name()
+        if not self.accept_sign("."):
+            return self._folded(self.database, first)
+        return self._folded(first, self.name())
+
+    def database_name(self) -> str:
+        return self._folded(self.name(), "").database
+
+    def _folded(self, database: str, table: str) -> TableName:
+        if self.dialect.folds_case:
+            database, table = database.lower(), table.lower()
+        return TableName(database, table)
+
+    def string(self) -> str:
+        """A string, in one piece or several one after the other."""
+        if self.peek().form is not Form.STRING:
+            raise self.surprise("a string")
+        parts = []
+        while self.peek().form is Form.STRING:
+            parts.append(self.next().text)
+        return "".join(parts)
+
+    def number(self) -> int:
+        token = self.next()
+        if token.form is not Form.NUMBER or not token.text.isdecimal():
+            self._at -= 1
+            raise self.surprise("a number")
+        return int(token.text)
+
+    def skip_parentheses(self) -> str:
+        """Step over a parenthesis and all that is in it; its text, without the outer marks."""
+        start = self.peek().end
+        self.expect_sign("(")
+        depth = 1
+        while depth:
+            token = self.next()
+            if token.form is Form.END:
+                raise self.surprise(")")
+            if token.form is Form.SIGN:
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+        return self.text[start : self._tokens[self._at - 1].start]
+
+    def skip_item(self) -> None:
+        """Step to the end of a list's item."""
+        while not self.at_stop:
+            if self.sees("("):
+                self.skip_parentheses()
+            else:
+                self.next()
+
+    def skip_all(self) -> None:
+        self._at = len(self._tokens) - 1
+
+    def text_since(self, start: Token) -> str:
+        """The text from a token up to here."""
+        return self.text[start.start : self._tokens[self._at - 1].end]
+
+    def if_exists(self) -> bool:
+        return self.accept("IF", "EXISTS")
+
+    def if_not_exists(self) -> bool:
+        return self.accept("IF", "NOT", "EXISTS")
+
+    def surprise(self, expected: str) -> NotUnderstood:
+        token = self.peek()
+        found = "the end" if token.form is Form.END else repr(self.text[token.start : token.start + _SHOWN])
+        return NotUnderstood(f"{expected} was expected, not {found}")
+
+
+_SHOWN: Final = 40

@@ -1,0 +1,1 @@
+"""Binary log events: types, table maps, compressed events, query sessions."""

@@ -1,0 +1,206 @@
+"""The binary log's events as the server names them, and Python parsers for the rare ones.
+
+Frequent events (rows, table maps, transaction bounds) are read by the compiled kernels; what is here runs once per file, statement or
+table, never per row.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.events.query_session import Session, decode_statement, parse_session
+
+MAGIC: Final = b"\xfebin"
+HEADER_SIZE: Final = 19
+CHECKSUM_SIZE: Final = 4
+
+QUERY_EVENT: Final = 2
+STOP_EVENT: Final = 3
+ROTATE_EVENT: Final = 4
+INTVAR_EVENT: Final = 5
+APPEND_BLOCK_EVENT: Final = 9
+RAND_EVENT: Final = 13
+USER_VAR_EVENT: Final = 14
+FORMAT_DESCRIPTION_EVENT: Final = 15
+XID_EVENT: Final = 16
+BEGIN_LOAD_QUERY_EVENT: Final = 17
+EXECUTE_LOAD_QUERY_EVENT: Final = 18
+TABLE_MAP_EVENT: Final = 19
+WRITE_ROWS_EVENT_V1: Final = 23
+UPDATE_ROWS_EVENT_V1: Final = 24
+DELETE_ROWS_EVENT_V1: Final = 25
+INCIDENT_EVENT: Final = 26
+HEARTBEAT_EVENT: Final = 27
+IGNORABLE_EVENT: Final = 28
+ROWS_QUERY_EVENT: Final = 29
+WRITE_ROWS_EVENT: Final = 30
+UPDATE_ROWS_EVENT: Final = 31
+DELETE_ROWS_EVENT: Final = 32
+GTID_EVENT: Final = 33
+ANONYMOUS_GTID_EVENT: Final = 34
+PREVIOUS_GTIDS_EVENT: Final = 35
+TRANSACTION_CONTEXT_EVENT: Final = 36
+VIEW_CHANGE_EVENT: Final = 37
+XA_PREPARE_EVENT: Final = 38
+PARTIAL_UPDATE_ROWS_EVENT: Final = 39
+TRANSACTION_PAYLOAD_EVENT: Final = 40
+HEARTBEAT_EVENT_V2: Final = 41
+GTID_TAGGED_EVENT: Final = 42
+ANNOTATE_ROWS_EVENT: Final = 160
+BINLOG_CHECKPOINT_EVENT: Final = 161
+MARIADB_GTID_EVENT: Final = 162
+MARIADB_GTID_LIST_EVENT: Final = 163
+QUERY_COMPRESSED_EVENT: Final = 165
+
+DAMAGE_HINT: Final = "check the source's binary log with mysqlbinlog --verify-binlog-checksum; if it is damaged, take a new snapshot"
+
+ARTIFICIAL_FLAG: Final = 0x20
+IGNORABLE_FLAG: Final = 0x80
+_FLAGS_AT: Final = 17
+_IN_USE_FLAG: Final = 0x01
+
+EVENT_NAMES: Final = {
+    value: name.removesuffix("_EVENT") for name, value in list(globals().items()) if name.isupper() and "_EVENT" in name
+} | {164: "START_ENCRYPTION"}
+
+_POST_HEADER_SIZES: Final = {
+    TABLE_MAP_EVENT: 8,
+    **dict.fromkeys((WRITE_ROWS_EVENT_V1, UPDATE_ROWS_EVENT_V1, DELETE_ROWS_EVENT_V1), 8),
+    **dict.fromkeys((WRITE_ROWS_EVENT, UPDATE_ROWS_EVENT, DELETE_ROWS_EVENT), 10),
+}
+
+_FIXED_FORMAT_SIZE: Final = 57
+_EVENT_TYPES_BEFORE_CHECKSUMS: Final = frozenset({18, 26, 27})
+"""How many types of events servers without checksums describe: MySQL 5.0; MySQL 5.1, MariaDB 5.1 and 5.2; MySQL 5.5."""
+_FIRST_MYSQL_WITH_CHECKSUMS, _FIRST_MARIADB_WITH_CHECKSUMS = (5, 6, 1), (5, 3, 0)
+
+UNSUPPORTED: Final = {
+    INCIDENT_EVENT: "the source lost events (INCIDENT); take a new snapshot: remove the state directory and the target tables",
+    164: "the binary log is encrypted at rest and was read from files; read it through the server",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A QUERY_EVENT: a statement, the database it ran in, and what its session was set to."""
+
+    database: str
+    statement: str
+    session: Session = field(default_factory=Session)
+    error_code: int = 0
+    """What the statement failed with; it is in the log because it did a part of its work."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "database": self.database,
+            "statement": self.statement,
+            "session": self.session.to_json(),
+            "error_code": self.error_code,
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Query:
+        return cls(raw["database"], raw["statement"], Session.from_json(raw["session"]), raw["error_code"])
+
+
+@dataclass(frozen=True, slots=True)
+class FormatDescription:
+    """A FORMAT_DESCRIPTION_EVENT: who wrote the file and whether its events end in a checksum."""
+
+    server_version: str
+    checksum: bool
+
+
+def parse_query(body: bytes, place: str) -> Query:
+    """The body of a QUERY_EVENT, without header and checksum."""
+    if len(body) < 13:
+        raise truncated("QUERY", place)
+    database_size = body[8]
+    status_size = struct.unpack_from("<H", body, 11)[0]
+    start = 13 + status_size
+    if start + database_size + 1 > len(body):
+        raise truncated("QUERY", place)
+    database = body[start : start + database_size].decode("utf8", "surrogateescape")
+    session = parse_session(body[13:start])
+    error_code = struct.unpack_from("<H", body, 9)[0]
+    return Query(database, decode_statement(body[start + database_size + 1 :], session), session, error_code)
+
+
+def parse_load_query(body: bytes, place: str) -> Query:
+    """The body of an EXECUTE_LOAD_QUERY_EVENT: a QUERY_EVENT's with the file's part of the statement after the fixed fields."""
+    return parse_query(body[:13] + body[26:], place)
+
+
+def parse_format_description(body: bytes, place: str) -> FormatDescription:
+    """The body of a FORMAT_DESCRIPTION_EVENT *with* its trailing checksum bytes, if any."""
+    if len(body) < _FIXED_FORMAT_SIZE:
+        raise truncated("FORMAT_DESCRIPTION", place)
+    version = struct.unpack_from("<H", body)[0]
+    if version != 4:
+        raise DefiniteError(f"binary log format version {version}, only 4 (MySQL 5.0 and later) can be read", place=place)
+    # The byte before the checksum names the algorithm: 0 none, 1 CRC32.
+    names_algorithm = _names_algorithm(body)
+    lengths = body[_FIXED_FORMAT_SIZE : -CHECKSUM_SIZE - 1 if names_algorithm else None]
+    for event, size in _POST_HEADER_SIZES.items():
+        # 0: this server never writes the event (version 1 rows in new MySQL, version 2 rows in MariaDB). Old servers do not describe it.
+        described = lengths[event - 1] if event <= len(lengths) else None if names_algorithm else 0
+        if described not in (0, size):
+            raise DefiniteError(f"unknown layout of {EVENT_NAMES[event]} events in the binary log", place=place)
+    return FormatDescription(_server_version(body), checksum=names_algorithm and body[-CHECKSUM_SIZE - 1] == 1)
+
+
+def _names_algorithm(body: bytes) -> bool:
+    """Whether a format description names a checksum algorithm, and ends in a checksum itself.
+
+    Its version decides, as it does for the servers. Only a description of the exact size that old servers write is taken for an old one:
+    else damage to the version could switch off all checksums.
+    """
+    if len(body) - _FIXED_FORMAT_SIZE not in _EVENT_TYPES_BEFORE_CHECKSUMS:
+        return True
+    text = _server_version(body)
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+    first = _FIRST_MARIADB_WITH_CHECKSUMS if "MariaDB" in text else _FIRST_MYSQL_WITH_CHECKSUMS
+    return found is None or tuple(map(int, found.groups())) >= first
+
+
+def _server_version(body: bytes) -> str:
+    return body[2:52].rstrip(b"\0").decode("ascii", "replace")
+
+
+def check_format_description(event: bytes, place: str) -> None:
+    """The event that says whether checksums are used has one in any case; else damage to it could switch off all others.
+
+    Servers that know no checksums write none here either.
+    """
+    if not _names_algorithm(event[HEADER_SIZE:]):
+        return
+    unmarked = bytearray(event[:-CHECKSUM_SIZE])
+    # Servers mark a file that they are writing here, without renewing the checksum.
+    unmarked[_FLAGS_AT] &= ~_IN_USE_FLAG & 0xFF
+    if int.from_bytes(event[-CHECKSUM_SIZE:], "little") not in (zlib.crc32(event[:-CHECKSUM_SIZE]), zlib.crc32(unmarked)):
+        raise DefiniteError("a binary log event is damaged: its checksum is wrong", place=place, hint=DAMAGE_HINT)
+
+
+def parse_rotate(body: bytes, place: str) -> tuple[str, int]:
+    """The next file's name and first position, from a ROTATE_EVENT's body without checksum."""
+    if len(body) < 9:
+        raise truncated("ROTATE", place)
+    try:
+        return body[8:].decode("utf8"), struct.unpack_from("<Q", body)[0]
+    except UnicodeDecodeError as error:
+        raise truncated("ROTATE", place) from error
+
+
+def truncated(event: str, place: str) -> DefiniteError:
+    return DefiniteError(f"{event} event is cut short or damaged", place=place, hint=DAMAGE_HINT)
+
+
+def unsupported_event(event_type: int, place: str) -> DefiniteError:
+    name = EVENT_NAMES.get(event_type, f"of type {event_type}")
+    hint = UNSUPPORTED.get(event_type, "this version of Headrace does not know the event; please report it with the server's version")
+    return DefiniteError(f"cannot read a binary log event {name}", place=place, hint=hint)

@@ -1,0 +1,1 @@
+"""Compiled kernels that decode the binary log and result sets."""

@@ -1,0 +1,153 @@
+"""The offline source: `binlog:DIRECTORY`, a server's log files without the server.
+
+There is nobody to ask for schemas, so they come from the log itself: from the table maps, which say everything when the server wrote
+`binlog_row_metadata = FULL`, or from the statements in it. Versions are made of the same addresses as those of the live server's log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName, TableSchema
+from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
+from headrace.sources.mysql.binlog.binlog_directory import LogFiles, find_files, last_position, read_head, whole_until
+from headrace.sources.mysql.binlog.commit_times import BacklogWriter
+from headrace.sources.mysql.events.event_types import HEADER_SIZE, MAGIC, truncated
+from headrace.sources.mysql.events.table_map import parse_table_name
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.event_expander import Piece
+from headrace.sources.mysql.segments.segment_reader import Segment
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.split_reader import LogPlanner
+
+SCHEME: Final = "binlog:"
+_AHEAD_BYTES: Final = 256 << 20
+"""How far ahead of what is committed the files are indexed; it bounds the index, not the data, which stays where it is."""
+_FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
+_WINDOW_EVENTS: Final = 65_536
+_MAX_MAPS: Final = 16_384
+_ID_SLOTS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineLog:
+    """What a directory of log files is: who wrote it, where reading starts and where the files end now."""
+
+    path: Path
+    server_version: str
+    mariadb: bool
+    identity: str
+    start: BinlogPosition
+    end: BinlogPosition
+
+
+def parse_directory(address: str) -> Path:
+    """The directory of `binlog:DIRECTORY`."""
+    path = address.removeprefix(SCHEME)
+    if not address.startswith(SCHEME) or not path:
+        raise DefiniteError(f"{address!r} is no directory of log files", hint="write binlog:DIRECTORY")
+    return Path(path)
+
+
+def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> OfflineLog:
+    """Look at a directory's files, some of which may still grow; `start_at` is `oldest`, `now` or `FILE:OFFSET`."""
+    directory = path.resolve()
+    files = find_files(directory)
+    heads = [read_head(file) for file in files]
+    end = last_position(directory, epoch)
+    base = files[0].name.rpartition(".")[0]
+    identity = f"{SCHEME}{base}:{heads[0].server_id}"
+    return OfflineLog(directory, heads[0].server_version, heads[0].mariadb, identity, _resolve(start_at.strip(), files, end), end)
+
+
+def directory_planner(source: BinlogDirectory) -> LogPlanner:
+    backlog = None if source.backlog is None else BacklogWriter(source.backlog)
+    files = LogFiles(source.path, _AHEAD_BYTES, backlog)
+    return LogPlanner(files, source.start, source.limits, partial(last_position, source.path), mariadb=source.mariadb)
+
+
+def find_schemas(
+    log: OfflineLog, wanted: Callable[[TableName], bool], describe: Callable[[bytes, str], TableSchema | None]
+) -> dict[TableName, TableSchema | None]:
+    """The wanted tables whose rows are in the files from the start on, each as its first table map describes it.
+
+    `describe` makes a schema of a table map's body and place, or None if the map does not say enough.
+    """
+    found: dict[TableName, TableSchema | None] = {}
+    for segment in _segments(log):
+        for piece in segment.pieces():
+            for offset, body in _table_maps(piece, segment.file):
+                place = f"{segment.file}:{offset}"
+                name = parse_table_name(body, place)
+                if name not in found and wanted(name):
+                    found[name] = describe(body, place)
+    return found
+
+
+def _segments(log: OfflineLog) -> Iterator[Segment]:
+    """Everything that is to be read from the start to where the files end now."""
+    planner = directory_planner(BinlogDirectory(log.path, log.start, Limits(parallelism=1), log.mariadb))
+    try:
+        at = log.start
+        while at < log.end:
+            end = BinlogPosition.from_json(planner.plan(at.to_json()))
+            for work in planner.works(at.to_json(), end.to_json()):
+                if work["kind"] == "rows":
+                    yield Segment.from_work(work)
+            planner.commit(end.to_json())
+            at = end
+    finally:
+        planner.stop()
+
+
+def _table_maps(piece: Piece, file: str) -> list[tuple[int, bytes]]:
+    """The distinct table maps of a piece of log, in order, with their offsets in the file."""
+    events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
+    maps, ids = np.zeros((_MAX_MAPS, 2), dtype=np.int64), np.zeros((_ID_SLOTS, 2), dtype=np.int64)
+    state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
+    state[scan.I_POS] = piece.start
+    while state[scan.I_POS] < piece.end:
+        state[scan.I_EVENTS] = 0
+        status = scan.index_rows(piece.buf, piece.end, 0, piece.checksum, events, maps, ids, state)
+        if status not in (scan.OK, scan.NO_ROOM):
+            raise truncated("binary log", f"{file}:{int(piece.locate(state[[scan.I_ERROR_AT]])[1][0])}")
+    distinct = maps[: state[scan.I_MAPS]]
+    # What a map tells begins behind the event's header, the table's number and flags.
+    _, offsets = piece.locate(distinct[:, 0] - HEADER_SIZE - 8)
+    return [
+        (offset, piece.buf[start : start + size].tobytes())
+        for offset, (start, size) in zip(offsets.tolist(), distinct.tolist(), strict=True)
+    ]
+
+
+def _resolve(text: str, files: list[Path], end: BinlogPosition) -> BinlogPosition:
+    if text == "oldest":
+        return BinlogPosition(files[0].name, len(MAGIC), UNKNOWN_GTID, end.epoch)
+    if text == "now":
+        return BinlogPosition(end.file, end.offset, UNKNOWN_GTID, end.epoch)
+    place = _FILE_OFFSET.fullmatch(text)
+    if place is None:
+        raise DefiniteError(f"{text!r} is not a place in log files", hint="write oldest, now, or FILE:OFFSET such as binlog.000042:157")
+    position = BinlogPosition(place["file"], int(place["offset"]), UNKNOWN_GTID, end.epoch)
+    path = next((file for file in files if file.name == position.file), None)
+    if path is None or position > end:
+        raise DefiniteError(
+            f"the log files have no position {text}: they go from {files[0].name}:{len(MAGIC)} to {end}",
+            place=str(files[0].parent),
+            hint="write oldest, now, or a FILE:OFFSET that they have",
+        )
+    last = whole_until(path, position.offset)
+    if last != position.offset:
+        raise DefiniteError(
+            f"{text} is not the end of a transaction", place=str(path), hint=f"the last one before it ends at {path.name}:{last}"
+        )
+    return position

@@ -1,0 +1,332 @@
+"""The checks themselves: each looks at a server's answers and says what they mean for replication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.table_selection import Selection, is_pattern
+from headrace.sources.mysql.preflight.server_facts import Check, Facts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.server.tls import default_tls
+from headrace.sources.preflight import Finding, failure, ok, warning
+
+_DAY_S: Final = 86_400
+_TRANSACTIONAL: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", "myrocks"})
+_RECONNECT: Final = "-- sessions already open keep theirs until they reconnect"
+
+
+def _log(facts: Facts) -> Iterator[Finding]:
+    if facts.is_on("log_bin"):
+        yield ok("log_bin", "ON")
+    else:
+        yield failure("log_bin", "OFF", "the source writes no binary log", "set log_bin in the server's configuration and restart it")
+
+
+def _wanted(name: str, wanted: str, repair: str) -> Check:
+    """A setting that must have one value; servers that do not know it behave as if it had."""
+
+    def check(facts: Facts) -> Iterator[Finding]:
+        value = facts.variable(name, wanted)
+        if value.upper() == wanted:
+            if name in facts.variables:
+                yield ok(name, value or "''")
+        else:
+            yield failure(name, value, f"the source has {name} = {value or repr('')}", repair)
+
+    return check
+
+
+def _sessions(facts: Facts) -> Iterator[Finding]:
+    """Formats that sessions have chosen for themselves; only MySQL's performance schema shows them."""
+    sql = "SELECT COUNT(*) FROM performance_schema.variables_by_thread WHERE variable_name = 'binlog_format' AND variable_value <> 'ROW'"
+    found = facts.ask_if_allowed(sql) if facts.is_on("performance_schema") and not facts.mariadb else None
+    name = "binlog_format of sessions"
+    if found is None:
+        yield ok(name, "not visible", "a change logged as a statement stops replication with an error that names it")
+    elif int(found[0][0]):
+        meaning = "these sessions log their changes as statements, which cannot be replicated exactly"
+        yield warning(name, f"{found[0][0]} sessions", meaning, "let them reconnect, or SET SESSION binlog_format = ROW in them")
+    else:
+        yield ok(name, "all ROW")
+
+
+def _metadata(facts: Facts) -> Iterator[Finding]:
+    value = facts.variable("binlog_row_metadata")
+    if value.upper() == "FULL":
+        yield ok("binlog_row_metadata", value)
+    else:
+        meaning = "the log does not name columns: changed tables are told apart by their recorded history only"
+        repair = "SET GLOBAL binlog_row_metadata = FULL" if value else "use a server that has it: MySQL 8.0.1, MariaDB 10.5, or newer"
+        yield warning("binlog_row_metadata", value or "unknown to the server", meaning, repair)
+
+
+def _compression(facts: Facts) -> Iterator[Finding]:
+    name = "log_bin_compress" if facts.mariadb else "binlog_transaction_compression"
+    if name in facts.variables:
+        yield ok(name, facts.variable(name), "compressed events are read")
+
+
+def _partial_json(facts: Facts) -> Iterator[Finding]:
+    name = "binlog_row_value_options"
+    if name in facts.variables:
+        yield ok(name, facts.variable(name) or "''", "partial updates of JSON are read")
+
+
+def _checksum(facts: Facts) -> Iterator[Finding]:
+    value = facts.variable("binlog_checksum", "NONE")
+    if value.upper() == "NONE":
+        yield warning("binlog_checksum", value, "damage to the log would go unnoticed", "SET GLOBAL binlog_checksum = CRC32")
+    else:
+        yield ok("binlog_checksum", value)
+
+
+def _gtid(facts: Facts) -> Iterator[Finding]:
+    if facts.mariadb:
+        if facts.is_on("gtid_strict_mode"):
+            yield ok("gtid_strict_mode", "ON")
+        else:
+            meaning = "servers may log transactions in different orders, so that a GTID does not name one place in each log"
+            yield warning("gtid_strict_mode", "OFF", meaning, "SET GLOBAL gtid_strict_mode = ON")
+        return
+    mode = facts.variable("gtid_mode", "OFF")
+    if mode.upper() == "ON":
+        yield ok("gtid_mode", mode)
+    else:
+        meaning = "no failover to another server by GTID, and positions are noted under a short global lock (RELOAD)"
+        steps = "; ".join(f"SET GLOBAL gtid_mode = {step}" for step in ("OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"))
+        yield warning("gtid_mode", mode, meaning, f"SET GLOBAL enforce_gtid_consistency = ON; {steps}")
+    consistency = facts.variable("enforce_gtid_consistency", "OFF")
+    if consistency.upper() == "ON":
+        yield ok("enforce_gtid_consistency", consistency)
+    elif mode.upper() == "ON":
+        yield warning("enforce_gtid_consistency", consistency, "GTIDs may be broken", "SET GLOBAL enforce_gtid_consistency = ON")
+
+
+def _server_id(facts: Facts) -> Iterator[Finding]:
+    value = facts.variable("server_id", "0")
+    if value == "0":
+        yield failure("server_id", value, "the source has server_id = 0 and serves no replicas", "SET GLOBAL server_id = 101")
+    elif facts.mariadb and value == "1":
+        meaning = "1 is what every server has by default; MariaDB servers are told apart by it alone"
+        yield warning("server_id", value, meaning, "SET GLOBAL server_id = 101 -- and another on every other server")
+    else:
+        yield ok("server_id", value)
+
+
+def _replica(facts: Facts) -> Iterator[Finding]:
+    """A replica that does not log what it replicates has a log without it."""
+    name = "log_slave_updates" if facts.mariadb or "log_replica_updates" not in facts.variables else "log_replica_updates"
+    if facts.is_on(name):
+        yield ok(name, "ON")
+        return
+    replica = facts.is_replica()
+    repair = f"set {name} = ON in the server's configuration and restart it, or replicate from its own source"
+    if replica:
+        yield failure(name, "OFF", "the source is a replica, and its log lacks what it replicates", repair)
+    elif replica is None:
+        meaning = "if the source is a replica, its log lacks what it replicates (we may not see whether it is)"
+        yield warning(name, "OFF", meaning, repair)
+    else:
+        yield ok(name, "OFF", "the source is no replica")
+
+
+def _durability(facts: Facts) -> Iterator[Finding]:
+    for name, loses in (("sync_binlog", "the end of its log"), ("innodb_flush_log_at_trx_commit", "its last transactions")):
+        value = facts.variable(name, "1")
+        if value == "1":
+            yield ok(name, value)
+        else:
+            meaning = f"a crash of the source's machine may lose {loses}, which may have been replicated already"
+            yield warning(name, value, meaning, f"SET GLOBAL {name} = 1")
+
+
+def _sql_mode(facts: Facts) -> Iterator[Finding]:
+    modes = set(facts.variable("sql_mode").upper().split(","))
+    strict = modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "TRADITIONAL"}
+    if strict and ("TRADITIONAL" in modes or {"NO_ZERO_DATE", "NO_ZERO_IN_DATE"} <= modes):
+        yield ok("sql_mode", "no zero dates")
+    else:
+        meaning = (
+            "dates that do not exist, such as 0000-00-00, may be stored; replication stops at one, or makes it NULL with --zero-dates null"
+        )
+        repair = "SET GLOBAL sql_mode = CONCAT(@@GLOBAL.sql_mode, ',STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE')"
+        yield warning("sql_mode", "zero dates allowed", meaning, repair)
+
+
+def _time_zones(facts: Facts) -> Iterator[Finding]:
+    found = facts.ask_if_allowed("SELECT COUNT(*) FROM mysql.time_zone_name")
+    loaded = "not visible" if found is None else "loaded" if int(found[0][0]) else "not loaded"
+    yield ok("time zone tables", loaded, "not needed: everything is read in UTC, whatever the server's time_zone")
+
+
+def _names(facts: Facts) -> Iterator[Finding]:
+    value = facts.variable("lower_case_table_names", "0")
+    if value == "2":
+        meaning = "names keep their spelling but are compared without case: statements may spell a table in two ways"
+        yield warning("lower_case_table_names", value, meaning, "spell names in one way, or run the source with 0 or 1")
+    else:
+        yield ok("lower_case_table_names", value, "names are kept in lower case" if value == "1" else "")
+
+
+def _statements(facts: Facts) -> Iterator[Finding]:
+    name = "binlog_annotate_row_events" if facts.mariadb else "binlog_rows_query_log_events"
+    yield ok(name, facts.variable(name, "OFF"), "whether changes can carry the text of their statement")
+
+
+def _encryption(facts: Facts) -> Iterator[Finding]:
+    cipher = str(dict(facts.ask("SHOW SESSION STATUS LIKE 'Ssl_cipher'")).get("Ssl_cipher", ""))
+    forced = "the server demands it" if facts.is_on("require_secure_transport") else ""
+    if cipher:
+        yield ok("TLS", cipher, forced)
+    elif facts.address.socket or default_tls(facts.address.host) == default_tls(""):
+        yield ok("TLS", "none", "nothing leaves this machine")
+    else:
+        yield warning(
+            "TLS", "none", "rows and the log cross the network unencrypted", "add ?tls=required or tls=verify-identity to the address"
+        )
+
+
+def _prepared(facts: Facts) -> Iterator[Finding]:
+    found = facts.ask_if_allowed("XA RECOVER")
+    if found is None:
+        meaning = "we may not see transactions that were prepared and never ended"
+        yield warning("XA RECOVER", "not visible", meaning, f"GRANT XA_RECOVER_ADMIN ON *.* TO {facts.account}")
+    elif found:
+        meaning = "prepared transactions hold their rows and locks until they are ended; a consistent snapshot waits for them"
+        names = ", ".join(str(row[3]) for row in found[:3])
+        yield warning("XA RECOVER", f"{len(found)} prepared: {names}", meaning, "XA COMMIT or XA ROLLBACK each of them")
+    else:
+        yield ok("XA RECOVER", "none prepared")
+
+
+SERVER_CHECKS: Final[tuple[Check, ...]] = (
+    _log,
+    _wanted("binlog_format", "ROW", f"SET GLOBAL binlog_format = ROW {_RECONNECT}"),
+    _sessions,
+    _wanted("binlog_row_image", "FULL", f"SET GLOBAL binlog_row_image = FULL {_RECONNECT}"),
+    _partial_json,
+    _metadata,
+    _compression,
+    _checksum,
+    _gtid,
+    _server_id,
+    _replica,
+    _durability,
+    _sql_mode,
+    _time_zones,
+    _names,
+    _statements,
+    _encryption,
+    _prepared,
+)
+"""What does not depend on the selected tables, in the order in which it should be repaired."""
+
+
+def check_log_rights(facts: Facts) -> Iterator[Finding]:
+    """Whether we may be a replica, tried out."""
+    if not facts.is_on("log_bin"):
+        return
+    second = "BINLOG MONITOR" if facts.mariadb else "REPLICATION CLIENT"
+    status = refusal(facts.log_filters)
+    if status is not None:
+        grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {facts.account}"
+        yield failure(second, "no", f"we may not see where the log stands: {status.message}", grant)
+        return
+    yield ok(second, "yes")
+    error = refusal(lambda: try_replication(facts.connection, facts.address))
+    if error is not None:
+        yield failure("REPLICATION SLAVE", "no", error.message, error.hint)
+    else:
+        yield ok("REPLICATION SLAVE", "yes")
+    if facts.may("RELOAD"):
+        yield ok("RELOAD", "yes")
+    else:
+        meaning = "needed for consistent snapshots, and to note positions on MySQL without GTIDs"
+        yield warning("RELOAD", "no", meaning, f"GRANT RELOAD ON *.* TO {facts.account}")
+
+
+def check_retention(facts: Facts) -> Iterator[Finding]:
+    """How long the log is kept: what is gone before we have read it is lost to us."""
+    seconds = float(facts.variable("binlog_expire_logs_seconds", "0")) or float(facts.variable("expire_logs_days", "0")) * _DAY_S
+    if not facts.is_on("binlog_expire_logs_auto_purge", "ON"):
+        seconds = 0.0
+    name = "binlog_expire_logs_seconds"
+    oldest = facts.oldest_log()
+    reach = f"; the oldest, {oldest[0]}, is {_span(oldest[1])} old" if oldest is not None else ""
+    value = (_span(seconds) if seconds else "for ever") + reach
+    if 0 < seconds < _DAY_S:
+        meaning = "if replication is away for longer than the log is kept, it must start over"
+        known = name in facts.variables
+        yield warning("retention", value, meaning, f"SET GLOBAL {name} = 604800" if known else "SET GLOBAL expire_logs_days = 7")
+    else:
+        yield ok("retention", value, "" if seconds else "nothing removes old logs: watch the source's disk")
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((_DAY_S, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
+    """What depends on the selected tables. Those that a pattern matches may be created later; those that are named must exist."""
+    repair = f"check --tables and the database; GRANT SELECT ON *.* TO {facts.account}"
+    if not tables and facts.lacks_database(selection):
+        yield failure("tables", "none", f"the source has no database {facts.address.database}, or the user may not see it", repair)
+        return
+    yield ok("tables", f"{len(tables)} selected")
+    for chosen in selection.unmatched(table.name for table in tables):
+        if is_pattern(chosen):
+            meaning = f"no table matches {chosen}, or the user may not see it; a table that is created later will be replicated"
+            yield warning(f"tables {chosen}", "none", meaning, repair)
+        else:
+            yield failure(f"table {chosen}", "none", f"there is no table {chosen}, or the user may not see it", repair)
+    yield from check_hidden_databases(facts, {table.name.database for table in tables})
+    for table in tables:
+        yield from _check_select(facts, table)
+        yield from check_cascades_of(facts, table)
+        if not table.keyed:
+            meaning = f"table {table.name} has no key: rows are told apart by all their columns, which costs more"
+            yield warning(f"key of {table.name}", "none", meaning, f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)")
+        if table.engine.lower() not in _TRANSACTIONAL:
+            meaning = (
+                f"{table.engine} has no transactions: table {table.name} may change while its snapshot is taken, and a crash may tear it"
+            )
+            yield warning(f"engine of {table.name}", table.engine, meaning, f"ALTER TABLE {table.quoted} ENGINE = InnoDB")
+
+
+def _check_select(facts: Facts, table: TableFacts) -> Iterator[Finding]:
+    # Not the empty condition: MySQL would answer without looking at the rights on columns.
+    try:
+        facts.ask(f"SELECT * FROM {table.quoted} LIMIT 0")
+    except DefiniteError as error:
+        grant = f"GRANT SELECT ON {table.quoted} TO {facts.account}"
+        yield failure(f"SELECT on {table.name}", "no", f"we may not read table {table.name}: {error.message}", grant)
+
+
+def check_hidden_databases(facts: Facts, databases: Iterable[str]) -> Iterator[Finding]:
+    """Filters that keep a selected database out of the log."""
+    if refusal(facts.log_filters) is not None:
+        return
+    only, without = facts.log_filters()
+    hidden = sorted(name for name in databases if (only and name not in only) or name in without)
+    name, value = ("binlog_do_db", ", ".join(only)) if only else ("binlog_ignore_db", ", ".join(without))
+    repair = f"remove {name} from the server's configuration and restart it"
+    if hidden:
+        yield failure(name, value, f"the source keeps changes of {', '.join(hidden)} out of its log ({name} = {value})", repair)
+    elif only or without:
+        meaning = "changes made while another database is in use may be kept out of the log"
+        yield warning(name, value, meaning, repair)
+
+
+def check_cascades_of(facts: Facts, table: TableFacts) -> Iterator[Finding]:
+    """What a foreign key does to its child is logged by MySQL's own layer only (from 9.6 on), not by InnoDB: the copy would drift away."""
+    if not table.cascades or (not facts.mariadb and facts.variable("innodb_native_foreign_keys").upper() in ("OFF", "0", "FALSE")):
+        return
+    for constraint in table.cascades:
+        meaning = f"table {table.name} is changed by the foreign key {constraint}, and {facts.product} does not log such changes"
+        native = "innodb_native_foreign_keys" in facts.variables
+        other = "set innodb_native_foreign_keys = OFF in the server's configuration and restart it" if native else "make the key RESTRICT"
+        yield failure(f"foreign key of {table.name}", constraint, meaning, f"{other}, or leave the table out with --exclude")

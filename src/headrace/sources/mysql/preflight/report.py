@@ -1,0 +1,28 @@
+"""The whole check-up of a server: every check, one after the other, all findings.
+
+`replicate` runs the same checks and stops at the first error (see `preflight`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.model.table_selection import Selection
+from headrace.sources.mysql.preflight.checks import SERVER_CHECKS, check_log_rights, check_retention, check_selection
+from headrace.sources.mysql.preflight.server_facts import Facts
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.preflight import Finding, Level, ok
+
+
+def examine(connection: Connection[Any], address: MySQLAddress, wanted: Selection) -> list[Finding]:
+    """Everything that matters of a server for the wanted tables, in the order in which it should be repaired."""
+    facts = Facts(connection, address)
+    findings = [ok("server", f"{facts.product} {facts.version}")]
+    findings += [finding for check in SERVER_CHECKS for finding in check(facts)]
+    findings += check_log_rights(facts)
+    if any(finding.name == "REPLICATION SLAVE" and finding.level is Level.OK for finding in findings):
+        findings += check_retention(facts)
+    findings += check_selection(facts, facts.tables(wanted), wanted)
+    return findings

@@ -1,0 +1,86 @@
+"""What must be true of a server before its log can be replicated exactly: the errors among the checks, raised one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.sources.mysql.preflight.checks import SERVER_CHECKS, check_cascades_of, check_hidden_databases
+from headrace.sources.mysql.preflight.server_facts import Facts, try_replication
+from headrace.sources.mysql.server.connection import MySQLAddress, query
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Who a server is: positions mean something only on the server they came from."""
+
+    flavour: str
+    version: str
+    identity: str
+    """MySQL's server uuid; for MariaDB, which has none, its server id."""
+    folds_case: bool = False
+    """Whether the server keeps table names in lower case, however a statement spells them."""
+    in_utc: bool = False
+    """Whether the time of the server's machine is UTC."""
+
+    @property
+    def mariadb(self) -> bool:
+        return self.flavour == "mariadb"
+
+
+def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerIdentity:
+    """Raise `DefiniteError` for the first thing that would make replication wrong or impossible."""
+    facts = Facts(connection, address)
+    for check in SERVER_CHECKS:
+        for finding in check(facts):
+            finding.raise_for(address)
+    try_replication(connection, address)
+    identity = facts.variable("server_id" if facts.mariadb else "server_uuid")
+    folds_case = facts.variable("lower_case_table_names") == "1"
+    in_utc = facts.variable("system_time_zone") == "UTC"
+    return ServerIdentity("mariadb" if facts.mariadb else "mysql", facts.version, identity, folds_case, in_utc)
+
+
+def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
+    """Raise if changes of a table would not be in the log: kept out by a filter, or made by a foreign key behind the log's back."""
+    facts, chosen = Facts(connection, address), set(tables)
+    for finding in check_hidden_databases(facts, {name.database for name in chosen}):
+        finding.raise_for(address)
+    for table in facts.tables(chosen.__contains__):
+        for finding in check_cascades_of(facts, table):
+            finding.raise_for(address)
+
+
+def check_database(connection: Connection[Any], address: MySQLAddress, selection: Selection) -> None:
+    """Raise if tables are chosen of the address's database, and there is no such database."""
+    if Facts(connection, address).lacks_database(selection):
+        raise DefiniteError(
+            f"the source has no database {address.database}, or the user may not see it",
+            place=str(address),
+            hint="check the database in the source's address and the user's rights (GRANT SELECT), or create the database",
+        )
+
+
+def check_position(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
+    """Raise if the server no longer (or not yet) has the log at `position`."""
+    files = {str(row[0]): int(row[1]) for row in query(connection, address, "SHOW BINARY LOGS")}
+    if position.file not in files:
+        oldest = min(files, key=file_number) if files else "none"
+        raise DefiniteError(
+            f"the source no longer has binary log {position.file}, where replication must go on; its oldest is {oldest}",
+            place=str(address),
+            hint="keep binary logs longer (binlog_expire_logs_seconds); to start over, remove the state directory and the target tables",
+        )
+    if position.offset > files[position.file]:
+        raise DefiniteError(
+            f"the source's binary log {position.file} ends at {files[position.file]}, before our position {position.offset}",
+            place=str(address),
+            hint="the server lost or reset its log; to start over, remove the state directory and the target tables",
+        )

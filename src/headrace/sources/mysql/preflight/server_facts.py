@@ -1,0 +1,164 @@
+"""What a server is asked before its log is replicated, and the form of its answers (see `sources.preflight` for what is made of them)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.sources.mysql.binlog.replication_client import ReplicationStream
+from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.preflight import Finding
+
+_SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What matters of a selected table."""
+
+    name: TableName
+    engine: str
+    keyed: bool
+    cascades: tuple[str, ...]
+    """Foreign keys that change this table when their parents change."""
+
+    @property
+    def quoted(self) -> str:
+        return f"{quote_name(self.name.database)}.{quote_name(self.name.table)}"
+
+
+class Facts:
+    """A server's answers. Each question is asked when a check needs it."""
+
+    def __init__(self, connection: Connection[Any], address: MySQLAddress) -> None:
+        self.connection, self.address = connection, address
+        self.mariadb = is_mariadb(connection)
+        self.variables: Mapping[str, str] = {str(name).lower(): str(value) for name, value in self.ask("SHOW GLOBAL VARIABLES")}
+
+    def ask(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return query(self.connection, self.address, sql, arguments)
+
+    def ask_if_allowed(self, sql: str) -> list[tuple[Any, ...]] | None:
+        """None if we may not ask, or the server does not know the question."""
+        try:
+            return self.ask(sql)
+        except DefiniteError:
+            return None
+
+    def variable(self, name: str, default: str = "") -> str:
+        return self.variables.get(name, default)
+
+    def is_on(self, name: str, default: str = "OFF") -> bool:
+        return self.variable(name, default).upper() in ("ON", "1", "YES", "TRUE")
+
+    @property
+    def version(self) -> str:
+        return self.variable("version")
+
+    @property
+    def product(self) -> str:
+        return "MariaDB" if self.mariadb else "MySQL"
+
+    @property
+    def account(self) -> str:
+        """Ourselves, as GRANT spells us."""
+        user, _, host = str(self.ask("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        return f"'{user}'@'{host}'"
+
+    def log_filters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Databases that alone are logged, and databases that are not."""
+        status = self.ask("SHOW MASTER STATUS" if self.mariadb else "SHOW BINARY LOG STATUS")
+        only, without = (str(status[0][2] or ""), str(status[0][3] or "")) if status else ("", "")
+        return tuple(filter(None, only.split(","))), tuple(filter(None, without.split(",")))
+
+    def is_replica(self) -> bool | None:
+        """Whether it replicates from another server; None if we may not know."""
+        found = self.ask_if_allowed("SHOW ALL SLAVES STATUS" if self.mariadb else "SHOW REPLICA STATUS")
+        return None if found is None else bool(found)
+
+    def may(self, privilege: str) -> bool:
+        """Whether a privilege on everything was granted to us or to a role of ours."""
+        grants = self.ask("SHOW GRANTS")
+        if not self.mariadb:
+            role = self.ask_if_allowed("SELECT CURRENT_ROLE()")
+            if role and str(role[0][0]) != "NONE":
+                grants += self.ask_if_allowed(f"SHOW GRANTS FOR CURRENT_USER() USING {role[0][0]}") or []
+        wanted = re.compile(rf"GRANT (.*\b{privilege}\b.*|ALL PRIVILEGES) ON \*\.\* TO")
+        return any(wanted.match(str(grant[0])) for grant in grants)
+
+    def oldest_log(self) -> tuple[str, float] | None:
+        """The oldest log file, and how many seconds ago it was begun, by the first event in it."""
+        files = [str(row[0]) for row in self.ask("SHOW BINARY LOGS")]
+        if not files:
+            return None
+        oldest = min(files, key=file_number)
+        stream = ReplicationStream(self.address, BinlogPosition(oldest, 4), blocking=False)
+        try:
+            first = next((piece for piece in stream.pieces() if isinstance(piece, np.ndarray)), None)
+            begun = int.from_bytes(first[:4].tobytes(), "little") if first is not None else time.time()
+        finally:
+            stream.close()
+        return oldest, max(time.time() - begun, 0.0)
+
+    def lacks_database(self, selection: Selection) -> bool:
+        """Whether tables are chosen of the address's database, and there is no such database, as far as the user may see."""
+        database = self.address.database
+        is_meant = database and any(chosen.startswith(f"{database}.") for chosen in selection.include)
+        return bool(is_meant) and not self.ask("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
+
+    def tables(self, wanted: Callable[[TableName], bool]) -> list[TableFacts]:
+        """The selected tables, as far as we may see them."""
+        cascades: dict[TableName, list[str]] = {}
+        for database, table, constraint in self.ask(_CASCADES):
+            cascades.setdefault(TableName(database, table), []).append(str(constraint))
+        keyed = {TableName(database, table) for database, table in self.ask(_KEYED)}
+        found = [(TableName(database, table), str(engine)) for database, table, engine in self.ask(_TABLES)]
+        return [
+            TableFacts(name, engine, name in keyed, tuple(cascades.get(name, ())))
+            for name, engine in sorted(found)
+            if name.database.lower() not in _SYSTEM and wanted(name)
+        ]
+
+
+_TABLES = "SELECT table_schema, table_name, engine FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+_CASCADES = """
+SELECT constraint_schema, table_name, constraint_name FROM information_schema.referential_constraints
+WHERE delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"""
+# Unique, over whole columns, none of which can be NULL.
+_KEYED = """
+SELECT table_schema, table_name FROM information_schema.statistics
+GROUP BY table_schema, table_name, index_name
+HAVING MAX(non_unique) = 0 AND SUM(nullable = 'YES') = 0 AND COUNT(column_name) = COUNT(*)
+    AND SUM(sub_part IS NOT NULL AND index_name <> 'PRIMARY') = 0"""
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:
+    """Ask for the end of the log as a replica would: the server's own answer is the only sure test."""
+    stream = ReplicationStream(address, log_end(connection, address, 0), blocking=False)
+    try:
+        for _ in stream.pieces():
+            pass
+    finally:
+        stream.close()
+
+
+def refusal(call: Callable[[], object]) -> HeadraceError | None:
+    """What a server says against it; None if it does not mind."""
+    try:
+        call()
+    except HeadraceError as error:
+        return error
+    return None

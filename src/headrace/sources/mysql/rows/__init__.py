@@ -1,0 +1,1 @@
+"""Decodes row images into columns."""

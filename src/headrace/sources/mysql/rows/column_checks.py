@@ -1,0 +1,53 @@
+"""Whether decoded columns hold what their definitions allow: the last look at a block before it leaves the source.
+
+Servers never send what is refused here; damage does that no checksum covers, and a sink would take it for something else: a NULL in a
+column that has none for a zero, bytes that are not UTF-8 for text. Whole columns are looked at, in a few passes per block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import DATES, Column, Kind, TableSchema, ZeroDates
+from headrace.sources.mysql.events.event_types import DAMAGE_HINT
+from headrace.sources.mysql.rows.zero_dates import zero_date_in_key
+
+_LAST_YEAR: Final = 2155
+
+
+def check_sound(
+    schema: TableSchema, arrays: Sequence[Any], doubtful: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
+) -> None:
+    """Raise a definite error that names the first column with a value that it cannot hold.
+
+    doubtful: kinds of which a decoder has not seen that every value is one.
+    zero_dates: with NULL, the decoder writes a NULL for a date that does not exist.
+    """
+    for column, array in zip(schema.columns, arrays, strict=True):
+        if zero_dates is ZeroDates.NULL and column.kind in DATES and not column.nullable and array.null_count:
+            raise zero_date_in_key(schema.name, column.name, place)
+        what = _flaw(column, array, doubtful)
+        if what:
+            raise DefiniteError(
+                f"column {column.name} ({column.source_type}) holds {what}", place=f"{place}, column {column.name}", hint=DAMAGE_HINT
+            )
+
+
+def _flaw(column: Column, array: Any, doubtful: frozenset[Kind]) -> str:
+    if not column.nullable and array.null_count:
+        return "NULL, and its table says that it cannot"
+    if column.kind is Kind.BIT and column.precision < 64 and (pc.max(array).as_py() or 0) >> column.precision:
+        return f"more than its {column.precision} bits"
+    if column.kind is Kind.YEAR and (pc.max(array).as_py() or 0) > _LAST_YEAR:
+        return f"a year after {_LAST_YEAR}"
+    if column.kind in doubtful:
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            return "bytes that are no value of its type"
+    return ""

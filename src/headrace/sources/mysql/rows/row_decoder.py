@@ -1,0 +1,371 @@
+"""A table's decoder: built once from its schema and table map, then run over row events.
+
+The decoder's description (small arrays for the kernel) is made per distinct table map; running it yields change blocks of bounded size.
+Decoding the same bytes again gives equal blocks, versions included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.projection import Projection
+from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
+from headrace.sources.mysql.charsets.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
+from headrace.sources.mysql.events import table_map as tablemap
+from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
+from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
+from headrace.sources.mysql.kernels import row_images
+from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
+from headrace.sources.mysql.rows.column_checks import check_sound
+from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, unreadable_text
+from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL, column_layout
+from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, logged_zero_date, warn_of_zero_dates
+
+MAX_BLOCK_ROWS: Final = 65_536
+_MAX_DATA_BYTES: Final = 8 << 20
+_LARGEST_DATA_BYTES: Final = (1 << 31) - 1
+"""What offsets of 32 bits can address."""
+_PLACE: Final = 6
+"""The column of an index with an event's offset in its file (see `scan`)."""
+
+_INTEGERS: Final = {
+    Kind.INT8: 1,
+    Kind.INT16: 2,
+    Kind.INT32: 4,
+    Kind.INT64: 8,
+    Kind.UINT8: 1,
+    Kind.UINT16: 2,
+    Kind.UINT32: 4,
+    Kind.UINT64: 8,
+}
+_WIDTHS: Final = {
+    **_INTEGERS,
+    Kind.FLOAT32: 4,
+    Kind.FLOAT64: 8,
+    Kind.DATE: 4,
+    Kind.DATETIME: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.TIME: 8,
+    Kind.YEAR: 2,
+    Kind.ENUM: 4,
+    Kind.SET: 8,
+    Kind.BIT: 8,
+}
+_TEMPORAL: Final = {
+    Kind.DATETIME: (tablemap.DATETIME2, tablemap.DATETIME),
+    Kind.TIMESTAMP: (tablemap.TIMESTAMP2, tablemap.TIMESTAMP),
+    Kind.TIME: (tablemap.TIME2, tablemap.TIME),
+}
+"""The storage type of today, which has its fractional digits with it, and the one before MySQL 5.6."""
+_INTEGER_STORAGE: Final = {1: {tablemap.TINY}, 2: {tablemap.SHORT}, 4: {tablemap.LONG, tablemap.INT24}, 8: {tablemap.LONGLONG}}
+_PADDED: Final = {Kind.BYTES, Kind.UUID, Kind.INET4, Kind.INET6}
+_COMPRESSED: Final = {tablemap.VARCHAR_COMPRESSED, tablemap.BLOB_COMPRESSED}
+_TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.BLOB} | _COMPRESSED
+_STORED: Final = {
+    **{kind: _INTEGER_STORAGE[width] for kind, width in _INTEGERS.items()},
+    Kind.FLOAT32: {tablemap.FLOAT},
+    Kind.FLOAT64: {tablemap.DOUBLE},
+    Kind.STRING: _TEXT_STORAGE,
+    Kind.BYTES: _TEXT_STORAGE,
+    Kind.JSON: _TEXT_STORAGE | {tablemap.JSON},
+    Kind.DATE: {tablemap.DATE},
+    Kind.YEAR: {tablemap.YEAR},
+    Kind.ENUM: {tablemap.ENUM},
+    Kind.SET: {tablemap.SET},
+    Kind.BIT: {tablemap.BIT},
+    Kind.GEOMETRY: {tablemap.GEOMETRY},
+    Kind.VECTOR: {tablemap.VECTOR},
+    Kind.UUID: {tablemap.STRING},
+    Kind.INET4: {tablemap.STRING},
+    Kind.INET6: {tablemap.STRING},
+}
+"""The storage types in which a kind's values may lie; decimals and times also depend on their parameters."""
+_COLLATED: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_BINARY_COLLATION: Final = 63
+_BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
+"""Character sets, besides utf8mb4, with characters that a server's descriptions of its tables cannot show; no name may be any."""
+_DOUBTFUL: Final = frozenset({Kind.JSON})
+"""Kinds whose values the kernel copies in part without looking at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader of row images may choose."""
+
+    every_before: bool = False
+    """Emit the before image of every update, not only of those that move a row to another key."""
+    zero_dates: ZeroDates = ZeroDates.HALT
+    """What becomes of a date that no calendar has."""
+    transactions: bool = False
+    """Say of every image which transaction made it, and its place in there."""
+    queries: bool = False
+    """Say of every image which statement made it, where the source logs that."""
+    projection: Projection = field(default_factory=Projection)
+    """The columns to read; blocks are of the schema that it makes of the table's."""
+
+
+class RowDecoder:
+    """Turns row events of one table map into blocks of one schema."""
+
+    def __init__(self, schema: TableSchema, table_map: TableMap, key_columns: tuple[str, ...], options: ReadOptions, place: str) -> None:
+        self.schema = options.projection.project(schema)
+        self._options = options
+        order = _column_order(schema, table_map, place)
+        columns = [schema.columns[i] for i in order]
+        self._names = [column.name for column in columns]
+        # Columns that nobody reads are checked against the schema all the same, and stepped over.
+        places = {column.name: n for n, column in enumerate(self.schema.columns)}
+        description = np.zeros((6, len(columns)), dtype=np.int32)
+        for c, column in enumerate(columns):
+            encoding, a, b, words = _encode(column, table_map.types[c], table_map.metadata[c], schema, place)
+            _check_sign(column, table_map.unsigned[c] if table_map.unsigned else None, schema, place)
+            description[:, c] = encoding, a, b, places.get(column.name, -1), column.name in key_columns, words
+        if table_map.collations is not None:
+            columns = [_as_logged(*pair, schema, place) for pair in zip(columns, table_map.collations, strict=True)]
+        self._table = description
+        self._keys = len(key_columns)
+        # Rows without a key are told apart by all their values.
+        self._every_before = options.every_before or not key_columns
+        self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
+        self._finishers: list[Finisher | None] = [None] * len(places)
+        self._members: dict[str, tuple[str, ...]] = {}
+        for c, column in enumerate(columns):
+            if column.name in places:
+                self._finishers[places[column.name]] = finisher(column, table_map.types[c], table_map.metadata[c], place)
+                self._members[column.name] = _exact_members(column, table_map.members[c], schema, place)
+        self._slots = [
+            slot_for(column, names_as_text=False, finished_later=made is not None)
+            for column, made in zip(self.schema.columns, self._finishers, strict=True)
+        ]
+
+    def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
+        """Blocks of the given row events (lines of an index, in log order)."""
+        cursor = np.zeros(row_images.ZEROS + len(self._names), dtype=np.int64)
+        volume = int((events[:, 1] - events[:, 0]).sum())
+        data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
+        rows = min(max(volume // 4, 16), MAX_BLOCK_ROWS)
+        while cursor[row_images.EVENT] < len(events):
+            first = f"{place}:{int(events[cursor[row_images.EVENT], _PLACE])}"
+            arena = Arena(self._slots, rows, data_bytes)
+            op = np.empty(rows, dtype=np.uint8)
+            version = np.empty(rows, dtype=np.uint64)
+            commit_ts = np.empty(rows, dtype=np.int64)
+            row_images.decode_images(
+                buf,
+                events,
+                self._table,
+                self._keys,
+                self._key_span,
+                np.uint64(version_base),
+                self._every_before,
+                ZERO_CODES[self._options.zero_dates],
+                arena.a1,
+                arena.layout,
+                rows,
+                op,
+                version,
+                commit_ts,
+                cursor,
+            )
+            status, done = int(cursor[row_images.STATUS]), int(cursor[row_images.ROWS])
+            if status > row_images.FULL:
+                raise self._error(
+                    status, int(cursor[row_images.ERROR_COLUMN]), f"{place}:{int(events[cursor[row_images.ERROR_AT], _PLACE])}"
+                )
+            if done == 0 and status == row_images.FULL:
+                # A single change larger than the arena.
+                if data_bytes == _LARGEST_DATA_BYTES:
+                    raise self._too_large(f"{place}:{int(events[cursor[row_images.EVENT], _PLACE])}")
+                data_bytes = min(data_bytes * 4, _LARGEST_DATA_BYTES)
+                rows = max(rows, 16)
+                continue
+            if done:
+                yield self._block(arena, done, op[:done], version[:done], commit_ts[:done], first)
+        warn_of_zero_dates(self.schema, self._names, cursor[row_images.ZEROS :])
+
+    def _block(
+        self,
+        arena: Arena,
+        rows: int,
+        op: npt.NDArray[np.uint8],
+        version: npt.NDArray[np.uint64],
+        commit_ts: npt.NDArray[np.int64],
+        place: str,
+    ) -> ChangeBlock:
+        # Columns are finished a block at a time, so what is wrong in one is placed by the block's first event.
+        where = f"{place} or after, table {self.schema.name}"
+        arrays = [
+            self._finished(column, finish, array, where)
+            for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
+        ]
+        check_sound(self.schema, arrays, _DOUBTFUL, where, self._options.zero_dates)
+        return ChangeBlock(
+            self.schema,
+            pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
+            pa.array(op),
+            pa.array(version),
+            pa.array(commit_ts),
+        )
+
+    def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array, place: str) -> pa.Array:
+        if column.kind in (Kind.ENUM, Kind.SET):
+            return _named(column, raw, self._members[column.name], place)
+        try:
+            return raw if finish is None else finish(raw)
+        except UnreadableText as error:
+            raise unreadable_text(error, column, place) from error
+
+    def _too_large(self, place: str) -> DefiniteError:
+        return DefiniteError(
+            f"a row of {self.schema.name} holds more than {_LARGEST_DATA_BYTES >> 20} MiB in one column",
+            place=f"{place}, table {self.schema.name}",
+            hint="leave the table out with --exclude",
+        )
+
+    def _error(self, status: int, column: int, place: str) -> DefiniteError:
+        where = f"{place}, table {self.schema.name}"
+        if status == row_images.ZERO_DATE:
+            return logged_zero_date(self.schema.name, self._names[column], where)
+        if status == row_images.PARTIAL_IMAGE:
+            return DefiniteError(
+                f"a row event of {self.schema.name} does not hold all columns",
+                place=where,
+                hint="SET GLOBAL binlog_row_image = FULL on the source, for its sessions too",
+            )
+        if status == row_images.WRONG_WIDTH:
+            return DefiniteError(f"a row event of {self.schema.name} has another number of columns than its table map", place=where)
+        if status == row_images.BAD_VALUE:
+            name = self._names[column]
+            return DefiniteError(
+                f"column {name} of {self.schema.name} holds bytes that are no value of its type: the log is damaged",
+                place=f"{where}, column {name}",
+                hint=DAMAGE_HINT,
+            )
+        if status == row_images.BAD_JSON:
+            return DefiniteError(f"column {self._names[column]} of {self.schema.name} holds damaged JSON", place=where)
+        return truncated("row", where)
+
+
+def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[int]:
+    """For each column of the event, its index in the schema: by name if the server gave names, else by place."""
+    mine = [column.name for column in schema.columns]
+    if table_map.names is None:
+        if len(table_map.types) != len(mine):
+            raise _drifted(schema, f"it had {len(table_map.types)} columns then and has {len(mine)} now", place)
+        return list(range(len(mine)))
+    if sorted(table_map.names) != sorted(mine):
+        differing = ", ".join(sorted(set(table_map.names) ^ set(mine)))
+        raise _drifted(schema, f"columns {differing} are not in both", place)
+    return [mine.index(name) for name in table_map.names]
+
+
+def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) -> Column:
+    """A column with the character set that the log says it had: what a value's bytes mean was settled when they were written."""
+    if column.kind not in _COLLATED or collation == 0:
+        return column
+    if column.kind in (Kind.STRING, Kind.BYTES) and (column.kind is Kind.BYTES) != (collation == _BINARY_COLLATION):
+        was = "bytes" if column.kind is Kind.STRING else "text"
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) was {was} then", place)
+    try:
+        return replace(column, charset=charset_of_collation(collation))
+    except UnknownCharset:
+        # A newer server's collation; the schema names the character set it is of.
+        return column
+
+
+def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"table {schema.name} in the log differs from the schema it is replicated with: {what}",
+        place=place,
+        hint=f"have the table read again as it is now: headrace resync {schema.name}",
+    )
+
+
+def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
+    """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
+    layout = column_layout(stored, column.precision if stored in OLD_TEMPORAL else metadata)
+    if layout is None or not _agrees(column, stored, metadata):
+        stored_name = TYPE_NAMES.get(stored, str(stored))
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
+    encoding, a, b = layout
+    if encoding == row_images.INT and column.kind.value.startswith("u"):
+        encoding = row_images.UINT
+    if stored == tablemap.STRING and column.kind in _PADDED:
+        # The log leaves out the zero bytes at the end of a BINARY, and of what MariaDB keeps as one.
+        b = metadata
+    if column.kind is Kind.DECIMAL:
+        return encoding, a, b, 4 if column.precision > 38 else 2
+    return encoding, a, b, _WIDTHS.get(column.kind, 0)
+
+
+def _agrees(column: Column, stored: int, metadata: int) -> bool:
+    """Whether values stored so are what the schema says the column holds."""
+    kind = column.kind
+    if kind is Kind.DECIMAL:
+        return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
+    if kind in _TEMPORAL:
+        today, before = _TEMPORAL[kind]
+        return stored == before or (stored == today and metadata == column.precision)
+    return stored in _STORED[kind]
+
+
+def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:
+    if column.kind in _INTEGERS and unsigned is not None and unsigned != column.kind.value.startswith("u"):
+        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place)
+
+
+def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: TableSchema, place: str) -> tuple[str, ...]:
+    """The member names of an ENUM or SET, checked against those in the log.
+
+    A server describes its tables in three-byte UTF-8: a character beyond that is a question mark in the schema and whole only in the log.
+    """
+    if column.kind not in (Kind.ENUM, Kind.SET):
+        return ()
+    if stored is None:
+        beyond = column.charset in UTF8 | _BEYOND_THREE_BYTES
+        doubtful = next((member for member in column.members if beyond and "?" in member), None)
+        if doubtful is not None:
+            raise DefiniteError(
+                f"column {column.name} of {schema.name} has a member {doubtful!r}, which may stand for another character that the"
+                " server cannot show",
+                place=place,
+                hint="SET GLOBAL binlog_row_metadata = FULL on the source, then remove the state directory and replicate again",
+            )
+        return column.members
+    if len(stored) != len(column.members):
+        raise _drifted(schema, f"column {column.name} had {len(stored)} members then and has {len(column.members)} now", place)
+    return tuple(_exact_member(column, *pair, schema, place) for pair in zip(column.members, stored, strict=True))
+
+
+def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchema, place: str) -> str:
+    """One member's name: as the schema has it, or from the log where the schema's may have lost characters."""
+    name = decode_text(column.charset or "utf8mb4", stored)
+    if member not in (name, "".join("?" if ord(char) > 0xFFFF else char for char in name)):
+        raise _drifted(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
+    return name
+
+
+def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:
+    """ENUM indexes and SET masks as names."""
+    if column.kind is Kind.ENUM:
+        names = ["", *members]
+        highest = pc.max(numbers).as_py()
+        if highest is not None and highest >= len(names):
+            raise DefiniteError(f"column {column.name} holds enum member {highest}, the table knows {len(members)}", place=place)
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
+    encoded = numbers.dictionary_encode()
+    labels = []
+    for mask in encoded.dictionary.to_pylist():
+        if mask >> len(members):
+            raise DefiniteError(f"column {column.name} holds set members beyond the {len(members)} the table knows", place=place)
+        labels.append(",".join(name for bit, name in enumerate(members) if mask >> bit & 1))
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(labels, pa.string()))

@@ -1,0 +1,1 @@
+"""Table schemas as of each event: capture, DDL effects and schema history."""

@@ -1,0 +1,169 @@
+"""What the rows of a table hold in a column that was just added to it.
+
+A constant default is what every row holds; a required column without one holds what the servers put there instead. What depends on the
+row, the moment, the session's time zone, or on rules that are not the same everywhere is not told: the table is then read again.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from headrace.model.alter_effects import Effect, Filled, Untold
+from headrace.model.schema import Column, Kind
+
+_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
+_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_MOMENT: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
+_CLOCK: Final = re.compile(r"(-?)(\d{2,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
+_LENGTH: Final = re.compile(r"\((\d+)\)")
+_ANY_TEXT: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_REQUIRED: Final = Untold("it is required and has no default")
+_ON_ITS_OWN: Final = Untold("the source computes it for every row")
+
+
+def filling(column: Column, *, zeroes: bool = True) -> Effect:
+    """What existing rows hold in a new column. `zeroes`: whether the server puts zero values into a required column without a default."""
+    if column.generated or column.auto_increment:
+        return _ON_ITS_OWN
+    if column.default is None:
+        if column.nullable:
+            return Filled(None)
+        return _implicit(column) if zeroes else _REQUIRED
+    if column.default.startswith("("):
+        # An expression; text in parentheses looks the same, and is rare enough to be read again.
+        return _ON_ITS_OWN
+    parse = _PARSERS.get(column.kind)
+    value = parse(column, column.default) if parse is not None else None
+    return Filled(value) if value is not None else Untold(f"its default {column.default!r} is not told exactly by its text")
+
+
+def _implicit(column: Column) -> Effect:
+    """Of a required column that names no default."""
+    if column.kind in _INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
+        return Filled(0)
+    if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
+        return Filled(0.0)
+    if column.kind is Kind.DECIMAL:
+        return Filled(Decimal(0))
+    if column.kind is Kind.ENUM and column.members:
+        return Filled(column.members[0])
+    if column.kind in (Kind.STRING, Kind.SET):
+        return Filled("")
+    if column.kind is Kind.BYTES:
+        return Filled(_padded(column, b""))
+    return _REQUIRED
+
+
+def _integer(column: Column, text: str) -> object:
+    del column
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def _float(column: Column, text: str) -> object:
+    try:
+        value = float(text)
+        return struct.unpack("<f", struct.pack("<f", value))[0] if column.kind is Kind.FLOAT32 else value
+    except (ValueError, OverflowError):
+        return None
+
+
+def _decimal(column: Column, text: str) -> object:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() and -int(value.as_tuple().exponent) <= column.scale else None
+
+
+def _bits(column: Column, text: str) -> object:
+    del column
+    found = re.fullmatch(r"b'([01]*)'", text)
+    return int(found[1] or "0", 2) if found else None
+
+
+def _text(column: Column, text: str) -> object:
+    if not text.isascii() and column.charset not in _ANY_TEXT:
+        return None
+    return text.rstrip(" ") if column.source_type.lower().startswith("char") else text
+
+
+def _bytes(column: Column, text: str) -> object:
+    if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text):
+        return None
+    return _padded(column, bytes.fromhex(text[2:]))
+
+
+def _padded(column: Column, value: bytes) -> bytes:
+    length = _LENGTH.search(column.source_type)
+    return value.ljust(int(length[1]), b"\0") if column.source_type.lower().startswith("binary") and length else value
+
+
+def _member(column: Column, text: str) -> object:
+    return text if text in column.members else None
+
+
+def _members(column: Column, text: str) -> object:
+    """A set shows its names in the order of its members, however its default was written."""
+    names = text.split(",") if text else []
+    return ",".join(member for member in column.members if member in names) if set(names) <= set(column.members) else None
+
+
+def _day(year: str, month: str, day: str) -> int | None:
+    try:
+        return date(int(year), int(month), int(day)).toordinal() - _EPOCH
+    except ValueError:
+        return None
+
+
+def _date(column: Column, text: str) -> object:
+    del column
+    found = _DATE.fullmatch(text)
+    return _day(*found.groups()) if found else None
+
+
+def _datetime(column: Column, text: str) -> object:
+    del column
+    found = _MOMENT.fullmatch(text)
+    day = _day(*found.groups()[:3]) if found else None
+    if found is None or day is None:
+        return None
+    hour, minute, second = (int(part) for part in found.groups()[3:6])
+    return ((day * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+
+
+def _time(column: Column, text: str) -> object:
+    del column
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return None
+    micros = (int(found[2]) * 3600 + int(found[3]) * 60 + int(found[4])) * 1_000_000 + int((found[5] or "").ljust(6, "0"))
+    return -micros if found[1] else micros
+
+
+def _year(column: Column, text: str) -> object:
+    del column
+    return int(text) if re.fullmatch(r"\d{4}", text) else None
+
+
+# A TIMESTAMP's text means another moment in every time zone.
+_PARSERS: Final[dict[Kind, Callable[[Column, str], object]]] = {
+    **dict.fromkeys(_INTEGERS, _integer),
+    Kind.FLOAT32: _float,
+    Kind.FLOAT64: _float,
+    Kind.DECIMAL: _decimal,
+    Kind.BIT: _bits,
+    Kind.STRING: _text,
+    Kind.BYTES: _bytes,
+    Kind.ENUM: _member,
+    Kind.SET: _members,
+    Kind.DATE: _date,
+    Kind.DATETIME: _datetime,
+    Kind.TIME: _time,
+    Kind.YEAR: _year,
+}

@@ -1,0 +1,89 @@
+"""A server's catalogue at a position: what the schema history begins with.
+
+The tables are described before and after the position is noted, until both descriptions are equal: then no statement lies between them,
+and what they say holds at the position itself. So every statement behind the position is still to be followed, and none before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema_change import Catalogue
+from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, query
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import note_position
+
+log = logging.getLogger("headrace")
+
+D = TypeVar("D")
+N = TypeVar("N")
+
+_ATTEMPTS: Final = 20
+_NAMES: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+_CHARSETS: Final = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+
+
+def read_dialect(connection: Connection[Any], address: MySQLAddress) -> Dialect:
+    """The server, as the grammar of its statements needs to know it."""
+    [(version, folds)] = query(connection, address, "SELECT VERSION(), @@lower_case_table_names")
+    return Dialect.of(str(version), folds_case=int(folds) > 0)
+
+
+def capture_catalogue(
+    connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
+) -> tuple[Catalogue, BinlogPosition]:
+    """The tables of all databases that hold wanted ones, and the position at which they are so.
+
+    A wanted table that cannot be replicated is an error; another one is left out, as if it were not known.
+    """
+    return describe_around(lambda: _describe(connection, address, wanted), lambda: visible_position(connection, address, epoch), address)
+
+
+def describe_around(describe: Callable[[], D], note: Callable[[], N], address: MySQLAddress) -> tuple[D, N]:
+    """What `describe` says, and what `note` found at a moment when that was so: it was the same before and after."""
+    before = describe()
+    for _ in range(_ATTEMPTS):
+        noted = note()
+        after = describe()
+        if after == before:
+            return after, noted
+        before = after
+    raise TransientError(
+        "the source's tables change faster than they can be described", place=str(address), hint="wait until its migrations are done"
+    )
+
+
+def visible_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    """A position, without keeping the transaction in which it was noted."""
+    position = note_position(connection, address, epoch)
+    connection.commit()
+    return position
+
+
+def _describe(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> Catalogue:
+    names = [TableName(*row) for row in query(connection, address, _NAMES)]
+    databases = {name.database for name in names if wanted(name)}
+    schemas = capture_schemas(connection, address, wanted)
+    schemas += _describe_others(connection, address, {name for name in names if name.database in databases and not wanted(name)})
+    return Catalogue({schema.name: schema for schema in schemas}, dict(query(connection, address, _CHARSETS)))
+
+
+def _describe_others(connection: Connection[Any], address: MySQLAddress, names: set[TableName]) -> list[TableSchema]:
+    try:
+        return capture_schemas(connection, address, names.__contains__)
+    except DefiniteError:
+        found = []
+        for name in sorted(names):
+            try:
+                found += capture_schemas(connection, address, {name}.__contains__)
+            except DefiniteError as error:
+                log.debug("leaving a table that is not replicated out of the schema history: %s", error)
+        return found

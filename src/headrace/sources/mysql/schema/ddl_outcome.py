@@ -1,0 +1,189 @@
+"""What a statement means for the selected tables: the schema history's answer to whoever follows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.schema_change import Catalogue, CreateTable, DropTable, RenameTable, SchemaChange, TruncateTable, tables_of
+from headrace.sources.mysql.ddl.statement_effects import Meaning
+from headrace.sources.mysql.events.event_types import Query
+from headrace.sources.mysql.server.position import BinlogPosition
+
+Selection = Callable[[TableName], bool]
+
+
+class Outcome(Enum):
+    """What a statement means for the selected tables, the gravest thing of all if it means several."""
+
+    NOTHING = auto()
+    """It touches no selected table."""
+    CHANGED = auto()
+    """Definitions changed (`changes`); every row is as it was, or in `emptied` or `gone`."""
+    RESYNC = auto()
+    """Rows of the tables in `arrived` or `disturbed` changed without changes in the log: read them again."""
+    RECAPTURE = auto()
+    """The definitions of the tables in `recapture` cannot be known from the text: capture them, and tell the history (`learn`)."""
+    DML = auto()
+    """A change of rows logged as a statement: the rows it changed are nowhere in the log."""
+    UNKNOWN = auto()
+    """Not understood, and it may have touched a selected table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What one statement did."""
+
+    query: Query
+    position: BinlogPosition
+    outcome: Outcome = Outcome.NOTHING
+    changes: tuple[SchemaChange, ...] = ()
+    """What the sink has to do, in order: the changes that name a selected table. Renames out of the selection and into it are here too."""
+    emptied: frozenset[TableName] = frozenset()
+    """Selected tables without rows now: truncated, or made anew in the place of an old one."""
+    gone: frozenset[TableName] = frozenset()
+    """Selected names that no table has now: dropped, or renamed to another name."""
+    moved: Mapping[TableName, TableName] = field(default_factory=dict)
+    """Selected tables that came, rows and all, from another selected name: new name to old."""
+    arrived: frozenset[TableName] = frozenset()
+    """Selected names to which a table came that was not replicated (the swap of a ghost table, a RENAME): its rows are not in the sink."""
+    disturbed: frozenset[TableName] = frozenset()
+    """Selected tables whose rows changed without row events (partitions dropped or exchanged, tablespaces discarded or imported)."""
+    recapture: frozenset[TableName] = frozenset()
+    """Selected tables whose definition cannot be known from the text alone."""
+    mentioned: frozenset[TableName] = frozenset()
+    """Selected tables that DML, or a statement that is not understood, may have touched."""
+    why: str = ""
+    """For people: why the outcome is DML, UNKNOWN or RECAPTURE."""
+
+    @property
+    def _named(self) -> str:
+        return ", ".join(str(name) for name in sorted(self.mentioned))
+
+    def check(self) -> None:
+        """Raise the error that DML and UNKNOWN are."""
+        if self.outcome is Outcome.DML:
+            raise DefiniteError(
+                f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",
+                place=str(self.position),
+                hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then headrace resync the tables it changed",
+            )
+        if self.outcome is Outcome.UNKNOWN:
+            raise DefiniteError(
+                f"a statement that may have changed {self._named} was not understood ({self.why}): {self.query.statement}",
+                place=str(self.position),
+                hint="please report it with the server's version; to go on, headrace resync the tables it names",
+            )
+
+
+def assess(
+    query: Query, position: BinlogPosition, meaning: Meaning, known: Catalogue, wanted: Selection, *, folds_case: bool = False
+) -> Followed:
+    """A statement's meaning for the tables that are wanted; `known` is the catalogue before it."""
+    if meaning.rows or meaning.unknown:
+        # Rows of a table that it makes and nobody knows will be an error when they come.
+        mentioned = frozenset(name for name in _mentioned(query, folds_case=folds_case) if wanted(name) and name in known.tables)
+        if not mentioned:
+            return Followed(query, position)
+        outcome = Outcome.DML if meaning.rows else Outcome.UNKNOWN
+        return Followed(query, position, outcome, mentioned=mentioned, why=meaning.why)
+    fates = _Fates(known, wanted)
+    for change in meaning.changes:
+        fates.take(change)
+    arrived = {name for name in (*fates.arrived, *meaning.filled) if wanted(name)}
+    disturbed = frozenset(name for name in meaning.disturbed if wanted(name))
+    recapture = frozenset(name for name in meaning.opaque if wanted(name))
+    changes = tuple(change for change in meaning.changes if any(map(wanted, tables_of(change))) or not tables_of(change))
+    outcome = Outcome.CHANGED if any(tables_of(change) for change in changes) else Outcome.NOTHING
+    if arrived or disturbed:
+        outcome = Outcome.RESYNC
+    if recapture:
+        outcome = Outcome.RECAPTURE
+    return Followed(
+        query,
+        position,
+        outcome,
+        changes,
+        frozenset(fates.emptied) - arrived,
+        frozenset(fates.gone) - arrived - recapture,
+        {new: old for new, old in fates.moved.items() if new not in arrived},
+        frozenset(arrived),
+        disturbed,
+        recapture,
+        why=meaning.why if recapture else "",
+    )
+
+
+class _Fates:
+    """What becomes of the rows under each selected name, change by change."""
+
+    def __init__(self, known: Catalogue, wanted: Selection) -> None:
+        self._known, self._wanted = known, wanted
+        self._source: dict[TableName, TableName | None] = {}
+        """The name whose rows a name has now, for names that were touched; None: rows made by this statement, or no table."""
+        self.emptied: set[TableName] = set()
+        self.gone: set[TableName] = set()
+
+    def take(self, change: SchemaChange) -> None:
+        match change:
+            case TruncateTable(name):
+                self.emptied |= {name} if self._wanted(name) else set()
+            case CreateTable(schema):
+                replaced = schema.name in self._known.tables or schema.name in self.gone
+                self._source[schema.name] = None
+                self.gone.discard(schema.name)
+                self.emptied |= {schema.name} if replaced and self._wanted(schema.name) else set()
+            case DropTable(name):
+                self._leave(name)
+            case RenameTable(old, new):
+                source = self._source.get(old, old)
+                self._leave(old)
+                self._source[new] = source
+                self.gone.discard(new)
+                self.emptied.discard(new)
+            case _:
+                return
+
+    def _leave(self, name: TableName) -> None:
+        self._source[name] = None
+        self.emptied.discard(name)
+        if self._wanted(name):
+            self.gone.add(name)
+
+    @property
+    def moved(self) -> dict[TableName, TableName]:
+        return {
+            new: old
+            for new, old in self._source.items()
+            if old is not None and new != old and self._wanted(new) and self._wanted(old) and new not in self.gone
+        }
+
+    @property
+    def arrived(self) -> set[TableName]:
+        return {
+            new
+            for new, old in self._source.items()
+            if old is not None and new != old and self._wanted(new) and not self._wanted(old) and new not in self.gone
+        }
+
+
+_WORD: Final = re.compile(r"`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([\w$\u0080-\U0010ffff]+)|(\.)|([^\s])")
+
+
+def _mentioned(query: Query, *, folds_case: bool) -> Iterator[TableName]:
+    """What any word or pair of words of a statement could name: for statements that nothing more is known of."""
+    return (TableName(*(part.lower() if folds_case else part for part in name)) for name in _names(query))
+
+
+def _names(query: Query) -> Iterator[tuple[str, str]]:
+    words = [(match[1] or match[2] or match[3] or "", match[4] is not None, bool(match[5])) for match in _WORD.finditer(query.statement)]
+    yield from ((query.database, text) for text, dot, sign in words if text and not dot and not sign)
+    for (first, *_), ((_, dot, _), (second, *_)) in zip(words, pairwise(words[1:]), strict=False):
+        if first and dot and second:
+            yield first, second

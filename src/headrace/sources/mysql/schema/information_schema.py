@@ -1,0 +1,237 @@
+"""A server's tables as it describes them now: `information_schema` to `TableSchema`.
+
+A column whose values could not be carried over exactly is refused here, before anything is written. The number of queries does not depend
+on the number of tables.
+
+The rules, which whoever follows DDL must reproduce:
+- `source_type` is COLUMN_TYPE; `charset` is CHARACTER_SET_NAME, of text, enums and sets (binary strings have none);
+- a table's `charset` is that of its TABLE_COLLATION;
+- `indexes` are all but the primary key, in the order of their names (code points): servers list them in orders of their own;
+- an index's `columns` are its parts that are columns; it is `whole` if no part is a prefix (SUB_PART) or an expression. What the server
+  itself calls a prefix is one: all parts of a SPATIAL index are;
+- `default` is None without a default and for DEFAULT NULL; a literal is its value's text as the server prints it, without quotes (`5`,
+  `1.50`, `abc`; `b'101'` for a BIT, `0x61` for a binary string); an expression stands in parentheses, as the server prints it, and
+  CURRENT_TIMESTAMP is `(current_timestamp())` or `(current_timestamp(3))` on both families. ON UPDATE is not part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
+
+_SYSTEM: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+_INTEGERS: Final = {
+    "tinyint": (Kind.INT8, Kind.UINT8),
+    "smallint": (Kind.INT16, Kind.UINT16),
+    "mediumint": (Kind.INT32, Kind.UINT32),
+    "int": (Kind.INT32, Kind.UINT32),
+    "bigint": (Kind.INT64, Kind.UINT64),
+}
+_TEXT: Final = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
+_PLAIN: Final = {
+    "float": Kind.FLOAT32,
+    "double": Kind.FLOAT64,
+    "date": Kind.DATE,
+    "year": Kind.YEAR,
+    "json": Kind.JSON,
+    "vector": Kind.VECTOR,
+    "uuid": Kind.UUID,
+    "inet4": Kind.INET4,
+    "inet6": Kind.INET6,
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Kind.BYTES),
+    **dict.fromkeys(("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"), Kind.GEOMETRY),
+    **dict.fromkeys(("geometrycollection", "geomcollection"), Kind.GEOMETRY),
+}
+_FRACTIONAL: Final = {"datetime": Kind.DATETIME, "timestamp": Kind.TIMESTAMP, "time": Kind.TIME}
+
+_ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
+_MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_NUMBER = re.compile(r"-?[0-9.]+(?:e[-+]?[0-9]+)?|b'[01]*'", re.IGNORECASE)
+_NOW = re.compile(r"current_timestamp(?:\((\d*)\))?", re.IGNORECASE)
+
+
+def capture_schemas(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> list[TableSchema]:
+    """The wanted base tables, in order of their names."""
+    found = [(TableName(database, table), kind) for database, table, kind in query(connection, address, _TABLES)]
+    chosen = sorted((name, kind) for name, kind in found if name.database.lower() not in _SYSTEM and wanted(name))
+    for name, kind in chosen:
+        if kind != "BASE TABLE":
+            # The log holds their rows too: left out silently here, they would stop the stream later.
+            raise DefiniteError(f"{name} is a {kind}, which is not replicated yet", place=str(name), hint="leave it out with --exclude")
+    return _capture(connection, address, [name for name, _ in chosen]) if chosen else []
+
+
+_TABLES = """
+SELECT table_schema, table_name, table_type FROM information_schema.tables
+WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE')"""
+_DETAILS = """
+SELECT table_schema, table_name, table_collation, table_comment FROM information_schema.tables WHERE table_schema IN %s"""
+_COLUMNS = """
+SELECT table_schema, table_name, column_name, data_type, column_type, is_nullable, character_set_name, numeric_precision, numeric_scale,
+  datetime_precision, extra, column_default, column_comment
+FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"""
+_INDEXES = """
+SELECT table_schema, table_name, index_name, column_name, non_unique, sub_part
+FROM information_schema.statistics WHERE table_schema IN %s ORDER BY table_schema, table_name, index_name, seq_in_index"""
+
+
+def _capture(connection: Connection[Any], address: MySQLAddress, names: list[TableName]) -> list[TableSchema]:
+    databases = (sorted({name.database for name in names}),)
+    mariadb = is_mariadb(connection)
+    if not mariadb:
+        _show_generated_keys(connection, address)
+    details = {TableName(database, table): rest for database, table, *rest in query(connection, address, _DETAILS, databases)}
+    columns: dict[TableName, list[Column]] = {name: [] for name in names}
+    for database, table, *row in query(connection, address, _COLUMNS, databases):
+        name = TableName(database, table)
+        if name in columns:
+            columns[name].append(_column(name, _Described(*row), mariadb))
+    parts: dict[TableName, dict[str, list[_Part]]] = {name: {} for name in names}
+    for database, table, index, *part in query(connection, address, _INDEXES, databases):
+        name = TableName(database, table)
+        if name in parts:
+            parts[name].setdefault(index, []).append(_Part(*part))
+    return [_table(name, columns[name], parts[name], *details[name]) for name in names if columns[name]]
+
+
+def _show_generated_keys(connection: Connection[Any], address: MySQLAddress) -> None:
+    """A primary key that MySQL generated is in the log, also where the server is set not to show it."""
+    if query(connection, address, "SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
+        query(connection, address, "SET SESSION show_gipk_in_create_table_and_information_schema = ON")
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A line of `information_schema.columns`."""
+
+    name: str
+    data_type: str
+    column_type: str
+    is_nullable: str
+    charset: str | None
+    precision: int | None
+    scale: int | None
+    digits: int | None
+    extra: str
+    default: str | None
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A line of `information_schema.statistics`; no column stands for an expression."""
+
+    column: str | None
+    non_unique: int
+    prefix: int | None
+
+
+def _table(
+    name: TableName, columns: list[Column], indexes: dict[str, list[_Part]], collation: str | None, comment: str | None
+) -> TableSchema:
+    key = tuple(part.column for part in indexes.get("PRIMARY", ()) if part.column is not None)
+    others = tuple(_index(index, indexes[index]) for index in sorted(indexes) if index != "PRIMARY")
+    return TableSchema(name, tuple(columns), key, others, charset_of(collation or ""), comment or "")
+
+
+def _index(name: str, parts: list[_Part]) -> Index:
+    columns = tuple(part.column for part in parts if part.column is not None)
+    whole = len(columns) == len(parts) and all(part.prefix is None for part in parts)
+    return Index(name, columns, not parts[0].non_unique, whole)
+
+
+def charset_of(collation: str) -> str:
+    """The character set of a collation: its name's first word, on every server."""
+    return collation.split("_", 1)[0]
+
+
+def _column(table: TableName, told: _Described, mariadb: bool) -> Column:
+    kind = _kind(table, told)
+    extra = told.extra.upper()
+    return Column(
+        told.name,
+        kind,
+        told.is_nullable == "YES",
+        precision=_precision(kind, told),
+        scale=int(told.scale or 0) if kind is Kind.DECIMAL else 0,
+        members=parse_members(told.column_type) if kind in (Kind.ENUM, Kind.SET) else (),
+        source_type=told.column_type,
+        charset=(told.charset or "") if kind in (Kind.STRING, Kind.ENUM, Kind.SET) else "",
+        generated="virtual" if "VIRTUAL GENERATED" in extra else "stored" if "STORED GENERATED" in extra else "",
+        # INVISIBLE stands alone or after a comma or a space, and in no other word.
+        invisible="INVISIBLE" in extra,
+        auto_increment="AUTO_INCREMENT" in extra,
+        default=_default(told, mariadb),
+        comment=told.comment,
+    )
+
+
+def _kind(table: TableName, told: _Described) -> Kind:
+    word = told.data_type.lower()
+    if word in _INTEGERS:
+        signed, unsigned = _INTEGERS[word]
+        return unsigned if "unsigned" in told.column_type.lower() else signed
+    if word in _TEXT:
+        return Kind.STRING
+    if word in ("enum", "set", "bit", "decimal"):
+        return Kind(word)
+    kind = _PLAIN.get(word) or _FRACTIONAL.get(word)
+    if kind is None:
+        raise _refused(table, told.name, told.column_type, "leave the table out with --exclude")
+    return kind
+
+
+def _precision(kind: Kind, told: _Described) -> int:
+    if kind is Kind.DECIMAL:
+        return int(told.precision or 0)
+    if kind is Kind.BIT:
+        return int(told.precision or 1)
+    return int(told.digits or 0) if kind in _FRACTIONAL.values() else 0
+
+
+def _default(told: _Described, mariadb: bool) -> str | None:
+    """The default as both families could have told it; see the rules above."""
+    text = told.default
+    if text is None or "VIRTUAL GENERATED" in told.extra or "STORED GENERATED" in told.extra:
+        return None
+    now = _NOW.fullmatch(text)
+    if now and (mariadb or "DEFAULT_GENERATED" in told.extra or told.data_type.lower() in _FRACTIONAL):
+        return f"(current_timestamp({now.group(1) or ''}))"
+    if not mariadb:
+        return f"({text})" if "DEFAULT_GENERATED" in told.extra else text
+    if text == "NULL":
+        return None
+    if _MEMBER.fullmatch(text):
+        literal = _unescape(text[1:-1])
+        return _hex_literal(told, literal) if _PLAIN.get(told.data_type.lower()) is Kind.BYTES else literal
+    return text if _NUMBER.fullmatch(text) else f"({text})"
+
+
+def _hex_literal(told: _Described, text: str) -> str:
+    raw = text.encode()
+    # MySQL shows a BINARY's default without the zero bytes that fill it up.
+    return "0x" + (raw.rstrip(b"\0") if told.data_type.lower() == "binary" else raw).hex().upper()
+
+
+def parse_members(column_type: str) -> tuple[str, ...]:
+    """The names in `enum('a','it''s')`."""
+    return tuple(_unescape(match.group(1)) for match in _MEMBER.finditer(column_type))
+
+
+def _unescape(text: str) -> str:
+    return re.sub(
+        r"''|\\(.)", lambda found: "'" if found.group(0) == "''" else _ESCAPES.get(found.group(1), found.group(1)), text, flags=re.DOTALL
+    )
+
+
+def _refused(table: TableName, column: str, column_type: str, hint: str) -> DefiniteError:
+    return DefiniteError(f"column {column} of {table} has type {column_type}, which is not replicated yet", place=str(table), hint=hint)

@@ -1,0 +1,1 @@
+"""Reads a segment of the log: transaction groups, events, row counts."""

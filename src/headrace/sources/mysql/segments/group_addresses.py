@@ -1,0 +1,105 @@
+"""Where the groups of a log file lie in the space of addresses, and what becomes of those that do not count where they lie.
+
+Following the same groups from the same position gives the same course, so a batch that is planned again, after a crash, has the same
+addresses. Groups that were applied before (SKIPPED) and prepared XA transactions are left out; an XA COMMIT brings the rows of the
+transaction it names, with the addresses that follow its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError
+from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, parse_query
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.event_expander import Insert, Skip, find_undone, map_plain
+from headrace.sources.mysql.segments.group_gtids import named_xid, prepared_in
+from headrace.sources.mysql.server.position import Prepared
+
+LEFT_OUT: Final = (scan.PREPARED, scan.SKIPPED, scan.ROLLED_BACK)
+"""Kinds of groups whose rows do not count where they lie. (Rows of tables without transactions never lie in a group that is rolled back:
+both servers log them in groups of their own.)"""
+_SPECIAL: Final = np.array([scan.PREPARED, scan.XA_COMMIT, scan.XA_ROLLBACK, scan.SKIPPED, scan.ROLLED_BACK])
+
+
+class LogFile(Protocol):
+    """The file that groups lie in."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def checksum(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What comes of a run of groups of one file."""
+
+    shifts: npt.NDArray[np.int64]
+    """Before each group, how far addresses are from offsets."""
+    shift: int
+    """The same after the last one."""
+    prepared: tuple[Prepared, ...]
+    skips: tuple[Skip, ...] = ()
+    inserts: tuple[Insert, ...] = ()
+
+
+def follow(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: tuple[Prepared, ...]) -> Course:
+    """The course of groups that start with this shift and these prepared transactions."""
+    growths = groups[:, scan.GROWTH].copy()
+    waiting = {one.xid: one for one in prepared}
+    skips: list[Skip] = []
+    inserts: list[Insert] = []
+    for g in np.flatnonzero(np.isin(groups[:, scan.KIND], _SPECIAL) | (groups[:, scan.UNDONE] != 0)).tolist():
+        start, end, last, kind, growth = groups[g, [scan.START, scan.END, scan.LAST_AT, scan.KIND, scan.GROWTH]].tolist()
+        place = f"{file.name}:{last}"
+        if kind in LEFT_OUT:
+            skips.append(Skip(start, end, growth))
+        elif groups[g, scan.UNDONE]:
+            piece = map_plain(str(file.path), file.name, start, end, file.checksum, 0)
+            skips += find_undone(piece.buf.data[piece.start : piece.end], start, file.checksum, place)
+        if kind == scan.PREPARED:
+            xid = prepared_in(_event(file, last), place)
+            if xid is not None:
+                waiting[xid] = Prepared(xid, file.name, start, end, growth, file.checksum)
+        elif kind in (scan.XA_COMMIT, scan.XA_ROLLBACK):
+            statement = parse_query(bytes(_event(file, last)[HEADER_SIZE:]), place).statement
+            found = waiting.pop(named_xid(statement, place), None)
+            if kind == scan.XA_COMMIT:
+                if found is None:
+                    raise _unknown(statement, place)
+                growths[g] += found.size
+                path = str(file.path.with_name(found.file))
+                inserts.append(Insert(last, path, found.start, found.end, found.growth, found.checksum))
+    sums = shift + np.cumsum(growths)
+    shifts = np.concatenate((np.array([shift], dtype=np.int64), sums[:-1]))[: len(groups)]
+    return Course(shifts, int(sums[-1]) if len(sums) else shift, tuple(waiting.values()), tuple(skips), tuple(inserts))
+
+
+def _event(file: LogFile, at: int) -> memoryview:
+    """The event at an offset, without checksum."""
+    size = int.from_bytes(_bytes(file, at, at + HEADER_SIZE)[9:13], "little")
+    return _bytes(file, at, at + size)[: -CHECKSUM_SIZE if file.checksum else None]
+
+
+def _bytes(file: LogFile, start: int, end: int) -> memoryview:
+    with file.path.open("rb") as source:
+        source.seek(start)
+        return memoryview(source.read(end - start))
+
+
+def _unknown(statement: str, place: str) -> DefiniteError:
+    return DefiniteError(
+        f"{statement} commits a transaction that was prepared before reading started, so its changes are not in what was read",
+        place=place,
+        hint="take a new snapshot while XA RECOVER shows no prepared transaction: remove the state directory and the target tables",
+    )

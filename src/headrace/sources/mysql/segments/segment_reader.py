@@ -1,0 +1,292 @@
+"""A segment of the log to change blocks: what a task does with an address.
+
+A segment is a byte range of a log file that starts and ends on statement bounds, so it never needs bytes from before its start. Reading
+it again gives equal blocks: they are cut by the segment's bytes and the table's definition alone, never by what else is read. The range is
+mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size. A segment whose events are not all plain goes
+through `expand` first; plain ones pay nothing for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.version import pack_version
+from headrace.sources.mysql.events.event_types import truncated
+from headrace.sources.mysql.events.table_map import TableMap, parse_table_map, parse_table_name
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.rows.row_decoder import ReadOptions, RowDecoder
+from headrace.sources.mysql.segments.event_expander import Expander, Insert, Piece, Skip, map_plain
+from headrace.sources.mysql.segments.skipped_events import Skipping, event_place
+from headrace.sources.mysql.segments.transaction_labels import Labels, Opened
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
+
+_WINDOW_EVENTS: Final = 262_144
+"""Most segments are one window: every table of a window makes a block of its own, and small blocks cost a sink most."""
+_MAX_MAPS: Final = 4_096
+_ID_SLOTS: Final = 16_384
+_UNWANTED: Final = _MAX_MAPS
+_NEVER: Final = 1 << 62
+_ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
+"""Fields of a segment that are always written down."""
+_ABOUT_WORK: Final = ("kind", "until", "news", "ordered")
+"""What a piece of work says besides its segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The address of a piece of log: bytes [start, end) of `path`, which mirrors the server's `file`."""
+
+    path: str
+    file: str
+    start: int
+    end: int
+    epoch: int
+    checksum: bool
+    shift: int = 0
+    """How far the addresses at its start are from the offsets (see `expand`)."""
+    packed: bool = False
+    """Whether events of it must be expanded, left out or put in."""
+    skips: tuple[Skip, ...] = ()
+    inserts: tuple[Insert, ...] = ()
+    opened: Opened | None = None
+    """The transaction in whose middle it starts, if it does."""
+    proof: str = ""
+    """The CRC-32 of its bytes, for tasks that may run elsewhere (see `fetching`); `path` may be empty then."""
+    server: str = ""
+    """Whose log it is, then."""
+
+    def to_json(self) -> dict[str, Any]:
+        raw = asdict(self)
+        return {name: value for name, value in raw.items() if name in _ALWAYS or value}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Segment:
+        parts: dict[str, Any] = {
+            "skips": tuple(Skip(**skip) for skip in raw.get("skips", ())),
+            "inserts": tuple(Insert(**insert) for insert in raw.get("inserts", ())),
+            "opened": Opened(**raw["opened"]) if raw.get("opened") else None,
+        }
+        return cls(**{**raw, **parts})
+
+    @classmethod
+    def from_work(cls, work: dict[str, Any]) -> Segment:
+        """The segment that a piece of work is about."""
+        return cls.from_json({name: value for name, value in work.items() if name not in _ABOUT_WORK})
+
+    def pieces(self) -> Iterator[Piece]:
+        """Its events, plain."""
+        if self.packed:
+            expander = Expander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
+            yield from expander.pieces(self.skips, self.inserts)
+        else:
+            yield map_plain(self.path, self.file, self.start, self.end, self.checksum, self.shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What a reader must know of the tables: their schemas, the columns that make up their keys in the sink, and which names are wanted."""
+
+    schemas: Mapping[TableName, TableSchema]
+    keys: Mapping[TableName, tuple[str, ...]]
+    wanted: Callable[[TableName], bool]
+    options: ReadOptions = field(default_factory=ReadOptions)
+    since: Mapping[TableName, BinlogPosition] = field(default_factory=dict)
+    """Tables whose events before a position are left out."""
+    skipping: Skipping | None = None
+    """Single events and rows that are left out."""
+
+
+def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
+    """The blocks of a segment, table by table within each window."""
+    if segment.start == segment.end:
+        return
+    walk = _Walk(segment, catalog)
+    for piece in segment.pieces():
+        yield from walk.blocks(piece)
+
+
+class _Walk:
+    """One pass over a segment."""
+
+    def __init__(self, segment: Segment, catalog: Catalog) -> None:
+        self._segment, self._catalog = segment, catalog
+        self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)
+        self._by_map: dict[TableMap, RowDecoder] = {}
+        self._state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
+        self._state[scan.I_COMMITTED] = segment.opened.committed if segment.opened else 0
+        self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
+        opened = segment.opened or Opened(segment.start + segment.shift, f"{segment.file}:{segment.start}", 0)
+        transactions, queries = catalog.options.transactions, catalog.options.queries
+        asked = transactions or queries
+        self._labels = Labels(segment.file, opened, transactions=transactions, queries=queries) if asked else None
+
+    def blocks(self, piece: Piece) -> Iterator[ChangeBlock]:
+        self._piece = piece
+        self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)
+        self._ids = np.zeros((_ID_SLOTS, 2), dtype=np.int64)
+        self._since: list[int] = []
+        self._decoders: dict[int, RowDecoder | None] = {}
+        state = self._state
+        state[scan.I_POS], state[scan.I_MAPS] = piece.start, 0
+        while state[scan.I_POS] < piece.end:
+            start = int(state[scan.I_POS])
+            state[scan.I_EVENTS] = 0
+            status = scan.index_rows(piece.buf, piece.end, 0, piece.checksum, self._events, self._maps, self._ids, state)
+            if status not in (scan.OK, scan.NO_ROOM):
+                raise self._error(status)
+            events = self._events[: state[scan.I_EVENTS]]
+            events[:, scan.EVENT_AT], events[:, scan.PLACE] = piece.locate(events[:, scan.PLACE])
+            if len(events):
+                # What does not fit a version is an error, not a wrapped number.
+                pack_version(0, 0, int(events[-1, scan.EVENT_AT] + events[-1, scan.IMAGES_END] - events[-1, scan.COUNT_AT]))
+            if self._labels is None:
+                yield from self._decode(events)
+            else:
+                self._labels.note(piece, start, int(state[scan.I_POS]))
+                for block in self._decode(events):
+                    yield self._labels.attach(block)
+
+    def _decode(self, events: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
+        for m in range(len(self._since), int(self._state[scan.I_MAPS])):
+            self._since.append(self._first_offset(m))
+        late = events[:, scan.PLACE] >= np.array([*self._since, 0], dtype=np.int64)[events[:, scan.MAP]]
+        if not late.all():
+            events = events[late]
+        events = self._without_skipped(events)
+        tables: dict[TableName, tuple[int, dict[int, RowDecoder]]] = {}
+        # Events sorted by table once, not searched once per table: a window may hold hundreds of tables.
+        places = np.full(_MAX_MAPS, _UNWANTED, dtype=np.uint16)
+        for m in np.unique(events[:, scan.MAP]).tolist():
+            decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder_for(m, events))
+            if decoder is not None:
+                places[m], decoders = tables.setdefault(decoder.schema.name, (len(tables), {}))
+                decoders[m] = decoder
+        owners = places[events[:, scan.MAP]]
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(len(tables) + 1))
+        for table, decoders in tables.values():
+            chosen = events[order[bounds[table] : bounds[table + 1]]]
+            for decoder, run in _runs(chosen, decoders):
+                yield from self._decoded(decoder, run)
+
+    def _decoded(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
+        try:
+            for block in self._blocks_of(decoder, run):
+                left = block if self._catalog.skipping is None else self._catalog.skipping.without_rows(block)
+                if left.rows:
+                    yield left
+        except DefiniteError as error:
+            raise self._at_one_event(decoder, run, error) from error
+
+    def _blocks_of(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
+        return decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
+
+    def _at_one_event(self, decoder: RowDecoder, run: npt.NDArray[np.int64], error: DefiniteError) -> DefiniteError:
+        """The same error of the one event that it is about: the first that cannot be decoded by itself."""
+        while len(run) > 1:
+            first, second = run[: len(run) // 2], run[len(run) // 2 :]
+            failed = self._failure(decoder, first)
+            run, error = (first, failed) if failed is not None else (second, error)
+        alone = self._failure(decoder, run)
+        return self._about(alone, run[0]) if alone is not None else error
+
+    def _failure(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> DefiniteError | None:
+        try:
+            for _ in self._blocks_of(decoder, np.ascontiguousarray(run)):
+                pass
+        except DefiniteError as error:
+            return error
+        return None
+
+    def _about(self, error: DefiniteError, event: npt.NDArray[np.int64]) -> DefiniteError:
+        place = event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch)
+        return DefiniteError(error.message, place=error.place, hint=error.hint, event=place)
+
+    def _decoder_for(self, m: int, events: npt.NDArray[np.int64]) -> RowDecoder | None:
+        try:
+            return self._decoder(m)
+        except DefiniteError as error:
+            raise self._about(error, events[events[:, scan.MAP] == m][0]) from error
+
+    def _without_skipped(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        skipping = self._catalog.skipping
+        offsets = skipping.offsets(self._segment.file) if skipping is not None else ()
+        if skipping is None or not offsets:
+            return events
+        skipped = np.isin(events[:, scan.PLACE], offsets)
+        for event in events[skipped]:
+            start, size = self._maps[event[scan.MAP]].tolist()
+            name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
+            if self._catalog.wanted(name):
+                content = self._piece.buf[event[scan.COUNT_AT] : event[scan.IMAGES_END]].tobytes()
+                skipping.left_out(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
+        return np.ascontiguousarray(events[~skipped])
+
+    def _place(self, position: int) -> str:
+        """Where in the log the bytes at a position of the piece lie."""
+        piece = self._piece
+        if piece.positions is None:
+            return f"{self._segment.file}:{piece.base + position}"
+        return f"{self._segment.file}:{int(piece.places[max(int(np.searchsorted(piece.positions, position, side='right')) - 1, 0)])}"
+
+    def _first_offset(self, m: int) -> int:
+        """From where on in this file the events of a table map count."""
+        if not self._catalog.since:
+            return 0
+        start, size = self._maps[m].tolist()
+        name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
+        since = self._catalog.since.get(name)
+        if since is None or file_number(since.file) < file_number(self._segment.file):
+            return 0
+        return since.offset if since.file == self._segment.file else _NEVER
+
+    def _decoder(self, m: int) -> RowDecoder | None:
+        start, size = self._maps[m].tolist()
+        place = self._place(start)
+        body = self._piece.buf[start : start + size].tobytes()
+        # A table nobody wants may have columns nobody can read.
+        if not self._catalog.wanted(parse_table_name(body, place)):
+            return None
+        table_map = parse_table_map(body, place)
+        if table_map in self._by_map:
+            return self._by_map[table_map]
+        schema = self._catalog.schemas.get(table_map.name)
+        if schema is None:
+            raise DefiniteError(
+                f"the log holds changes of {table_map.name}, which was not there when replication started",
+                place=place,
+                hint="start Headrace again with the same state: it then takes a snapshot of the new table and goes on"
+                " (log files: they must hold the table's CREATE, or be written with binlog_row_metadata = FULL)",
+            )
+        decoder = RowDecoder(schema, table_map, self._catalog.keys[table_map.name], self._catalog.options, place)
+        self._by_map[table_map] = decoder
+        return decoder
+
+    def _error(self, status: int) -> DefiniteError:
+        place = self._place(int(self._state[scan.I_ERROR_AT]))
+        if status == scan.NOT_EXPANDED:
+            return DefiniteError("a piece of the log holds compressed events that nobody announced", place=place)
+        if status == scan.NO_MAP:
+            return DefiniteError("a row event has no table map before it", place=place)
+        if status == scan.TOO_MANY_MAPS:
+            return DefiniteError(f"more than {_MAX_MAPS} distinct tables in one segment", place=place, hint="lower --flush-bytes")
+        return truncated("binary log", place)
+
+
+def _runs(events: npt.NDArray[np.int64], decoders: Mapping[int, RowDecoder]) -> Iterator[tuple[RowDecoder, npt.NDArray[np.int64]]]:
+    """A table's events, in the order of the log, in runs of those with one decoder. Nearly always that is one run."""
+    if len({id(decoder) for decoder in decoders.values()}) == 1:
+        yield next(iter(decoders.values())), events
+        return
+    # A table is described in two ways within a window when the server's binlog_row_metadata was changed in it.
+    owners = np.array([id(decoders[m]) for m in events[:, scan.MAP].tolist()])
+    for run in np.split(events, np.flatnonzero(np.diff(owners)) + 1):
+        yield decoders[int(run[0, scan.MAP])], np.ascontiguousarray(run)

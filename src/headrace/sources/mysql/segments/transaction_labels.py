@@ -1,0 +1,126 @@
+"""Which transaction made a change, where in it, and by which statement: looked up for whole blocks, from the versions alone.
+
+A version holds the image's address, and addresses rise along the log; so the transaction of an image is the last one that starts before
+it. Nothing is done per row, and nothing at all unless the reader was asked for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.version import OFFSET_BITS
+from headrace.sources.mysql.events.event_types import (
+    ANNOTATE_ROWS_EVENT,
+    CHECKSUM_SIZE,
+    GTID_EVENT,
+    GTID_TAGGED_EVENT,
+    HEADER_SIZE,
+    MARIADB_GTID_EVENT,
+    ROWS_QUERY_EVENT,
+)
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.segments.event_expander import Piece
+from headrace.sources.mysql.segments.group_gtids import parse_tagged_gtid
+from headrace.sources.mysql.server.gtid import source_name
+
+_ADDRESS: Final = np.uint64((1 << OFFSET_BITS) - 1)
+_FIRST_ROOM: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The transaction in whose middle a segment starts."""
+
+    address: int
+    name: str
+    committed: int
+    """When it was committed, in microseconds; 0 if the log does not say."""
+
+
+def name_group(group: npt.NDArray[np.int64], file: str, *, mariadb: bool) -> str:
+    """A group's transaction as `Labels` names it: its GTID, else where it starts."""
+    first, second, number, tag = group[scan.GTID].tolist()
+    if not number:
+        return f"{file}:{int(group[scan.START])}"
+    return f"{first}-{second}-{number}" if mariadb else f"{source_name(first, second, tag)}:{number}"
+
+
+class Labels:
+    """The transactions and statements of one pass over a segment, as far as it has come."""
+
+    def __init__(self, file: str, opened: Opened, *, transactions: bool, queries: bool) -> None:
+        self._file, self._transactions, self._queries = file, transactions, queries
+        self._starts, self._names = [opened.address], [opened.name]
+        self._text_starts: list[int] = [opened.address]
+        self._texts: list[str | None] = [None]
+        self._marks = np.empty((_FIRST_ROOM, scan.MARK_COLUMNS), dtype=np.int64)
+
+    def note(self, piece: Piece, start: int, end: int) -> None:
+        """Take in what names the changes of the events in [start, end) of a piece."""
+        for known in (self._starts, self._names, self._text_starts, self._texts):
+            del known[:-1]
+        marks = self._list(piece, start, end)
+        addresses, places = piece.locate(marks[:, scan.MARK_POS])
+        for (at, kind), address, place in zip(marks.tolist(), addresses.tolist(), places.tolist(), strict=True):
+            size = int.from_bytes(piece.buf[at + 9 : at + 13].tobytes(), "little") - (CHECKSUM_SIZE if piece.checksum else 0)
+            event = piece.buf[at : at + size].tobytes()
+            if kind in (ROWS_QUERY_EVENT, ANNOTATE_ROWS_EVENT):
+                # The first byte of MySQL's event is a length that stops at 255.
+                text = event[HEADER_SIZE + (kind == ROWS_QUERY_EVENT) :].decode("utf8", "replace")
+                self._text_starts.append(address)
+                self._texts.append(text)
+                continue
+            self._starts.append(address)
+            self._names.append(self._name(kind, event, place))
+            self._text_starts.append(address)
+            self._texts.append(None)
+
+    def attach(self, block: ChangeBlock) -> ChangeBlock:
+        """The block with what was asked for."""
+        addresses = (block.version.to_numpy(zero_copy_only=False) & _ADDRESS).astype(np.int64)
+        if self._transactions:
+            starts = np.array(self._starts, dtype=np.int64)
+            at = np.searchsorted(starts, addresses, side="right") - 1
+            order = pa.array((addresses - starts[at]).astype(np.uint64))
+            block = replace(block, transaction=_dictionary(at, self._names), order=order)
+        if self._queries:
+            at = np.searchsorted(np.array(self._text_starts, dtype=np.int64), addresses, side="right") - 1
+            block = replace(block, query=_dictionary(at, self._texts))
+        return block
+
+    def _list(self, piece: Piece, start: int, end: int) -> npt.NDArray[np.int64]:
+        while True:
+            found = int(scan.list_marks(piece.buf, start, end, piece.checksum, self._marks))
+            if found >= 0:
+                return self._marks[:found]
+            if len(self._marks) * HEADER_SIZE > end - start:
+                raise DefiniteError("the events of a segment cannot be listed", place=self._file)
+            self._marks = np.empty((4 * len(self._marks), scan.MARK_COLUMNS), dtype=np.int64)
+
+    def _name(self, kind: int, event: bytes, place: int) -> str:
+        body = event[HEADER_SIZE:]
+        if kind == GTID_EVENT:
+            return f"{uuid.UUID(bytes=body[1:17])}:{int.from_bytes(body[17:25], 'little')}"
+        if kind == MARIADB_GTID_EVENT:
+            number, domain, server = (int.from_bytes(part, "little") for part in (body[:8], body[8:12], event[5:9]))
+            return f"{domain}-{server}-{number}"
+        if kind == GTID_TAGGED_EVENT:
+            source, number, tag, _ = parse_tagged_gtid(body, f"{self._file}:{place}")
+            return ":".join(part for part in (str(uuid.UUID(bytes=source)), tag, str(number)) if part)
+        return f"{self._file}:{place}"
+
+
+def _dictionary(at: npt.NDArray[np.int64], values: list[str] | list[str | None]) -> pa.DictionaryArray:
+    used, indices = np.unique(at, return_inverse=True)
+    chosen = [values[i] for i in used.tolist()]
+    missing = np.array([value is None for value in chosen], dtype=np.bool_)[indices]
+    keys = pa.array(indices.astype(np.int32), mask=missing)
+    return pa.DictionaryArray.from_arrays(keys, pa.array([value or "" for value in chosen], pa.string()))

@@ -1,0 +1,1 @@
+"""A MySQL or MariaDB server: connections, GTIDs, positions and the identity of its log."""

@@ -1,0 +1,283 @@
+"""Connections to a MySQL or MariaDB server, and the server's errors in our words.
+
+An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections and Unix sockets are not encrypted;
+others use TLS when the server offers it; the address's settings change that (see `tls`). Every wait has an end: a server that takes the
+connection and then says nothing is a transient error after `connect-timeout` or `read-timeout`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.sources.mysql.server.bounded_connection import BoundedConnection, ProtocolError
+from headrace.sources.mysql.server.log_identity import READ_AGAIN
+from headrace.sources.mysql.server.tls import default_tls, driver_options, tls_failure
+from headrace.urls import tls as encryption
+from headrace.urls.query_settings import parse_seconds, parse_settings
+from headrace.urls.tls import Tls, TlsMode, tls_settings
+
+PASSWORD_VARIABLE = "HEADRACE_SOURCE_PASSWORD"
+
+ACCESS_DENIED = {1044, 1045, 1698, 3118, 1820}
+MISSING_PRIVILEGE = {1227, 1142, 1143, 1370}
+_BINLOG_READ_FAILED = 1236
+_INSECURE = 3159
+_GONE = {
+    1040,
+    1042,
+    1043,
+    1053,
+    1077,
+    1079,
+    1080,
+    1152,
+    1158,
+    1159,
+    1160,
+    1161,
+    1184,
+    1203,
+    1205,
+    1213,
+    1226,
+    1317,
+    1927,
+    1969,
+    3024,
+    3168,
+    3169,
+    4031,
+}
+_SAME_ID = 4052
+_TABLE_CHANGED = 1412
+
+CONNECT_TIMEOUT_S: Final = 10.0
+_LONGEST_TEXT: Final = 2000
+"""Of what a server says about an error."""
+READ_TIMEOUT_S: Final = 600.0
+_FORM: Final = "write mysql://user:password@host:port/db"
+_SETTINGS: Final = (*encryption.SETTINGS, "socket", "connect-timeout", "read-timeout")
+_WHOSE: Final = "the source"
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLAddress:
+    """Where a server is, who we are there, and how we speak to it."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str = ""
+    tls: Tls | None = None
+    """None: as the host suggests, see `default_tls`."""
+    socket: str = ""
+    """The path of a Unix socket, used instead of host and port."""
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
+
+    def __str__(self) -> str:
+        if self.socket:
+            return f"mysql://{self.user}@{self.host}/{self.database}?socket={self.socket}"
+        return f"mysql://{self.user}@{self.host}:{self.port}/{self.database}"
+
+    @property
+    def effective_tls(self) -> Tls:
+        return self.tls or default_tls("" if self.socket else self.host)
+
+
+def parse_mysql_url(url: str) -> MySQLAddress:
+    """`mysql://user:password@host:port/db?tls=required`; the password may come from the environment instead."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError as error:
+        raise DefiniteError("the source's address cannot be read", hint=_FORM) from error
+    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname:
+        raise DefiniteError("the source's address cannot be read", hint=_FORM)
+    password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
+    user, database = unquote(parts.username or "root"), unquote(parts.path.strip("/"))
+    settings = parse_settings(parts.query, _SETTINGS, _WHOSE)
+    return MySQLAddress(
+        parts.hostname,
+        port,
+        user,
+        password,
+        database,
+        tls_settings(settings, tuple(TlsMode), _WHOSE),
+        settings.get("socket", ""),
+        parse_seconds("connect-timeout", settings.get("connect-timeout"), CONNECT_TIMEOUT_S, _WHOSE),
+        parse_seconds("read-timeout", settings.get("read-timeout"), READ_TIMEOUT_S, _WHOSE),
+    )
+
+
+def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
+    """A connection in UTC, in strict autocommit; raises our errors only. `read_timeout_s` may only shorten the address's own."""
+    wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
+    with server_errors(address):
+        connection: Any = BoundedConnection(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            # As the servers' own clients send it; the driver alone would refuse what is not Latin-1.
+            password=address.password.encode(),
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=address.connect_timeout_s,
+            # The driver's own limit ends when the socket is open: a server that takes it and says nothing would keep us for hours.
+            read_timeout=address.connect_timeout_s,
+            write_timeout=address.connect_timeout_s,
+            init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
+            defer_connect=True,
+            **driver_options(address.effective_tls),
+        )
+        if address.socket:
+            # What cannot be overheard may carry a password in the clear.
+            connection._secure = True
+            connection.connect(_open_socket(address))
+        else:
+            connection.connect()
+    # Both are the same on purpose: the driver sets the socket's timeout when it changes from one to the other, and raw readers of the
+    # socket would otherwise find the one of the last write.
+    connection._read_timeout = connection._write_timeout = wait_s
+    connection._current_timeout = wait_s
+    connection._sock.settimeout(wait_s)
+    return connection  # type: ignore[no-any-return]
+
+
+def _open_socket(address: MySQLAddress) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened.settimeout(address.connect_timeout_s)
+    try:
+        opened.connect(address.socket)
+    except OSError as error:
+        opened.close()
+        if isinstance(error, ConnectionRefusedError | TimeoutError | BlockingIOError):
+            raise
+        raise DefiniteError(
+            f"the source's socket cannot be opened: {error.strerror or error}",
+            place=str(address),
+            hint="check socket= in the source's address, and that the server runs",
+        ) from error
+    return opened
+
+
+@contextmanager
+def server_errors(address: MySQLAddress) -> Iterator[None]:
+    """Turn the driver's errors into definite and transient ones."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        raise translate_error(error, address) from error
+    except (OSError, EOFError, ssl.SSLError) as error:
+        raise TransientError(f"the connection to {address} broke: {error}") from error
+
+
+def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> HeadraceError:
+    """What a driver or server error means to us."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = (str(error.args[1]) if len(error.args) > 1 else str(error))[:_LONGEST_TEXT]
+    place = str(address)
+    if isinstance(error, ProtocolError):
+        hint = (
+            "check host and port of the source's address: what answers there is no MySQL or MariaDB server, or one that attacks its clients"
+        )
+        return DefiniteError(f"the source does not keep to MySQL's protocol: {text}", place=place, hint=hint)
+    failure = tls_failure(error, address.effective_tls, address.host, place)
+    if failure is not None:
+        return failure
+    if code in ACCESS_DENIED:
+        hint = "check user and password (also in " + PASSWORD_VARIABLE + ")"
+        mode = address.effective_tls.mode
+        if mode is TlsMode.DISABLED:
+            hint += "; if the account must use TLS, add ?tls=required to the address"
+        elif not address.effective_tls.cert:
+            hint += "; if the account must show a certificate, add cert= and key= to the address"
+        return DefiniteError(f"the source refused user {address.user!r}: {text}", place=place, hint=hint)
+    if code == _INSECURE:
+        return DefiniteError(f"the source takes encrypted connections only: {text}", place=place, hint="add ?tls=required to the address")
+    if code in MISSING_PRIVILEGE:
+        return missing_privilege(text, address)
+    if code == _BINLOG_READ_FAILED:
+        return read_failed(text, place)
+    if code == 1049:
+        return DefiniteError(f"the source has no such database: {text}", place=place, hint="check the database in the source's address")
+    if code == _TABLE_CHANGED:
+        return TableChanged(f"a table was altered, truncated or created again after the transaction began: {text}", place=place)
+    if code in (1146, 1051):
+        return DefiniteError(f"the source has no such table: {text}", place=place, hint="it was dropped; start again to go on without it")
+    if isinstance(error.__cause__, socket.gaierror) or "Name or service not known" in text or "getaddrinfo" in text:
+        return DefiniteError(f"unknown host {address.host!r}", place=place, hint="check the host name in the source's address")
+    if code == _SAME_ID:
+        return read_failed(text, place)
+    if 2000 <= code < 3000 or code in _GONE or code == 0:
+        return TransientError(f"the source does not answer: {text}", place=place, hint="check that the server runs and can be reached")
+    return DefiniteError(f"the source answered with error {code}: {text}", place=place)
+
+
+class TableChanged(TransientError):
+    """A transaction cannot read a table that is newer than its snapshot. The next transaction can."""
+
+
+def missing_privilege(text: str, address: MySQLAddress) -> DefiniteError:
+    grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {address.user!r}@'%'"
+    return DefiniteError(f"user {address.user!r} lacks a privilege on the source: {text}", place=str(address), hint=grant)
+
+
+class LogUnavailable(DefiniteError):
+    """The server cannot send its log from the requested place."""
+
+
+def read_failed(text: str, place: str) -> HeadraceError:
+    """Error 1236: the server cannot send the log from where we asked."""
+    if "purged" in text or "Could not find first log file" in text or "could not find next log" in text:
+        return LogUnavailable(
+            f"the source no longer has the binary log at our position: {text}",
+            place=place,
+            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}",
+        )
+    if "server_id" in text or "server_uuid" in text:
+        return TransientError(f"another replica uses our server id: {text}", place=place)
+    return LogUnavailable(
+        f"the source cannot send its binary log: {text}",
+        place=place,
+        hint="check the log with mysqlbinlog --verify-binlog-checksum on the source; if it is damaged, take a new snapshot",
+    )
+
+
+def query(connection: Connection[Any], address: MySQLAddress, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a query, with our errors."""
+    with server_errors(address), connection.cursor() as cursor:
+        # None, not an empty tuple: else a percent sign in a name would be taken for a place to fill.
+        cursor.execute(sql, arguments or None)
+        return list(cursor.fetchall())
+
+
+def is_mariadb(connection: Connection[Any]) -> bool:
+    return "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]
+
+
+def quote_name(name: str) -> str:
+    """An identifier, quoted for MySQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def log_status(connection: Connection[Any], address: MySQLAddress) -> tuple[str, int]:
+    """The file that the server writes its log to now, and the size of the file."""
+    rows = query(connection, address, "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS")
+    if not rows:
+        raise DefiniteError(
+            "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"
+        )
+    return str(rows[0][0]), int(rows[0][1])

@@ -1,0 +1,1 @@
+"""Reads whole tables in chunks, each at a known log position."""

@@ -1,0 +1,234 @@
+"""Cutting a table into chunks of about equal size by its key, without scanning it.
+
+The table's key space is split at keys that exist, again and again, largest part first, until every part is estimated to be a fraction of a
+chunk; neighbours are then put together. Each split costs two look-ups in the index; each estimate is the optimiser's own (EXPLAIN), which
+dives into the index at both ends of a range. So the cost goes with the number of chunks, not of rows.
+
+Whatever the estimates say, the conditions are total and disjoint under the server's own comparison: a chunk is `key > bound AND key <= next
+bound`, the first and last are open, and bounds are keys read from the table, which compare equal to themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pymysql.connections import Connection
+from pymysql.cursors import DictCursor
+
+from headrace.model.schema import TableSchema
+from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name, server_errors
+from headrace.sources.mysql.snapshot.key_columns import KeyColumn, key_column
+
+_PARTS_PER_CHUNK: Final = 4
+# A part that would not come apart in so many splits consists of what our guesses cannot tell apart.
+_FRUITLESS_SPLITS: Final = 64
+_SPARE_SPLITS: Final = 500
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A chunk: a condition in SQL and about how many rows satisfy it."""
+
+    where: str
+    estimate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where a table is cut: the keys up to which each chunk but the last goes, and about how many rows each chunk has."""
+
+    columns: tuple[KeyColumn, ...]
+    bounds: tuple[Key, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def ranges(self) -> list[KeyRange]:
+        """The conditions of the chunks."""
+        lower = ["", *(compare_key(self.columns, bound, ">", ">") for bound in self.bounds)]
+        upper = [*(compare_key(self.columns, bound, "<", "<=") for bound in self.bounds), ""]
+        return [
+            KeyRange(" AND ".join(side for side in sides if side), max(size, 1))
+            for *sides, size in zip(lower, upper, self.sizes, strict=True)
+        ]
+
+
+def plan_ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> list[KeyRange]:
+    """Conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no key to cut by."""
+    return plan_cuts(connection, address, schema, rows, chunk_rows).ranges
+
+
+def plan_cuts(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> Cuts:
+    """Where to cut the table into chunks of about `chunk_rows` rows; nowhere if it has no key to cut by."""
+    whole = Cuts((), (), (max(rows, 1),))
+    if rows <= chunk_rows:
+        return whole
+    index = find_index(connection, address, schema)
+    if index is None:
+        return whole
+    parts = _Splitter(connection, address, schema, index).parts(rows, chunk_rows)
+    return _join(index.columns, parts, chunk_rows) if parts else whole
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """The index of the row key, as far as it can be used: columns that are indexed whole, in one direction, and spelled exactly."""
+
+    name: str
+    columns: tuple[KeyColumn, ...]
+
+
+def find_index(connection: Connection[Any], address: MySQLAddress, schema: TableSchema) -> KeyIndex | None:
+    key = schema.row_key
+    where = (schema.name.database, schema.name.table)
+    indexes: dict[str, list[tuple[Any, ...]]] = {}
+    for name, *about in query(connection, address, _STATISTICS, where):
+        indexes.setdefault(str(name), []).append(tuple(about))
+    texts = {
+        str(name): (str(charset or ""), str(collation or "")) for name, charset, collation in query(connection, address, _TEXTS, where)
+    }
+    for name, parts in indexes.items():
+        same = key and tuple(str(part[0]) for part in parts) == key and not int(parts[0][4])
+        if same and (name == "PRIMARY") == bool(schema.primary_key):
+            columns: list[KeyColumn] = []
+            for column, prefix, direction, kind, _ in parts:
+                found = key_column(column, schema.column(column).kind, *texts[column])
+                if found is None or prefix is not None or direction != parts[0][2] or kind != "BTREE":
+                    break
+                columns.append(found)
+            return KeyIndex(name, tuple(columns)) if columns else None
+    return None
+
+
+_STATISTICS = """
+SELECT index_name, column_name, sub_part, collation, index_type, non_unique FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND column_name IS NOT NULL ORDER BY index_name, seq_in_index"""
+_TEXTS = """
+SELECT column_name, character_set_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Keys from `low` to `high`, both of which exist."""
+
+    low: Key
+    high: Key
+    estimate: int
+    path: tuple[int, ...] = ()
+    """Where it lies among the others: left is 0, right is 1, at every split."""
+    fruitless: int = 0
+
+
+class _Splitter:
+    """Splits one table's key space."""
+
+    def __init__(self, connection: Connection[Any], address: MySQLAddress, schema: TableSchema, index: KeyIndex) -> None:
+        self._connection, self._address, self._columns = connection, address, index.columns
+        table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
+        self._from = f"FROM {table} FORCE INDEX ({quote_name(index.name)})"
+        # An index that is forced is not looked into by MySQL's optimiser: it would answer "1 row" to everything.
+        self._estimated = f"FROM {table} USE INDEX ({quote_name(index.name)})"
+        self._expressions = ", ".join(expression for column in self._columns for expression in column.expressions)
+        self._explain = "EXPLAIN" if is_mariadb(connection) else "EXPLAIN FORMAT=TRADITIONAL"
+
+    def parts(self, rows: int, chunk_rows: int) -> list[_Part]:
+        """Parts of at most a fraction of a chunk each, in the order of their keys; fewer and larger ones where no split helps."""
+        low, high = self._seek("", descending=False), self._seek("", descending=True)
+        if low is None or high is None:
+            return []
+        limit = max(chunk_rows // _PARTS_PER_CHUNK, 1)
+        splits_left = _SPARE_SPLITS + 4 * _PARTS_PER_CHUNK * rows // chunk_rows
+        done: list[_Part] = []
+        heap = [(-rows, (), _Part(low, high, rows))]
+        while heap:
+            _, _, part = heapq.heappop(heap)
+            halves = self._split(part) if part.estimate > limit and splits_left > 0 and part.fruitless < _FRUITLESS_SPLITS else ()
+            splits_left -= 1
+            if not halves:
+                done.append(part)
+            for half in halves:
+                heapq.heappush(heap, (-half.estimate, half.path, half))  # type: ignore[misc]
+        return sorted(done, key=lambda part: part.path)
+
+    def _split(self, part: _Part) -> tuple[_Part, ...]:
+        """Two parts, or none if there is but one key in it as far as we can tell."""
+        at = next((i for i, pair in enumerate(zip(part.low, part.high, strict=True)) if pair[0] != pair[1]), None)
+        if at is None:
+            return ()
+        column, low, high = self._columns[at], part.low[at], part.high[at]
+        same = [f"{self._columns[i].name} = {self._columns[i].literal(part.high[i])}" for i in range(at)]
+        best: tuple[_Part, ...] = ()
+        for guess in (*column.guesses(low, high), column.literal(high)):
+            inside = [f"{column.name} >= {guess}", f"{column.name} > {column.literal(low)}", f"{column.name} <= {column.literal(high)}"]
+            right = self._seek(" AND ".join([*same, *inside]), descending=False)
+            if right is None:
+                continue
+            left = self._seek(" AND ".join([*same, f"{column.name} < {column.literal(right[at])}"]), descending=True)
+            if left is None:
+                continue
+            halves = self._halves(part, left, right)
+            if not best or min(half.estimate for half in halves) > min(half.estimate for half in best):
+                best = halves
+            if min(half.estimate for half in best) * 16 >= part.estimate:
+                break
+        return best
+
+    def _halves(self, part: _Part, left: Key, right: Key) -> tuple[_Part, ...]:
+        estimates = self._estimate(part.low, left), self._estimate(right, part.high)
+        fruitless = part.fruitless + 1 if min(estimates) * 64 < part.estimate else 0
+        return (
+            _Part(part.low, left, estimates[0], (*part.path, 0), fruitless),
+            _Part(right, part.high, estimates[1], (*part.path, 1), fruitless),
+        )
+
+    def _seek(self, where: str, *, descending: bool) -> Key | None:
+        """The first or last key that satisfies a condition: one look-up in the index."""
+        direction = " DESC" if descending else ""
+        order = ", ".join(f"{column.name}{direction}" for column in self._columns)
+        condition = f" WHERE {where}" if where else ""
+        rows = query(self._connection, self._address, f"SELECT {self._expressions} {self._from}{condition} ORDER BY {order} LIMIT 1")
+        if not rows:
+            return None
+        found, at = [], 0
+        for column in self._columns:
+            end = at + len(column.expressions)
+            found.append(column.take(rows[0][at:end]))
+            at = end
+        return tuple(found)
+
+    def _estimate(self, low: Key, high: Key) -> int:
+        """The optimiser's guess at the rows from one key to another."""
+        where = f"{compare_key(self._columns, low, '>', '>=')} AND {compare_key(self._columns, high, '<', '<=')}"
+        with server_errors(self._address), self._connection.cursor(DictCursor) as cursor:
+            cursor.execute(f"{self._explain} SELECT 1 {self._estimated} WHERE {where}")
+            found = cursor.fetchone()
+        return max(int(found["rows"] or 1), 1) if found else 1
+
+
+def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) -> str:
+    """`columns < key` and the like, spelled out so that the range optimiser understands composite keys."""
+    spelled = [(column.name, column.literal(value)) for column, value in zip(columns, key, strict=True)]
+    terms = []
+    for i, (name, literal) in enumerate(spelled):
+        equal = [f"{n} = {x}" for n, x in spelled[:i]]
+        operator = last if i == len(spelled) - 1 else strict
+        terms.append(" AND ".join([*equal, f"{name} {operator} {literal}"]))
+    return terms[0] if len(terms) == 1 else "(" + " OR ".join(f"({term})" for term in terms) + ")"
+
+
+def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> Cuts:
+    """Neighbours put together until they make a chunk, cut at the last key of each."""
+    groups: list[tuple[Key, int]] = []
+    held = 0
+    for i, part in enumerate(parts):
+        held += part.estimate
+        following = parts[i + 1].estimate if i + 1 < len(parts) else 0
+        # Whichever is nearer to the wanted size: with the next part, or without it.
+        if following and abs(chunk_rows - held) <= abs(held + following - chunk_rows):
+            groups.append((part.high, held))
+            held = 0
+    return Cuts(columns, tuple(high for high, _ in groups), (*(size for _, size in groups), held))

@@ -1,0 +1,256 @@
+"""Key columns as a snapshot's planner sees them: values read exactly, spelled as literals exactly, and guesses at what lies between two.
+
+A bound of a chunk is always a key that was read from the table, spelled so that the server's own comparison finds it equal to itself:
+numbers as digits, texts and bytes as the bytes they are kept as, dates as the server prints them. A guess may be wrong in any way: it only
+says where to look for the next key, and the server answers with one that is there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import ipaddress
+import re
+import unicodedata
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from headrace.model.schema import Kind
+from headrace.sources.mysql.server.connection import quote_name
+
+_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
+_UNICODE: Final = {"utf8mb4": 0x110000, "utf16": 0x110000, "utf16le": 0x110000, "utf32": 0x110000}
+_BASIC_PLANE: Final = {"utf8mb3": 0x10000, "utf8": 0x10000, "ucs2": 0x10000}
+# As collations order them: marks, digits, letters; upper and lower case as one.
+_ASCII_ORDER: Final = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789abcdefghijklmnopqrstuvwxyz"
+_RANKS: Final = {char: rank for rank, char in enumerate(_ASCII_ORDER)}
+
+
+class KeyColumn(Protocol):
+    """How one column of a key is read, spelled and guessed at."""
+
+    @property
+    def name(self) -> str:
+        """Quoted."""
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """What to select; `take` makes a value of it."""
+
+    def take(self, found: Sequence[Any]) -> Any: ...
+
+    def literal(self, value: Any) -> str: ...
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        """Literals that may split the values above `low` up to `high`, the best first."""
+
+
+def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn | None:
+    """The column's ways; None if its values cannot be spelled exactly, or are compared otherwise than they are ordered."""
+    quoted = quote_name(name)
+    if kind in _INTEGERS or kind is Kind.YEAR:
+        return Number(quoted, quoted)
+    if kind is Kind.BIT:
+        return Number(quoted, f"{quoted} + 0")
+    if kind is Kind.DECIMAL:
+        return Number(quoted, quoted)
+    if kind is Kind.BYTES:
+        return Binary(quoted)
+    if kind is Kind.STRING:
+        return Text(quoted, charset or "utf8mb4", folds=not collation.endswith("_bin"))
+    if kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):
+        return Temporal(quoted, kind)
+    if kind in (Kind.UUID, Kind.INET4, Kind.INET6):
+        return Printed(quoted, kind)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Integers and decimals."""
+
+    name: str
+    expression: str
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return (self.expression,)
+
+    def take(self, found: Sequence[Any]) -> Any:
+        return found[0]
+
+    def literal(self, value: Any) -> str:
+        return format(value, "f") if isinstance(value, decimal.Decimal) else str(int(value))
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        if isinstance(high, decimal.Decimal):
+            with decimal.localcontext(decimal.Context(prec=80)):
+                middle: Any = ((low + high) / 2).quantize(high, rounding=decimal.ROUND_CEILING)
+        else:
+            middle = (low + high + 1) // 2
+        return [self.literal(middle)]
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Bytes, compared one by one."""
+
+    name: str
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return (f"HEX({self.name})",)
+
+    def take(self, found: Sequence[Any]) -> Any:
+        return bytes.fromhex(_text(found[0]))
+
+    def literal(self, value: Any) -> str:
+        return f"_binary X'{value.hex()}'"
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        return [self.literal(_middle_bytes(low, high))]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Characters, compared by a collation that only the server knows."""
+
+    name: str
+    charset: str
+    folds: bool
+    """Whether upper and lower case lie together."""
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return f"HEX({self.name})", self.name
+
+    def take(self, found: Sequence[Any]) -> Any:
+        return _text(found[0]), _text(found[1])
+
+    def literal(self, value: Any) -> str:
+        # The bytes as they are kept, not as they came through the connection's character set.
+        return f"_{self.charset} X'{value[0]}'"
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        small, large = low[1], high[1]
+        at = next((i for i, pair in enumerate(zip(small, large, strict=False)) if self._rank(pair[0]) != self._rank(pair[1])), len(small))
+        if at >= len(large):
+            return []
+        below = self._rank(small[at]) if at < len(small) else -1
+        middle = self._char((below + self._rank(large[at]) + 1) // 2)
+        found = [large[: at + 1]]
+        if middle and self._rank(middle) > below + 1:
+            found.insert(0, large[:at] + middle)
+        return [f"_utf8mb4 X'{text.encode().hex()}'" for text in found]
+
+    def _rank(self, char: str) -> int:
+        if not self.folds:
+            return ord(char)
+        base = unicodedata.normalize("NFKD", char)[0].lower()[0]
+        return _RANKS.get(base, len(_RANKS) + ord(base))
+
+    def _char(self, rank: int) -> str:
+        """A character of that rank, if the column can hold one."""
+        if self.folds and rank < len(_RANKS):
+            return _ASCII_ORDER[rank]
+        code = rank - len(_RANKS) if self.folds else rank
+        limit = _UNICODE.get(self.charset) or _BASIC_PLANE.get(self.charset) or 0x80
+        return chr(code) if 0 < code < limit and not 0xD800 <= code < 0xE000 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _AsPrinted:
+    """A column whose values are compared as the server prints them."""
+
+    name: str
+    kind: Kind
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return (f"CAST({self.name} AS CHAR)",)
+
+    def take(self, found: Sequence[Any]) -> Any:
+        return _text(found[0])
+
+    def literal(self, value: Any) -> str:
+        return f"'{value}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Temporal(_AsPrinted):
+    """Dates and times, as the server prints them."""
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        middle = (_moment(low, self.kind) + _moment(high, self.kind) + 1) // 2
+        return [self.literal(_print_moment(middle, self.kind))]
+
+
+@dataclass(frozen=True, slots=True)
+class Printed(_AsPrinted):
+    """MariaDB's own types, kept as bytes and printed as people know them."""
+
+    def guesses(self, low: Any, high: Any) -> list[str]:
+        if self.kind is Kind.UUID:
+            return [self.literal(_middle_uuid(low, high))]
+        small, large = ipaddress.ip_address(low), ipaddress.ip_address(high)
+        return [self.literal(type(large)((int(small) + int(large) + 1) // 2))]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _middle_bytes(low: bytes, high: bytes) -> bytes:
+    """As fractions to the base 256, with enough places after those in common."""
+    common = next((i for i, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), min(len(low), len(high)))
+    size = common + 8
+    numbers = [int.from_bytes(value[:size].ljust(size, b"\0"), "big") for value in (low, high)]
+    return ((sum(numbers) + 1) // 2).to_bytes(size, "big")
+
+
+# MariaDB orders a UUID by its last group first; from version 6 on, as it is written.
+_SWAPPED: Final = ((20, 32), (16, 20), (12, 16), (8, 12), (0, 8))
+
+
+def _middle_uuid(low: str, high: str) -> str:
+    small, large = (value.replace("-", "") for value in (low, high))
+    if small[12] >= "6" or large[12] >= "6":
+        return str(uuid.UUID(int=(int(small, 16) + int(large, 16) + 1) // 2))
+    numbers = [int("".join(value[start:end] for start, end in _SWAPPED), 16) for value in (small, large)]
+    middle = f"{(sum(numbers) + 1) // 2:032x}"
+    at, groups = 0, {}
+    for start, end in _SWAPPED:
+        groups[start] = middle[at : at + end - start]
+        at += end - start
+    text = "".join(groups[start] for start in sorted(groups))
+    return str(uuid.UUID(text[:12] + large[12] + text[13:]))
+
+
+_MOMENT = re.compile(r"(-?)(?:(\d+)-(\d+)-(\d+))? ?(?:(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
+_DAY_US: Final = 86_400_000_000
+
+
+def _moment(text: str, kind: Kind) -> int:
+    """Microseconds; of days that do not exist, those of a day nearby."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return 0
+    sign, *parts = found.groups()
+    year, month, day, hours, minutes, seconds = (int(part or 0) for part in parts[:6])
+    within = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((parts[6] or "").ljust(6, "0"))
+    if kind is Kind.TIME:
+        return -within if sign else within
+    real = datetime.date(max(year, 1), max(month, 1), min(max(day, 1), 28))
+    return (real.toordinal() + day - real.day) * _DAY_US + within
+
+
+def _print_moment(moment: int, kind: Kind) -> str:
+    days, within = (0, abs(moment)) if kind is Kind.TIME else divmod(moment, _DAY_US)
+    seconds, micros = divmod(within, 1_000_000)
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros:06d}"
+    if kind is Kind.TIME:
+        return f"-{clock}" if moment < 0 else clock
+    date = datetime.date.fromordinal(min(max(days, 1), datetime.date.max.toordinal())).isoformat()
+    return date if kind is Kind.DATE else f"{date} {clock}"

@@ -1,0 +1,268 @@
+"""Snapshots of many tables at one place of the log: one driver, several readers, the tables locked for milliseconds.
+
+The sequence is MaterializeMySQL's: FLUSH TABLES, FLUSH TABLES WITH READ LOCK, the log's position, consistent-snapshot transactions,
+SHOW CREATE TABLE, UNLOCK TABLES. The transactions belong to readers in other processes, perhaps on other machines; what both sides share is
+the server, so they meet there, by its named locks. A lock that is held is a word said; it is unsaid when its connection ends.
+
+    driver                                     each reader
+    "driver" (as long as it lives)
+                                               "ready"
+    locks the tables, notes the position
+    "open"                                     sees it: starts its transaction, notes the position
+                                               "done"
+    all done: shows the tables, unsays "open",
+    unlocks the tables
+    "go"                                       sees it: unsays "ready", reads its chunks
+
+Why no reader can be fooled: "open" is said only while the tables are locked; a reader reads nothing before "go", and the driver says that
+only when every reader was done while it held the lock itself. If the driver dies at any point, its words are unsaid and every reader stops.
+Every wait has an end, and every end frees the tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.schema import TableName
+from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, quote_name
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+
+log = logging.getLogger("headrace.mysql")
+
+_POLL_S: Final = 0.002
+_RELOAD_HINT: Final = "GRANT RELOAD ON *.* to the user, or take the snapshot without locks (lock_free)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """What driver and readers of one snapshot must know of each other. Goes through JSON."""
+
+    readers: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    gather_s: float = 120.0
+    """How long the driver waits for its readers, and they for it. Nothing is locked meanwhile."""
+    lock_s: float = 10.0
+    """The longest the tables may stay locked, and the longest we queue for the lock (others queue behind us)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Rendezvous:
+        return cls(**raw)
+
+    def word(self, name: str, reader: int | None = None) -> str:
+        return f"headrace:{self.token}:{name}" + ("" if reader is None else f":{reader}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The one place of the log that all readers see, and the tables as they were there."""
+
+    position: BinlogPosition
+    definitions: dict[TableName, str]
+    """Each table's SHOW CREATE TABLE."""
+    locked_s: float
+    """How long nobody could write."""
+
+
+class ConsistentSnapshot:
+    """The driver's side. Enter it, start the readers, call `take`; the readers read on after it has been left."""
+
+    def __init__(self, address: MySQLAddress, rendezvous: Rendezvous, tables: Sequence[TableName], epoch: int) -> None:
+        self._address, self._rendezvous, self._tables, self._epoch = address, rendezvous, tables, epoch
+        self._connection: Connection[Any]
+
+    def __enter__(self) -> Self:
+        self._connection = connect(self._address)
+        _say(self._connection, self._address, self._rendezvous.word("driver"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._connection.open:
+            self._connection.close()
+
+    def take(self, keep_waiting: Callable[[], bool] = lambda: True) -> Moment:
+        """Gather the readers, lock, let them begin, unlock. `keep_waiting` may end it early, if readers cannot come any more."""
+        meeting, readers = self._rendezvous, range(self._rendezvous.readers)
+        self._await(self._all_said("ready"), meeting.gather_s, "not all readers of the snapshot have come", keep_waiting)
+        query(self._connection, self._address, f"SET SESSION lock_wait_timeout = {math.ceil(meeting.lock_s)}")
+        try:
+            # LOCAL keeps the statement itself out of the log.
+            query(self._connection, self._address, "FLUSH LOCAL TABLES")
+            query(self._connection, self._address, "FLUSH TABLES WITH READ LOCK")
+        except DefiniteError as error:
+            raise DefiniteError(f"the tables cannot be locked: {error.message}", place=str(self._address), hint=_RELOAD_HINT) from error
+        started = time.monotonic()
+        try:
+            position = _locked_position(self._connection, self._address, self._epoch)
+            self._say("open")
+            self._await(self._all_said("done"), meeting.lock_s, "a reader of the snapshot did not begin in time", keep_waiting)
+            definitions = {name: self._definition(name) for name in self._tables}
+            self._unsay("open")
+            query(self._connection, self._address, "UNLOCK TABLES")
+        except BaseException:
+            # Unlocks the tables and unsays every word, also where a statement could not be sent any more.
+            self._connection.close()
+            raise
+        locked_s = time.monotonic() - started
+        log.info("tables were locked for %.1f ms to begin the snapshot at %s with %d readers", locked_s * 1e3, position, len(readers))
+        self._say("go")
+        unsaid = self._all_said("ready", said=False)
+        self._await(unsaid, meeting.gather_s, "a reader of the snapshot was lost", keep_waiting)
+        return Moment(position, definitions, locked_s)
+
+    def _definition(self, name: TableName) -> str:
+        sql = f"SHOW CREATE TABLE {quote_name(name.database)}.{quote_name(name.table)}"
+        return str(query(self._connection, self._address, sql)[0][1])
+
+    def _say(self, word: str) -> None:
+        _say(self._connection, self._address, self._rendezvous.word(word))
+
+    def _unsay(self, word: str) -> None:
+        query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (self._rendezvous.word(word),))
+
+    def _all_said(self, word: str, *, said: bool = True) -> Callable[[], bool]:
+        """Whether all readers hold it (or none does)."""
+        words = tuple(self._rendezvous.word(word, reader) for reader in range(self._rendezvous.readers))
+        sql = "SELECT 1" + ", IS_USED_LOCK(%s)" * len(words)
+
+        def look() -> bool:
+            return all((holder is not None) is said for holder in query(self._connection, self._address, sql, words)[0][1:])
+
+        return look
+
+    def _await(self, ready: Callable[[], bool], seconds: float, otherwise: str, keep_waiting: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > deadline or not keep_waiting():
+                raise TransientError(f"{otherwise} ({seconds:g} s)", place=str(self._address))
+            time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """A connection whose transaction sees all tables at `position`."""
+
+    connection: Connection[Any]
+    position: BinlogPosition
+
+
+@contextmanager
+def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> Iterator[SnapshotReader]:
+    """The reader's side: one of `rendezvous.readers`, numbered from 0. Its transaction ends with the block."""
+    connection = connect(address)
+    try:
+        position = _meet(connection, address, rendezvous, number, epoch)
+        yield SnapshotReader(connection, position)
+    finally:
+        connection.close()
+
+
+def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> BinlogPosition:
+    ready = rendezvous.word("ready", number)
+    query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    _say(connection, address, ready)
+    # The driver may queue for the lock after all have come.
+    driver = _await_word(connection, address, rendezvous, "open", rendezvous.gather_s + rendezvous.lock_s)
+    query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    position = _locked_position(connection, address, epoch)
+    if _holder(connection, address, rendezvous.word("open")) != driver:
+        raise TransientError("the snapshot was given up before all readers had begun", place=str(address))
+    _say(connection, address, rendezvous.word("done", number))
+    if _await_word(connection, address, rendezvous, "go", rendezvous.gather_s, came=True) != driver:
+        raise TransientError("the snapshot was given up", place=str(address))
+    query(connection, address, "DO RELEASE_LOCK(%s)", (ready,))
+    return position
+
+
+def _await_word(
+    connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, word: str, seconds: float, *, came: bool = False
+) -> int:
+    """Wait for a signal of the driver; return the id of the connection that set it. `came`: whether the driver has been seen before."""
+    deadline = time.monotonic() + seconds
+    while (holder := _holder(connection, address, rendezvous.word(word))) is None:
+        driver = _holder(connection, address, rendezvous.word("driver"))
+        if time.monotonic() > deadline or (came and driver is None):
+            raise TransientError("the driver of the snapshot is gone" if came else "the snapshot does not begin", place=str(address))
+        came = came or driver is not None
+        time.sleep(_POLL_S)
+    return holder
+
+
+def _say(connection: Connection[Any], address: MySQLAddress, word: str) -> None:
+    if query(connection, address, "SELECT GET_LOCK(%s, 0)", (word,))[0][0] != 1:
+        raise DefiniteError(f"the server's named lock {word} is taken", place=str(address), hint="give every snapshot its own rendezvous")
+
+
+def _holder(connection: Connection[Any], address: MySQLAddress, word: str) -> int | None:
+    found = query(connection, address, "SELECT IS_USED_LOCK(%s)", (word,))[0][0]
+    return None if found is None else int(found)
+
+
+def _locked_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    """The log's end while nobody can commit: what is in it is visible, and the GTIDs are those of the log up to there."""
+    end = log_end(connection, address, epoch)
+    gtid: object
+    if is_mariadb(connection):
+        gtid = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (end.file, end.offset))[0][0]
+    else:
+        gtid = query(connection, address, "SELECT IF(@@global.gtid_mode = 'ON', @@global.gtid_executed, NULL)")[0][0]
+    return BinlogPosition(end.file, end.offset, UNKNOWN_GTID if gtid is None else str(gtid).replace("\n", ""), epoch)
+
+
+@contextmanager
+def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, lock_s: float = 10.0) -> Iterator[SnapshotReader]:
+    """A transaction that sees one table exactly as it was at a place of the log: not a change less, not a change more.
+
+    MariaDB reports the place that belongs to a snapshot. On MySQL the table is locked against writes for the milliseconds it takes to begin
+    the transaction and to note the log's end: whoever changed the table before has committed, whoever does so later is logged later. (For
+    other tables the place means nothing: their commits may be under way.)
+    """
+    connection = connect(address)
+    try:
+        if is_mariadb(connection):
+            yield SnapshotReader(connection, note_position(connection, address, epoch))
+            return
+        query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with _locked(address, name, lock_s):
+            query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            end = log_end(connection, address, epoch)
+        yield SnapshotReader(connection, BinlogPosition(end.file, end.offset, UNKNOWN_GTID, epoch))
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _locked(address: MySQLAddress, name: TableName, lock_s: float) -> Iterator[None]:
+    """One table, locked against writes by a connection of its own."""
+    connection = connect(address)
+    try:
+        query(connection, address, f"SET SESSION lock_wait_timeout = {math.ceil(lock_s)}")
+        try:
+            query(connection, address, f"LOCK TABLES {quote_name(name.database)}.{quote_name(name.table)} READ")
+        except DefiniteError as error:
+            raise DefiniteError(
+                f"table {name} cannot be locked for the moment its snapshot begins: {error.message}",
+                place=str(address),
+                hint=f"GRANT LOCK TABLES ON {quote_name(name.database)}.* to the user",
+            ) from error
+        started = time.monotonic()
+        yield
+        query(connection, address, "UNLOCK TABLES")
+        log.debug("table %s was locked for %.1f ms", name, (time.monotonic() - started) * 1e3)
+    finally:
+        connection.close()

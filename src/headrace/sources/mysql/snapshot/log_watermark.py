@@ -1,0 +1,106 @@
+"""Noting where the log stands, so that everything before that place is already visible to a reader.
+
+A server writes a transaction to its log before the engine commits it, so "the log's end" may lie behind changes that a SELECT does not see
+yet; a snapshot stamped with it would hide them for ever. The position noted here has no such transaction before it:
+
+- MariaDB: a consistent-snapshot transaction reports the log position that belongs to it exactly.
+- MySQL with GTIDs: a transaction's GTID is *owned* from before it reaches the log until after it is visible. Read the position, then wait
+  until none of the GTIDs owned at that moment is owned any longer.
+- MySQL without GTIDs: a global read lock, held for the time of one statement, waits for commits under way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
+from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, log_status, query
+from headrace.sources.mysql.server.position import BinlogPosition
+
+_QUIET_WITHIN_S: Final = 0.5
+_COMMITTED_WITHIN_S: Final = 60.0
+
+
+def note_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    """The log's position; what the connection reads from now on includes every change before it.
+
+    On MariaDB this opens a read transaction: the caller reads in it and ends it with COMMIT.
+    """
+    if is_mariadb(connection):
+        return _note_mariadb(connection, address, epoch)
+    mode = query(connection, address, "SELECT @@global.gtid_mode")[0][0]
+    if str(mode).upper() == "ON":
+        return _note_by_gtid(connection, address, epoch)
+    return _note_by_lock(connection, address, epoch)
+
+
+def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    """Where the log ends now, visible or not."""
+    file, offset = log_status(connection, address)
+    return BinlogPosition(file, offset, epoch=epoch)
+
+
+def _note_mariadb(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    status = dict(query(connection, address, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
+    file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
+    gtid = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
+    return BinlogPosition(file, offset, UNKNOWN_GTID if gtid is None else str(gtid), epoch)
+
+
+def _note_by_gtid(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    deadline = time.monotonic() + _QUIET_WITHIN_S
+    while time.monotonic() < deadline:
+        executed, owned = _gtids(connection, address)
+        position = log_end(connection, address, epoch)
+        executed_after, owned_after = _gtids(connection, address)
+        # Nothing owned on either side and nothing finished between: the executed set is exactly the log up to here.
+        if not owned and not owned_after and executed == executed_after:
+            return BinlogPosition(position.file, position.offset, executed, epoch)
+    return _note_while_busy(connection, address, epoch)
+
+
+def _note_while_busy(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    position = log_end(connection, address, epoch)
+    waiting = _owned(_gtids(connection, address)[1])
+    deadline = time.monotonic() + _COMMITTED_WITHIN_S
+    while waiting & _owned(_gtids(connection, address)[1]):
+        if time.monotonic() > deadline:
+            raise TransientError("a transaction on the source stays between log and commit", place=str(address))
+        time.sleep(0.002)
+    return BinlogPosition(position.file, position.offset, UNKNOWN_GTID, epoch)
+
+
+def _gtids(connection: Connection[Any], address: MySQLAddress) -> tuple[str, str]:
+    executed, owned = query(connection, address, "SELECT @@global.gtid_executed, @@global.gtid_owned")[0]
+    return str(executed).replace("\n", ""), str(owned).replace("\n", "")
+
+
+def _owned(text: str) -> frozenset[str]:
+    """The GTIDs in `gtid_owned`, which reads `uuid:7#12:8#13, uuid2:1#4` (number#thread)."""
+    found: set[str] = set()
+    for part in text.split(","):
+        source, *numbers = part.strip().split(":")
+        found.update(f"{source}:{number.partition('#')[0]}" for number in numbers)
+    return frozenset(found)
+
+
+def _note_by_lock(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    try:
+        query(connection, address, "FLUSH TABLES WITH READ LOCK")
+    except DefiniteError as error:
+        raise DefiniteError(
+            f"without GTIDs the position must be noted under a short global lock: {error.message}",
+            place=str(address),
+            hint="turn GTIDs on (gtid_mode = ON), or GRANT RELOAD ON *.* to the user",
+        ) from error
+    try:
+        position = log_end(connection, address, epoch)
+    finally:
+        query(connection, address, "UNLOCK TABLES")
+    return BinlogPosition(position.file, position.offset, UNKNOWN_GTID, epoch)

@@ -1,0 +1,113 @@
+"""Digests of rows, computed by the server's own functions (see `headrace.model.digest` for what they are of).
+
+Exact for every kind. Doubles have no function for their bits, but a point has: `POINT(x, 0)` is kept as 4 bytes of spatial reference, 5
+bytes of header and the eight bytes of x. A FLOAT is widened to a double, which keeps its value. SHA2 is used because it is the one hash
+that all servers have (MySQL 9.6 moved MD5 and SHA1 to a component) and that is not linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.model.digest import Digest, is_hashed
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sources.mysql.server.connection import MySQLAddress, query, quote_name
+
+_UTF8: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
+_TEXT: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
+_DATES: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_MODULUS: Final = 1 << 64
+
+
+def read_digest(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, where: str = "") -> Digest:
+    """The digest of the rows that satisfy a condition."""
+    [found] = query(connection, address, _select(schema, where, "", ""))
+    return _digest(found)
+
+
+def read_buckets(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, where: str, buckets: int) -> Mapping[int, Digest]:
+    """The digests of the same rows in parts (see `bucket_of`); parts without rows are not there."""
+    rows = query(connection, address, _select(schema, where, f"{bucket_of(schema, buckets)}, ", " GROUP BY 1"))
+    return {int(bucket): _digest(found) for bucket, *found in rows}
+
+
+def bucket_of(schema: TableSchema, buckets: int) -> str:
+    """The number of the part that a row belongs to, by its key; without a key by all of it."""
+    columns = [schema.column(name) for name in schema.row_key] or schema.columns
+    return f"CRC32({_joined(columns)}) % {buckets}"
+
+
+def in_buckets(schema: TableSchema, buckets: int, chosen: Sequence[int]) -> str:
+    """The condition of belonging to one of the chosen parts."""
+    return f"{bucket_of(schema, buckets)} IN ({', '.join(map(str, chosen))})"
+
+
+def sampled(schema: TableSchema, seed: int, share: float) -> str:
+    """The condition of belonging to a sample of the rows."""
+    columns = [schema.column(name) for name in schema.row_key] or schema.columns
+    return f"CRC32(CONCAT('{seed},', {_joined(columns)})) % 1000000 < {round(share * 1_000_000)}"
+
+
+def _select(schema: TableSchema, where: str, first: str, last: str) -> str:
+    # A row too long for the server's max_allowed_packet has no hash and is missing in the sum: the sides differ, and its rows are read.
+    number = f"CAST(CONV(LEFT(SHA2({_joined(schema.columns)}, 256), 16), 16, 10) AS UNSIGNED)"
+    table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
+    condition = f" WHERE {where}" if where else ""
+    return f"SELECT {first}COUNT(*), SUM({number}) FROM {table}{condition}{last}"
+
+
+def _digest(found: Sequence[Any]) -> Digest:
+    rows, total = found
+    return Digest(int(rows), int(total or 0) % _MODULUS)
+
+
+def _joined(columns: Sequence[Column]) -> str:
+    return f"CONCAT_WS(',', {', '.join(canonical(column) for column in columns)})"
+
+
+def canonical(column: Column) -> str:
+    """The canonical text of a column, never NULL; of text and bytes two texts, for their length and themselves."""
+    if is_hashed(column):
+        text = _utf8(column) if column.kind in _TEXT else quote_name(column.name)
+        return _or_null(column, f"SHA2({text}, 256)")
+    if column.kind in _TEXT or column.kind is Kind.BYTES:
+        text = _utf8(column)
+        return f"IFNULL(LENGTH({text}), 'N'), IFNULL({text}, '')" if column.nullable else f"LENGTH({text}), {text}"
+    if column.kind in _DATES:
+        return _real_date(quote_name(column.name))
+    return _or_null(column, _plain(column))
+
+
+def _plain(column: Column) -> str:
+    name = quote_name(column.name)
+    match column.kind:
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return f"HEX(SUBSTRING(POINT({name}, 0), 10, 8))"
+        case Kind.BIT | Kind.YEAR:
+            return f"{name} + 0"
+        case Kind.VECTOR:
+            return f"HEX({name})"
+        case Kind.UUID | Kind.INET4:
+            # Else the text that stands for NULL would be taken for one of these.
+            return f"CAST({name} AS CHAR)"
+        case Kind.INET6:
+            return f"HEX(CAST({name} AS BINARY(16)))"
+    # What is padded with zeros is padded for people.
+    return f"{name} + 0" if "zerofill" in column.source_type.lower() else name
+
+
+def _or_null(column: Column, text: str) -> str:
+    return f"IFNULL({text}, 'N')" if column.nullable else text
+
+
+def _real_date(name: str) -> str:
+    """A date that no calendar has (a zero date, the 31st of February) is in no sink but as NULL."""
+    return f"IF(DAYOFMONTH({name}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({name})), {name}, 'N')"
+
+
+def _utf8(column: Column) -> str:
+    name = quote_name(column.name)
+    return name if column.kind is Kind.BYTES or column.charset in _UTF8 else f"CONVERT({name} USING utf8mb4)"

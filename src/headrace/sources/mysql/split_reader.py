@@ -1,0 +1,215 @@
+"""The MySQL source behind the source's port: a relay and a planner on one side, a segment reader on the other. (See also `origin`.)"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.binlog.batch_planner import Planner, lost_log
+from headrace.sources.mysql.binlog.commit_times import BacklogWriter
+from headrace.sources.mysql.binlog.relay import Mirror, Relay
+from headrace.sources.mysql.binlog.segment_fetch import at_hand, proven
+from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.skipped_events import Skipping
+from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
+from headrace.sources.mysql.snapshot.locking import Rendezvous, open_reader
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.source import Limits, MySQLSource, Reach
+
+log = logging.getLogger("headrace.mysql")
+
+_LOOK_S: Final = 2.0
+
+
+class LogPlanner:
+    """The planning side: owns a mirror of a log and its thread."""
+
+    def __init__(
+        self, mirror: Mirror, start: BinlogPosition, limits: Limits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
+    ) -> None:
+        """`log_end` tells where the log ends now, None if nobody can say."""
+        self._relay, self._start, self._log_end = mirror, start, log_end
+        self._planner = Planner(mirror, limits, mariadb=mariadb)
+
+    def initial(self) -> Offset:
+        return self._start.to_json()
+
+    def plan(self, start: Offset, until: Offset | None = None) -> Offset:
+        return self._planner.plan(self._follow(start), None if until is None else BinlogPosition.from_json(until)).to_json()
+
+    def has_reached(self, position: Offset) -> bool:
+        """Whether everything up to `position` is at hand."""
+        return self._planner.has_reached(BinlogPosition.from_json(position))
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        begin, stop = self._follow(start), BinlogPosition.from_json(end)
+        if stop.epoch < self._start.epoch:
+            # Planned on a server that was left since: whatever of it was written comes again, by GTID, from the one we read now.
+            return [{"kind": "mark", "until": end}]
+        while not self._planner.await_end(stop, _LOOK_S):
+            self._check_log_end(stop)
+        segments = [self._given(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
+        ordered = [
+            self._given(segment).to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
+        ]
+        statements = self._planner.statements(begin, stop)
+        # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
+        news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
+        head: Work = {"kind": "rows", "until": end, **({"news": news} if news else {})}
+        works: list[Work] = [
+            {**head, **segment.to_json(), "ordered": {"segments": ordered, "share": share, "of": len(segments)}}
+            for share, segment in enumerate(segments)
+        ]
+        if not works:
+            works.append({"kind": "mark", "until": end})
+        return works + [
+            {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "left_out": one.made_with_rows}
+            for one in statements
+        ]
+
+    def commit(self, end: Offset) -> None:
+        self._relay.commit(BinlogPosition.from_json(end))
+
+    def stop(self) -> None:
+        self._relay.stop()
+
+    def _given(self, segment: Segment) -> Segment:
+        """A segment as tasks get it."""
+        return segment
+
+    def _check_log_end(self, end: BinlogPosition) -> None:
+        """What was planned was in the log once: if the log ends before it now, that part is lost, and waiting is in vain."""
+        found = self._log_end()
+        if found is not None and replace(found, epoch=end.epoch) < end:
+            raise lost_log(end, str(found))
+
+    def _follow(self, start: Offset) -> BinlogPosition:
+        position = BinlogPosition.from_json(start)
+        if position.epoch < self._start.epoch:
+            # The end of an older epoch is the beginning of this one.
+            position = self._start
+        if not self._relay.started:
+            self._relay.start(position)
+        return position
+
+
+class MySQLPlanner(LogPlanner):
+    """Plans over a server's log, mirrored by a relay."""
+
+    def __init__(self, source: MySQLSource) -> None:
+        # A directory of our own: a predecessor that is still dying cannot touch it, and no other machine has one of this name.
+        directory = source.relay_dir / f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._reach, self._identity = source.reach, source.identity
+        backlog = None if source.backlog is None else BacklogWriter(source.backlog)
+        relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity, backlog=backlog)
+        super().__init__(relay, source.start, source.limits, partial(_server_log_end, source.address), mariadb=source.mariadb)
+
+    def _given(self, segment: Segment) -> Segment:
+        return segment if self._reach is Reach.HERE else proven(segment, self._identity, hidden=self._reach is Reach.HIDDEN)
+
+
+def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
+    try:
+        with closing(connect(address)) as connection:
+            return log_end(connection, address, 0)
+    except TransientError as error:
+        # The relay has its own patience with a server that is away.
+        log.debug("cannot look at the log's end: %s", error.message)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLReader:
+    """The reading side: log segments and snapshot chunks to blocks."""
+
+    address: MySQLAddress | None
+    """Where snapshots are read, if anywhere."""
+    schemas: Mapping[TableName, TableSchema]
+    keys: Mapping[TableName, tuple[str, ...]]
+    selection: Selection
+    options: ReadOptions
+    epoch: int
+    since: Mapping[TableName, BinlogPosition]
+    """Tables whose changes before a position are in their snapshot already."""
+    left_out: frozenset[TableName]
+    """Tables whose changes wait for a new snapshot."""
+    reached: BinlogPosition | None = None
+    """How far the stream is that writes to the same tables."""
+    ordered: frozenset[TableName] = frozenset()
+    """Tables whose blocks must come in the order of the log, cut the same way each time."""
+    exact: frozenset[TableName] = frozenset()
+    """Tables whose snapshots must be those of one position."""
+    skips: frozenset[str] = frozenset()
+    """Single events and rows that are left out, by their places."""
+
+    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
+        if work["kind"] == "chunk":
+            about = {name: value for name, value in work.items() if name not in ("kind", "once")}
+            return (yield from self._read_chunk(Chunk.from_json(about)))
+        if work["kind"] == "consistent":
+            return (yield from self._read_together(work))
+        news = {TableName(*name) for name in work.get("news", ())}
+        skipping = Skipping(self.skips, self.epoch) if self.skips else None
+        if self.ordered and "ordered" in work:
+            yield from self._read_ordered(work["ordered"], news, skipping)
+        catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
+        with at_hand(Segment.from_work(work), self.address) as segment:
+            yield from read_segment(segment, catalog)
+        return {**work["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
+
+    def _catalog(self, chosen: Callable[[TableName], bool], skipping: Skipping | None) -> Catalog:
+        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipping)
+
+    def _read_ordered(self, work: Work, news: Set[TableName], skipping: Skipping | None) -> Iterator[ChangeBlock]:
+        """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
+        mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
+        if mine:
+            for segment in work["segments"]:
+                with at_hand(Segment.from_json(segment), self.address) as found:
+                    yield from read_segment(found, self._catalog(mine.__contains__, skipping))
+
+    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
+        if chunk.name not in self.schemas:
+            # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
+            raise DefiniteError(
+                f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
+            )
+        schema, exact = self.schemas[chunk.name], chunk.name in self.exact
+        span = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
+        return span.to_json()
+
+    def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
+        """Several chunks, as one reader of a consistent snapshot sees them."""
+        with open_reader(self._server, Rendezvous.from_json(work["rendezvous"]), work["reader"], self.epoch) as reader:
+            position = reader.position.behind(self.reached)
+            for chunk in map(Chunk.from_json, work["chunks"]):
+                try:
+                    yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
+                except TableChanged as error:
+                    # No other transaction sees the tables as of this moment.
+                    raise DefiniteError(error.message, place=snapshot_place(chunk.name), hint="start again") from error
+            span = ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
+        return span.to_json()
+
+    @property
+    def _server(self) -> MySQLAddress:
+        assert self.address is not None, "log files have no snapshot"
+        return self.address
+
+    def _wants(self, name: TableName) -> bool:
+        return self.selection(name) and name not in self.left_out

@@ -1,0 +1,267 @@
+"""Where in *this* server's log to start: `now`, `oldest`, a file and offset, or a set of GTIDs.
+
+Invariant: a position that leaves here is the end of a whole group that the server has, and it knows its GTID set wherever the server has
+GTIDs, so that another server can take over from it. A GTID set is resolved to the newest file that begins within it; what the file
+holds of the set is passed over when it is read (`BinlogPosition.ahead`, see `applied`): the set may be ahead in one place and behind in
+another, so no offset alone is right. Nothing is decided from names or times, so resolving again on an unchanged log gives the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pymysql.connections import Connection
+
+from headrace.errors import DefiniteError
+from headrace.shutdown import temporary_directory
+from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
+from headrace.sources.mysql.binlog.log_comparison import identify_head
+from headrace.sources.mysql.binlog.relay import Appender, MirrorFile, punch_hole
+from headrace.sources.mysql.binlog.replication_client import NewFile, NewFormat, ReplicationStream
+from headrace.sources.mysql.events.event_types import MAGIC
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.preflight.required import check_position
+from headrace.sources.mysql.segments.transaction_labels import name_group
+from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.server.gtid import missing_from, parse_gtid_set
+from headrace.sources.mysql.server.log_identity import READ_AGAIN, describe_transaction, identify
+from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+
+FORMS: Final = (
+    "write now, oldest, FILE:OFFSET such as binlog.000042:157, a MySQL GTID set such as UUID:1-99, or a MariaDB position such as 0-1-99"
+)
+
+_FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
+_MYSQL_GTIDS: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}:.*", re.DOTALL)
+_MARIADB_GTIDS: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]+(\s*,\s*[0-9]+-[0-9]+-[0-9]+)*")
+_HEAD_EVENTS: Final = 5
+_IDENTIFY_BYTES: Final = 16 << 20
+"""A log file up to this size is read once to identify the log at a start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGtids:
+    """What a server has executed, and what of it is in no log file of its."""
+
+    mariadb: bool
+    executed: str
+    """MariaDB: the last of every domain *and* server: a domain's last alone does not tell two histories apart."""
+    purged: str = ""
+    """MariaDB: only what never was in its log; what was and is no more, its oldest file says."""
+
+    @property
+    def latest(self) -> str:
+        """The same in as few words as will do to ask another server for it: in MariaDB, a domain's last stands for all before it."""
+        return latest_of(self.executed) if self.mariadb else self.executed
+
+    def lacks(self, wanted: str) -> str:
+        """The transactions of a set that the server has not executed."""
+        if not self.mariadb:
+            return missing_from(wanted, self.executed, mariadb=False)
+        last: dict[tuple[int, int], int] = {}
+        for domain, server, sequence in _triples(self.executed):
+            last[domain, server] = max(sequence, last.get((domain, server), 0))
+        return ",".join(f"{d}-{s}-{n}" for d, s, n in _triples(wanted) if last.get((d, s), 0) < n)
+
+
+def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> ServerGtids | None:
+    """None if the server's transactions have no GTIDs."""
+    if is_mariadb(connection):
+        state, applied = map(_plain, query(connection, address, "SELECT @@global.gtid_binlog_state, @@global.gtid_slave_pos")[0])
+        unlogged = ServerGtids(mariadb=True, executed=state).lacks(applied)
+        return ServerGtids(mariadb=True, executed=",".join(text for text in (state, applied) if text), purged=unlogged)
+    mode, executed, purged = query(connection, address, "SELECT @@global.gtid_mode, @@global.gtid_executed, @@global.gtid_purged")[0]
+    if str(mode).upper() != "ON":
+        return None
+    return ServerGtids(mariadb=False, executed=_plain(executed), purged=_plain(purged))
+
+
+def latest_of(text: str) -> str:
+    """The last of each domain among MariaDB's GTIDs."""
+    last: dict[int, tuple[int, int]] = {}
+    for domain, server, sequence in _triples(text):
+        last[domain] = max(last.get(domain, (0, 0)), (sequence, server))
+    return ",".join(f"{domain}-{server}-{sequence}" for domain, (sequence, server) in sorted(last.items()))
+
+
+def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str, epoch: int = 0) -> BinlogPosition:
+    """Where to start reading, as a person wrote it."""
+    wanted = text.strip()
+    if wanted == "now":
+        return _now(connection, address, epoch)
+    if wanted == "oldest":
+        oldest = log_files(connection, address)[0]
+        return complete_gtid(connection, address, BinlogPosition(oldest, len(MAGIC), UNKNOWN_GTID, epoch))
+    place = _FILE_OFFSET.fullmatch(wanted)
+    if place is not None:
+        position = BinlogPosition(place["file"], int(place["offset"]), UNKNOWN_GTID, epoch)
+        check_position(connection, address, position)
+        return _complete(connection, address, position, check=True)
+    mariadb = is_mariadb(connection)
+    if (_MARIADB_GTIDS if mariadb else _MYSQL_GTIDS).fullmatch(wanted):
+        return resolve_gtid(connection, address, str(parse_gtid_set(wanted, mariadb=mariadb)), epoch)
+    if (_MYSQL_GTIDS if mariadb else _MARIADB_GTIDS).fullmatch(wanted):
+        written, served = ("MySQL", "MariaDB") if mariadb else ("MariaDB", "MySQL")
+        raise DefiniteError(f"{wanted!r} is written as {written}'s GTIDs are, but the source is {served}", place=str(address), hint=FORMS)
+    raise DefiniteError(f"{wanted!r} is not a place in a log", place=str(address), hint=FORMS)
+
+
+def resolve_gtid(
+    connection: Connection[Any], address: MySQLAddress, wanted: str, epoch: int = 0, *, from_oldest: bool = False
+) -> BinlogPosition:
+    """The place from which on the server's log holds everything that the set `wanted` lacks."""
+    gtids = read_server_gtids(connection, address)
+    if gtids is None:
+        raise DefiniteError(
+            "the source's transactions have no GTIDs, so a GTID names no place in its log", place=str(address), hint="set gtid_mode = ON"
+        )
+    missing = gtids.lacks(wanted)
+    if missing:
+        raise DefiniteError(
+            f"the source has not executed {missing}",
+            place=str(address),
+            hint="check the GTIDs: they are of another server, or not yet replicated to this one",
+        )
+    _check_purged(missing_from(gtids.purged, wanted, mariadb=gtids.mariadb), address)
+    files = log_files(connection, address)
+    # Each file begins with a larger set than the one before it.
+    first, last = 0, len(files)
+    while first < last:
+        middle = (first + last) // 2
+        missing = missing_from(begins_with(connection, address, files[middle]), wanted, mariadb=gtids.mariadb)
+        if missing and middle == 0:
+            _check_purged(missing, address)
+        first, last = (first, middle) if missing else (middle + 1, last)
+    chosen = files[0] if from_oldest else files[first - 1]
+    return BinlogPosition(chosen, len(MAGIC), wanted, epoch, ahead=True)
+
+
+def complete_gtid(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> BinlogPosition:
+    """The position with its GTID set, if that is unknown and the server can know it: read from its file's beginning on."""
+    return position if position.gtid != UNKNOWN_GTID else _complete(connection, address, position, check=False)
+
+
+def _complete(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, *, check: bool) -> BinlogPosition:
+    before = _groups_before(address, position)
+    text = UNKNOWN_GTID
+    if is_mariadb(connection):
+        found = query(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
+        text = UNKNOWN_GTID if found is None else str(parse_gtid_set(str(found), mariadb=True))
+    elif read_server_gtids(connection, address) is not None:
+        gtid = parse_gtid_set(begins_with(connection, address, position.file), mariadb=False)
+        for groups in before:
+            gtid = gtid.add_groups(groups[:, scan.GTID])
+        text = str(gtid)
+    if check:
+        # Reading up to the place is the check, if that was not done yet.
+        for _ in before:
+            pass
+    return replace(position, gtid=text)
+
+
+def _now(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
+    if read_server_gtids(connection, address) is None:
+        return replace(log_end(connection, address, epoch), gtid=UNKNOWN_GTID)
+    position = note_position(connection, address, epoch)
+    connection.commit()
+    return complete_gtid(connection, address, position)
+
+
+def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: bool) -> BinlogPosition:
+    """The position with the identity of its log, for a position that the log was not read up to."""
+    if position.offset > _IDENTIFY_BYTES:
+        # The last transaction before it is far from where the file can be read. The first batch identifies the log by its own end.
+        return replace(position, identity=identify_head(address, position.file))
+    identity = identify_head(address, position.file)
+    for mirror, groups in read_groups(address, position.file, position.offset):
+        named = groups[groups[:, scan.GTID2] != 0]
+        last = identity.transaction
+        if len(named):
+            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=mariadb))
+        identity = identify(mirror, groups, position.offset, identity, last) or identity
+    return replace(position, identity=identity)
+
+
+def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Iterator[tuple[MirrorFile, npt.NDArray[np.int64]]]:
+    """The groups of a log file up to an offset, or all that it has now, each with a copy of the file that holds them for the moment."""
+    fed = len(MAGIC)
+    beginning = BinlogPosition(file, len(MAGIC))
+    with temporary_directory("headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
+        mirror = MirrorFile(file, Path(scratch) / "log", len(MAGIC))
+        mirror.path.touch(mode=0o600)
+        with closing(Appender(mirror, checksum=False)) as appender:
+            for piece in stream.pieces():
+                if isinstance(piece, NewFormat):
+                    mirror.checksum, mirror.created = piece.checksum, piece.created
+                if isinstance(piece, NewFile) and piece.name != file:
+                    break
+                if not isinstance(piece, np.ndarray):
+                    continue
+                part = piece if end is None else piece[: end - fed]
+                fed += len(part)
+                for groups, _ in appender.append(part):
+                    yield mirror, groups
+                if appender.fault is not None:
+                    raise appender.fault
+                mirror.safe_end = appender.safe_end
+                # Only the group under way may be looked at again.
+                punch_hole(mirror.path, 0, appender.safe_end)
+                if fed == end:
+                    break
+
+
+def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[npt.NDArray[np.int64]]:
+    """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
+    if position.offset == len(MAGIC):
+        return
+    copies: list[MirrorFile] = []
+    for mirror, groups in read_groups(address, position.file, position.offset):
+        copies = [mirror]
+        yield groups
+    reached = copies[0].safe_end if copies else len(MAGIC)
+    if reached != position.offset:
+        raise DefiniteError(
+            f"{position} is not the end of a transaction in the source's log",
+            place=str(address),
+            hint=f"the last one before it ends at {position.file}:{reached}; see SHOW BINLOG EVENTS",
+        )
+
+
+def log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
+    return sorted((str(row[0]) for row in query(connection, address, "SHOW BINARY LOGS")), key=file_number)
+
+
+def begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -> str:
+    """The set of transactions before a log file, which the server writes at its head."""
+    for row in query(connection, address, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (file,)):
+        if row[2] in ("Previous_gtids", "Gtid_list"):
+            return _plain(str(row[5]).strip("[]"))
+    raise DefiniteError(
+        f"log file {file} does not say which transactions are before it", place=str(address), hint="start at a FILE:OFFSET, or oldest"
+    )
+
+
+def _check_purged(missing: str, address: MySQLAddress) -> None:
+    if missing:
+        raise DefiniteError(
+            f"the source no longer has the log of transactions that are needed: {missing}",
+            place=str(address),
+            hint=f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}",
+        )
+
+
+def _triples(text: str) -> list[tuple[int, int, int]]:
+    parsed = (part.strip().split("-") for part in text.split(",") if part.strip())
+    return [(int(domain), int(server), int(sequence)) for domain, server, sequence in parsed]
+
+
+def _plain(text: object) -> str:
+    return "".join(str(text or "").split())

@@ -1,0 +1,182 @@
+"""Statements to log rows, in process: what ScyllaDB's log would say, without a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import pyarrow as pa
+
+from headrace.cql import timeuuid
+from headrace.cql.blocks import LogBlock
+from headrace.cql.language.terms import Parameters
+from headrace.cql.log import log_table
+from headrace.cql.options import CdcOptions
+from headrace.cql.tables import CqlTable, Role
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sources.scylla.capture.log_rows import LogRow, LogWriter
+from headrace.sources.scylla.capture.mutations import ListKeys, Moment, Writer, ttl_of, whole_number
+from headrace.sources.scylla.capture.pre_post_images import Images
+from headrace.sources.scylla.capture.statements import Batch, Change, parse
+from headrace.sources.scylla.capture.storage_model import Key, Partition
+from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
+from headrace.sources.scylla.capture.table_state import ListPlace, State
+
+Clock = Callable[[], int]
+Given = Sequence[object] | Mapping[str, object]
+Knowing = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListPlace]], None]
+"""Called before the state of rows (None: static columns) is read, with the lists whose elements will be named: it may have to be learned
+first."""
+
+
+def wall_clock() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a statement writes: to base tables, by table and partition key, and to their logs."""
+
+    batch: Batch
+    timestamps: tuple[int, ...]
+    """Of each of the batch's statements."""
+    base: Mapping[TableName, Mapping[Key, Partition]]
+    log: tuple[LogRow, ...]
+
+
+class Capture:
+    """Takes statements one after the other; knows what the tables hold by then.
+
+    `clock` gives microseconds since 1970: the timestamps of statements that name none (which rise, even if the clock does not), the keys
+    of lists, and the moment from which TTLs count. `options` are those of `WITH cdc`, for all tables or table by table. With a seed,
+    everything that is random in ScyllaDB's log (the second half of `cdc$time`, list keys' nodes) is the same each time.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[CqlTable],
+        clock: Clock = wall_clock,
+        options: CdcOptions | Mapping[TableName, CdcOptions] | None = None,
+        *,
+        generations: Generations | None = None,
+        keyspace: str = "",
+        seed: int | None = None,
+        node: int | None = None,
+        knowing: Knowing | None = None,
+    ) -> None:
+        self.tables = {table.name: table for table in tables}
+        for table in self.tables.values():
+            log_table(table)
+        self.state = State()
+        self.generations = generations or Generations((even_generation(),))
+        self._clock = clock
+        self._options = options if options is not None else CdcOptions(enabled=True)
+        self._keyspace = keyspace
+        self._random = Random(seed)
+        self._last = 0
+        self._keys = ListKeys(clock, self._random.getrandbits(62) | 1 << 63 if node is None else node)
+        self._knowing = knowing
+        self.default_ttls: dict[TableName, int] = {}
+        """`default_time_to_live` of tables, seconds."""
+
+    def options(self, table: TableName) -> CdcOptions:
+        return self._options if isinstance(self._options, CdcOptions) else self._options.get(table, CdcOptions(enabled=True))
+
+    def define(self, table: CqlTable) -> None:
+        """A table as it is from now on."""
+        log_table(table)
+        self.tables[table.name] = table
+
+    def log(self, statement: str, parameters: Given = ()) -> list[LogRow]:
+        """The log rows of a statement, which counts as done."""
+        written = self.write(statement, parameters)
+        self.done(written)
+        return list(written.log)
+
+    def write(self, statement: str, parameters: Given = ()) -> Written:
+        """What a statement writes; nothing is done yet."""
+        batch = parse(statement, self._keyspace)
+        given = Parameters(parameters)
+        default = whole_number(batch.timestamp, given)
+        default = self._next_timestamp() if default is None else default
+        now = self._clock() // 1_000_000
+        base: dict[TableName, dict[Key, Partition]] = {}
+        timestamps = []
+        for change in batch.changes:
+            own = whole_number(change.using.timestamp, given)
+            timestamps.append(default if own is None else own)
+            for key, partition in self._partitions(change, given, timestamps[-1], now).items():
+                base.setdefault(change.table, {}).setdefault(key, Partition()).merge(partition)
+        log = [
+            row
+            for table, partitions in base.items()
+            for key, partition in partitions.items()
+            for row in self._rows(table, key, partition, now)
+        ]
+        return Written(batch, tuple(timestamps), base, tuple(log))
+
+    def done(self, written: Written) -> None:
+        """A statement was carried out: the tables hold what it wrote."""
+        for table, partitions in written.base.items():
+            self.state.merge(table, partitions)
+
+    def _next_timestamp(self) -> int:
+        self._last = max(self._clock(), self._last + 1)
+        return self._last
+
+    def table(self, name: TableName) -> CqlTable:
+        if name not in self.tables:
+            raise DefiniteError(f"table {name} is not captured", place=f"table {name}", hint="name it when the capture begins")
+        return self.tables[name]
+
+    def _partitions(self, change: Change, given: Parameters, timestamp: int, now: int) -> dict[Key, Partition]:
+        table = self.table(change.table)
+        if change.verb != "DELETE" and any(given.is_unset(assignment.value) for assignment in change.assignments):
+            change = replace(change, assignments=tuple(one for one in change.assignments if not given.is_unset(one.value)))
+            if change.verb == "UPDATE" and not change.assignments:
+                return {}
+        moment = Moment(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
+
+        def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
+            self._know(table, key, [clustering], [(clustering, column)])
+            return self.state.list_elements(table, key, clustering, column, now)
+
+        return Writer(table, self._keys, read_list).write(change, given, moment)
+
+    def _rows(self, name: TableName, key: Key, written: Partition, now: int) -> list[LogRow]:
+        table, options = self.tables[name], self.options(name)
+        if not options.enabled:
+            return []
+        wanted = list(written.rows) if table.clustering else [()]
+        if options.images:
+            self._know(table, key, [*wanted, None], _lists_of(table, written))
+        images = Images.read(table, self.state.partition(name, key), wanted, now) if options.images else None
+        token = token_of(key)
+        return LogWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
+
+    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+        if self._knowing is not None:
+            self._knowing(table, key, rows, lists)
+
+    def _time(self, timestamp: int) -> bytes:
+        return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes
+
+
+def _lists_of(table: CqlTable, written: Partition) -> list[ListPlace]:
+    """The lists that images of a write show."""
+    lists = [column for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
+    static = [(None, column.name) for column in lists if column.role is Role.STATIC and not written.static.is_empty]
+    return [*static, *((clustering, column.name) for clustering in written.rows for column in lists if column.role is Role.REGULAR)]
+
+
+def log_block(table: CqlTable, rows: Iterable[LogRow], written: int | None = None) -> LogBlock:
+    """Log rows of one base table as a block; `written`: when, seconds since 1970."""
+    listed = list(rows)
+    names = [column.name for column in log_table(table).columns]
+    columns = [pa.array([row.values.get(name) for row in listed], pa.binary()) for name in names]
+    batch = pa.RecordBatch.from_arrays(columns, names)
+    return LogBlock(table, batch, pa.array([written] * len(listed), pa.int64()))

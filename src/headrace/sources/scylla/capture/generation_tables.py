@@ -1,0 +1,60 @@
+"""Generations of streams on a server that has none: ScyllaDB's tables of them, made and read, in a keyspace of one's own."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+
+from headrace.cql.session import CqlSession
+from headrace.cql.types import quoted
+from headrace.sources.scylla.capture.stream_ids import Generation, Generations, even_ends, from_description, made_generation
+
+RANGES: Final = 16
+"""Of tokens, each with a stream: how far readers can share a log among them."""
+
+
+def prepare_generations(session: CqlSession, keyspace: str, now: int, *, ranges: int = RANGES) -> None:
+    """Make the tables, and a first generation from now (microseconds since 1970) on, if there is none."""
+    name = quoted(keyspace)
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {name}.cdc_generation_timestamps "
+        "(key text, time timestamp, expired timestamp, PRIMARY KEY (key, time)) WITH CLUSTERING ORDER BY (time DESC)"
+    )
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {name}.cdc_streams_descriptions_v2 "
+        "(time timestamp, range_end bigint, streams frozen<set<blob>>, PRIMARY KEY (time, range_end))"
+    )
+    if not read_generations(session, keyspace).known:
+        add_generation(session, keyspace, made_generation(even_ends(ranges), 1, now // 1000, Random(secrets.randbits(64))))
+
+
+def add_generation(session: CqlSession, keyspace: str, generation: Generation) -> None:
+    """Make a generation known, some time before it begins: captured sessions look for new ones every ten seconds.
+
+    Its streams come first: who sees it finds them.
+    """
+    name = quoted(keyspace)
+    for one in generation.ranges:
+        session.execute(
+            f"INSERT INTO {name}.cdc_streams_descriptions_v2 (time, range_end, streams) VALUES (%s, %s, %s)",
+            (generation.start, one.end, set(one.streams)),
+        )
+    session.execute(f"INSERT INTO {name}.cdc_generation_timestamps (key, time) VALUES ('timestamps', %s)", (generation.start,))
+
+
+def read_generations(session: CqlSession, keyspace: str) -> Generations:
+    """The generations that a keyspace's tables tell."""
+    name = quoted(keyspace)
+    starts = session.execute(f"SELECT time FROM {name}.cdc_generation_timestamps WHERE key = 'timestamps'")
+    found = []
+    for (start,) in starts:
+        ranges = session.execute(f"SELECT range_end, streams FROM {name}.cdc_streams_descriptions_v2 WHERE time = %s", (start,))
+        if ranges:
+            found.append(from_description(_millis(start), [(row.range_end, sorted(row.streams)) for row in ranges]))
+    return Generations(tuple(sorted(found, key=lambda one: one.start)))
+
+
+def _millis(moment: datetime) -> int:
+    return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,0 +1,214 @@
+"""The storage model: cells with timestamps, and what happens when they meet.
+
+Merging is commutative, associative and idempotent, so one form serves for what a statement writes and for all that a partition holds. Ties
+are settled as Apache Cassandra and ScyllaDB settle them: dead before live, expiring before lasting, later expiry first, shorter TTL first,
+then the greater value by its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cmp_to_key
+from itertools import pairwise
+from typing import Final
+
+from headrace.cql.decode.value_order import order_key
+from headrace.cql.tables import CqlTable
+
+NEVER: Final = -(1 << 63)
+"""A timestamp before all others."""
+Key = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, or (None) that there is none."""
+
+    timestamp: int
+    value: bytes | None
+    ttl: int = 0
+    """Seconds; 0: it lasts."""
+    expires: int = 0
+    """When it ends, seconds since 1970; 0: never."""
+
+    def is_live(self, after: int, now: int) -> bool:
+        """Whether it is seen at a moment (seconds), given a deletion's timestamp."""
+        return self.value is not None and self.timestamp > after and (not self.expires or now < self.expires)
+
+    def rank(self) -> tuple[int, bool, bool, int, int, bytes]:
+        """The greater one counts."""
+        return self.timestamp, self.value is None, self.ttl > 0, self.expires, -self.ttl, self.value or b""
+
+
+def newer(left: Cell | None, right: Cell | None) -> Cell | None:
+    """The one of two cells that counts."""
+    if left is None or right is None:
+        return left or right
+    return left if left.rank() >= right.rank() else right
+
+
+@dataclass(slots=True)
+class Collection:
+    """A column that is not atomic: elements by their serialised keys."""
+
+    tombstone: int = NEVER
+    cells: dict[bytes, Cell] = field(default_factory=dict)
+
+    def put(self, key: bytes, cell: Cell) -> None:
+        if cell.timestamp > self.tombstone:
+            self.cells[key] = newer(self.cells.get(key), cell) or cell
+
+    def clear(self, timestamp: int) -> None:
+        """All elements up to a timestamp are gone; nobody will know that they were there."""
+        if timestamp > self.tombstone:
+            self.tombstone = timestamp
+            self.cells = {key: cell for key, cell in self.cells.items() if cell.timestamp > timestamp}
+
+    def merge(self, other: Collection) -> None:
+        self.clear(other.tombstone)
+        for key, cell in other.cells.items():
+            self.put(key, cell)
+
+
+@dataclass(slots=True)
+class Row:
+    """A row, or the static columns of a partition."""
+
+    marker: Cell | None = None
+    """That the row was inserted; its value is empty."""
+    deleted: int = NEVER
+    cells: dict[str, Cell] = field(default_factory=dict)
+    collections: dict[str, Collection] = field(default_factory=dict)
+
+    def put(self, column: str, cell: Cell) -> None:
+        self.cells[column] = newer(self.cells.get(column), cell) or cell
+
+    def collection(self, column: str) -> Collection:
+        return self.collections.setdefault(column, Collection())
+
+    def merge(self, other: Row) -> None:
+        self.marker = newer(self.marker, other.marker)
+        self.deleted = max(self.deleted, other.deleted)
+        for name, cell in other.cells.items():
+            self.put(name, cell)
+        for name, collection in other.collections.items():
+            self.collection(name).merge(collection)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.marker is None and self.deleted == NEVER and not self.cells and not self.collections
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything but a deletion of the row is in it."""
+        return self.marker is not None or bool(self.cells) or bool(self.collections)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One side of a range: a prefix of the clustering key. An empty one that is included: no bound."""
+
+    prefix: Key = ()
+    inclusive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows that were deleted, by the order of the table."""
+
+    start: Bound
+    end: Bound
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is known of a partition, or what is written to it."""
+
+    static: Row = field(default_factory=Row)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    ranges: set[Range] = field(default_factory=set)
+    deleted: int = NEVER
+
+    def row(self, clustering: Key) -> Row:
+        return self.rows.setdefault(clustering, Row())
+
+    def merge(self, other: Partition) -> None:
+        self.static.merge(other.static)
+        for clustering, row in other.rows.items():
+            self.row(clustering).merge(row)
+        self.ranges |= other.ranges
+        self.deleted = max(self.deleted, other.deleted)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.static.is_empty and not self.ranges and self.deleted == NEVER and all(row.is_empty for row in self.rows.values())
+
+
+_Edge = tuple[Key, int]
+"""Before (-1) or after (1) everything that begins with a prefix."""
+
+
+def _start(one: Range) -> _Edge:
+    return one.start.prefix, -1 if one.start.inclusive else 1
+
+
+def _end(one: Range) -> _Edge:
+    return one.end.prefix, 1 if one.end.inclusive else -1
+
+
+class Order:
+    """The order of a table's rows."""
+
+    def __init__(self, table: CqlTable) -> None:
+        self._columns = [(order_key(column.type), column.descending) for column in table.clustering]
+
+    def compare(self, left: Key, right: Key) -> int:
+        """Below, at or above; a prefix is at everything that begins with it."""
+        for (key, descending), mine, its in zip(self._columns, left, right, strict=False):
+            one, other = key(mine), key(its)
+            if one != other:
+                return -1 if (one < other) != descending else 1
+        return 0
+
+    def sorted(self, keys: Sequence[Key]) -> list[Key]:
+        return sorted(keys, key=cmp_to_key(self.compare))
+
+    def disjoint(self, ranges: Iterable[Range]) -> list[Range]:
+        """The same deletions without overlaps, in order: where several meet the newest counts, and neighbours of one timestamp are one."""
+        ends = {place for one in ranges for place in (_start(one), _end(one))}
+        places = sorted(ends, key=cmp_to_key(self._compare_places))
+        found: list[Range] = []
+        for start, end in pairwise(places):
+            over = [one.timestamp for one in ranges if self._spans(one, start, end)]
+            if not over:
+                continue
+            piece = Range(Bound(start[0], start[1] < 0), Bound(end[0], end[1] > 0), max(over))
+            if found and found[-1].timestamp == piece.timestamp and _end(found[-1]) == start:
+                piece = Range(found.pop().start, piece.end, piece.timestamp)
+            found.append(piece)
+        return found
+
+    def _spans(self, one: Range, start: _Edge, end: _Edge) -> bool:
+        return self._compare_places(_start(one), start) <= 0 and self._compare_places(_end(one), end) >= 0
+
+    def _compare_places(self, left: _Edge, right: _Edge) -> int:
+        order = self.compare(left[0], right[0])
+        if order:
+            return order
+        if len(left[0]) == len(right[0]):
+            return left[1] - right[1]
+        # The shorter prefix lies around all that begins with it.
+        return left[1] if len(left[0]) < len(right[0]) else -right[1]
+
+    def covers(self, found: Range, clustering: Key) -> bool:
+        start = self.compare(clustering, found.start.prefix)
+        end = self.compare(clustering, found.end.prefix)
+        return (start > 0 or (start == 0 and found.start.inclusive)) and (end < 0 or (end == 0 and found.end.inclusive))
+
+    def deleted(self, partition: Partition, clustering: Key) -> int:
+        """Up to which timestamp the cells of a row are gone."""
+        row = partition.rows.get(clustering)
+        found = [one.timestamp for one in partition.ranges if self.covers(one, clustering)]
+        return max([partition.deleted, row.deleted if row is not None else NEVER, *found])

@@ -1,0 +1,101 @@
+"""Which stream of the log a partition's changes go to: by its token and the generation that operates at the change's timestamp."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from cassandra.metadata import Murmur3Token
+
+from headrace.errors import DefiniteError
+from headrace.sources.scylla.capture.storage_model import Key
+
+_LEAST: Final = -(1 << 63)
+_IGNORED_BITS: Final = 12
+"""ScyllaDB leaves out a token's highest bits when it shares a range's partitions among its shards."""
+
+
+def token_of(key: Key) -> int:
+    """The token of a partition key, given by its serialised columns."""
+    whole = key[0] if len(key) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in key)
+    return int(Murmur3Token.hash_fn(whole))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRange:
+    """The partitions up to a token (and after the one before), and their streams, one for each shard."""
+
+    end: int
+    streams: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Since when (milliseconds since 1970), and its ranges by token."""
+
+    start: int
+    ranges: tuple[TokenRange, ...]
+
+    def stream(self, token: int) -> bytes:
+        place = bisect_left([one.end for one in self.ranges], token)
+        streams = self.ranges[place % len(self.ranges)].streams
+        biased = ((token - _LEAST) << _IGNORED_BITS) & (1 << 64) - 1
+        return streams[biased * len(streams) >> 64]
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """All generations that are known, from the first."""
+
+    known: tuple[Generation, ...]
+
+    def stream(self, token: int, timestamp: int) -> bytes:
+        """The stream for a change at a timestamp. Before the first generation nobody would look for it."""
+        if not self.known:
+            raise DefiniteError("there is no generation of streams", hint="make the generation tables first")
+        place = bisect_right([one.start for one in self.known], timestamp // 1000) - 1
+        if place < 0:
+            raise DefiniteError(
+                f"the timestamp {timestamp} is before the first generation of streams ({self.known[0].start} ms): no reader would find it",
+                hint="write with a later timestamp",
+            )
+        return self.known[place].stream(token)
+
+
+def made_generation(ends: Iterable[int], shards: int, start: int, random: Random) -> Generation:
+    """A generation with ranges that end at these tokens, with streams of ScyllaDB's form."""
+    ordered = sorted(ends)
+    ranges = []
+    for i, end in enumerate(ordered):
+        before = ordered[i - 1] if i else ordered[-1] - (1 << 64)
+        streams = [stream_id(_token_inside(before, end, shard, shards), i, random) for shard in range(shards)]
+        ranges.append(TokenRange(end, tuple(streams)))
+    return Generation(start, tuple(ranges))
+
+
+def even_generation(count: int = 4, shards: int = 2, start: int = 0, seed: int = 0) -> Generation:
+    """So many ranges of the same size."""
+    return made_generation(even_ends(count), shards, start, Random(seed))
+
+
+def even_ends(count: int) -> list[int]:
+    """The last tokens of so many ranges of the same size."""
+    return [_LEAST + (i + 1) * ((1 << 64) // count) - 1 for i in range(count)]
+
+
+def _token_inside(before: int, end: int, shard: int, shards: int) -> int:
+    return _LEAST + (before + 1 + (end - before) * shard // shards - _LEAST) % (1 << 64)
+
+
+def stream_id(token: int, index: int, random: Random) -> bytes:
+    """Sixteen bytes: a token, 38 random bits, the range's number, the form's version."""
+    low = random.getrandbits(38) << 26 | (index & (1 << 22) - 1) << 4 | 1
+    return token.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big")
+
+
+def from_description(start: int, ranges: Sequence[tuple[int, Sequence[bytes]]]) -> Generation:
+    """A generation as `cdc_streams_descriptions_v2` tells it: ends of ranges and their streams."""
+    return Generation(start, tuple(TokenRange(end, tuple(streams)) for end, streams in sorted(ranges)))

@@ -1,0 +1,166 @@
+"""When each read of a table's log took place: what tells a row that arrived after it from one that it has seen.
+
+A read of a moment takes place at a known age of that moment, or later: after a restart, or while the pipe catches up. Only those later
+reads are noted. A row counts as unseen if it was written after the earliest time at which its read can have been. Rows that a read has
+seen although they may count as unseen by that rule (they arrived while it was due) are remembered by their places, so that no row is
+delivered twice.
+
+Every error of this bookkeeping is on the safe side: a row is delivered twice, or reported although it was delivered; none is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.cql.blocks import fixed_bytes
+from headrace.cql.log import STREAM, TIME
+from headrace.model.schema import TableName
+from headrace.sources.scylla.position import FIRST, LogPosition, Place
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+
+CLOCK_US: Final = 2_000_000
+"""How exactly it can be told when a row was written."""
+MOST_REMEMBERED: Final = 10_000
+"""Places of rows that are remembered for each read of a table's log."""
+_PUNCTUAL_US: Final = 10_000_000
+"""A read that is less late than this is not noted."""
+_MOST_NOTED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LookTimes:
+    """What a task knows of the reads of one table's log. Times are microseconds since 1970."""
+
+    ages: tuple[int, ...] = (0,)
+    """How long after a moment each read of it is due."""
+    begin: int = -1
+    """The first read began after this moment. What was written before is known without the log."""
+    late: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """For each read: (moment, time) pairs; everything after the moment was read at that time or later."""
+    seen: tuple[frozenset[bytes], ...] = ()
+    """For each read: the places (stream and `cdc$time`) of rows that it saw although they may count as unseen."""
+
+    @property
+    def last(self) -> int:
+        """The number of the last read."""
+        return len(self.ages) - 1
+
+    def earliest(self, look: int, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When the moments of rows were read, at the earliest."""
+        # The look-back window before the beginning is read by the further reads only, and what is before that by none.
+        unread = times <= (self.begin if look == FIRST else self.begin - (self.ages[-1] - self.ages[0]))
+        found: NDArray[np.int64] = np.where(unread, self.begin, times + self.ages[look])
+        for after, at in self.late[look] if self.late else ():
+            np.maximum(found, at, out=found, where=times > after)
+        return found
+
+    def unseen(self, look: int, rows: pa.RecordBatch, times: NDArray[np.int64], written: pa.Int64Array) -> NDArray[np.bool_]:
+        """Which rows may have been written after a read of their moments, as far as that can be told."""
+        found: NDArray[np.bool_] = self.after(look, times, written)
+        known = self.seen[look] if self.seen else frozenset()
+        if known and found.any():
+            where = np.flatnonzero(found)
+            places = batch_ids(rows.take(pa.array(where)))
+            found[where] = [place not in known for place in places]
+        return found
+
+    def after(self, look: int, times: NDArray[np.int64], written: pa.Int64Array, sure_us: int = -CLOCK_US) -> NDArray[np.bool_]:
+        """Which rows were written after a read of their moments, by more than `sure_us`; not those of which it is not known."""
+        known = np.asarray(written.is_valid().to_numpy(zero_copy_only=False))
+        found: NDArray[np.bool_] = known & (written.fill_null(0).to_numpy() * 1_000_000 > self.earliest(look, times) + sure_us)
+        return found
+
+    def doubtful(self, look: int, rows: pa.RecordBatch, times: NDArray[np.int64], written: pa.Int64Array) -> dict[str, int]:
+        """Rows that a read has seen and that may count as unseen: their places, in hexadecimal, and when they were written.
+
+        (It is told anew each time when a row was written, and not to the second: hence the wide margin.)
+        """
+        if not self.last or written.null_count == len(written):
+            return {}
+        where = pa.array(np.flatnonzero(self.after(look, times, written, -3 * CLOCK_US))[:MOST_REMEMBERED])
+        return dict(zip((one.hex() for one in batch_ids(rows.take(where))), written.take(where).to_pylist(), strict=True))
+
+
+def batch_ids(rows: pa.RecordBatch) -> list[bytes]:
+    """The places of log rows: stream and `cdc$time` of each."""
+    both = np.hstack([fixed_bytes(rows.column(STREAM), 16), fixed_bytes(rows.column(TIME), 16)])
+    return [one.tobytes() for one in both]
+
+
+@dataclass(slots=True)
+class LookRecord:
+    """What the driver keeps of the reads of one table's log."""
+
+    late: list[list[tuple[int, int]]] = field(default_factory=list)
+    seen: list[dict[bytes, int]] = field(default_factory=list)
+    """For each read: the places of rows and when they were written, seconds since 1970."""
+
+    def known(self, ages: Sequence[int], begin: int) -> LookTimes:
+        """What tasks need of it."""
+        self._fit(len(ages))
+        return LookTimes(tuple(ages), begin, tuple(map(tuple, self.late)), tuple(map(frozenset, self.seen)))
+
+    def moved(self, ages: Sequence[int], before: Sequence[Place], after: Sequence[Place], now: int) -> bool:
+        """Note the reads of a batch that begins now, from these places to those, if they are late. Whether something was noted."""
+        self._fit(len(ages))
+        changed = False
+        for noted, age, first, last in zip(self.late, ages, before, after, strict=True):
+            # A place without a window was reached together with the read before: only this entry tells that its rows are delivered.
+            if first.time != last.time and (last.since < 0 or now - last.time - age > _PUNCTUAL_US):
+                noted.append((first.time, now))
+                changed = True
+                if len(noted) > _MOST_NOTED:
+                    # A moment whose own entry is gone has that of an earlier one: it counts as read earlier, which is safe.
+                    del noted[::2]
+        return changed
+
+    def remember(self, look: int, places: Mapping[str, int]) -> None:
+        """Places of rows that a read has seen (see `LookTimes.doubtful`)."""
+        self.seen[look] |= {bytes.fromhex(place): written for place, written in places.items()}
+
+    def forget(self, ttl: int, now: int) -> None:
+        """Drop what is about rows that have expired; and the oldest places if there are too many."""
+        for number, (noted, places) in enumerate(zip(self.late, self.seen, strict=True)):
+            self.late[number] = [(after, at) for after, at in noted if at + ttl * 1_000_000 > now]
+            alive = {place: written for place, written in places.items() if (written + ttl) * 1_000_000 > now}
+            self.seen[number] = dict(sorted(alive.items(), key=lambda one: one[1])[-MOST_REMEMBERED:])
+
+    def renew(self, now: int, known: Mapping[bytes, int]) -> None:
+        """Whatever was written up to now is in the sink by another way.
+
+        `known` are places of rows that an audit has found, and when they were written. They may be younger than the time of writing can
+        tell (`CLOCK_US`), and would count as unseen again.
+        """
+        self.late = [[(-1, now)] for _ in self.late]
+        self.seen = [dict(known) for _ in self.seen]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"late": self.late, "seen": [{place.hex(): at for place, at in one.items()} for one in self.seen]}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> LookRecord:
+        late = [[(int(after), int(at)) for after, at in noted] for noted in raw["late"]]
+        return cls(late, [{bytes.fromhex(place): int(at) for place, at in one.items()} for one in raw["seen"]])
+
+    def _fit(self, looks: int) -> None:
+        """Another number of reads may be chosen at a restart: those that are new begin with what the last one knew."""
+        while len(self.late) < looks:
+            self.late.append(list(self.late[-1]) if self.late else [])
+            self.seen.append(dict(self.seen[-1]) if self.seen else {})
+        del self.late[looks:], self.seen[looks:]
+
+
+def look_ages(choices: ScyllaChoices, ttl: int) -> tuple[int, ...]:
+    """How long after a moment each read of it is due, the first one among them."""
+    return tuple(choices.confidence_us + age for age in (0, *choices.reread_ages_us(ttl)))
+
+
+def places_of(position: LogPosition, name: TableName, looks: int, begin: Place) -> list[Place]:
+    """How far each read of a table's log has come."""
+    return [position.places.get(name, begin), *(position.rereads.get((name, look), begin) for look in range(1, looks))]

@@ -1,0 +1,68 @@
+"""Batches of the log that are left out because somebody asked for it: just those, and what was in them.
+
+A batch is the rows of one stream with one `cdc$time`; it is met again wherever its window is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.cql.log import STREAM, TIME
+from headrace.cql.log_positions import BatchPlace
+from headrace.model.schema import TableName
+from headrace.sources.scylla.position import AUDIT, LogPosition, parse_name
+
+MOST_BYTES: Final = 16 << 10
+"""Of what was left out, told of one batch."""
+
+
+def is_passed(place: str, reached: LogPosition) -> bool:
+    """Whether a log that was read up to a position, and looked at once more where it is, is behind a place."""
+    at = BatchPlace.parse(place)
+    if at is None:
+        return False
+    name = parse_name(at.table)
+    looks = [place for (table, look), place in reached.rereads.items() if table == name and look != AUDIT]
+    looks += [reached.places[name]] if name in reached.places else []
+    return bool(looks) and all(look.time >= at.micros for look in looks)
+
+
+@dataclass(slots=True)
+class Skipping:
+    """What one task leaves out, and what it left out."""
+
+    places: Iterable[str] = ()
+    _by_table: dict[str, list[BatchPlace]] = field(default_factory=dict)
+    _found: dict[BatchPlace, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for place in filter(None, map(BatchPlace.parse, self.places)):
+            self._by_table.setdefault(place.table, []).append(place)
+
+    def without(self, rows: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
+        """Log rows without those that are left out."""
+        for place in self._by_table.get(str(table), ()):
+            asked = pc.and_(pc.equal(rows.column(STREAM), place.stream), pc.equal(rows.column(TIME), place.time))
+            met = np.asarray(pc.fill_null(asked, False).to_numpy(zero_copy_only=False))
+            if met.any():
+                self._found.setdefault(place, []).extend(_row(row) for row in rows.filter(pa.array(met)).to_pylist())
+                rows = rows.filter(pa.array(~met))
+        return rows
+
+    def told(self) -> list[dict[str, str]]:
+        """Each batch that was left out, with its rows."""
+        return [
+            {"place": str(place), "table": place.table, "rows": str(len(rows)), "content": "\n".join(rows)[:MOST_BYTES]}
+            for place, rows in self._found.items()
+        ]
+
+
+def _row(row: dict[str, bytes | None]) -> str:
+    """A row's values as the server serialised them."""
+    return ", ".join(f"{name} = 0x{value.hex()}" for name, value in row.items() if value is not None)

@@ -1,0 +1,1 @@
+"""Reads base tables by token ranges."""

@@ -1,0 +1,127 @@
+"""The first copy of base tables: token ranges read in parallel, joined with the log without a gap.
+
+Why this is right: the log is read from a moment that lies the confidence time before the first chunk is begun, so every write is in the
+log, in the rows, or in both; and cells have their true write times in both, so they merge to the same whatever comes first. A chunk counts
+as of the moment at which it was begun less the confidence time: up to then all writes are in it. So chunks may be read in any order, beside
+the log, and again after a crash.
+
+A chunk that turns out to be larger than expected ends early, between two partitions, and says how far it came; the rest is another chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.blocks import RowBlock
+from headrace.cql.decode.pages import read_rows
+from headrace.cql.session import CqlSession, shared_session
+from headrace.cql.tables import CqlTable
+from headrace.cql.timeuuid import micros
+from headrace.model.schema import TableName
+from headrace.retry import pause, retrying, waits
+from headrace.sources.base import Work
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.token_ranges import TokenRange
+
+_BLOCK_ROWS, _BLOCK_BYTES = 50_000, 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a base table."""
+
+    table: TableName
+    range: TokenRange
+    rows: int = 1_000_000
+    """It ends after so many rows, at the end of a partition."""
+    since: int = 0
+    """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
+
+    def to_work(self) -> Work:
+        table = [self.table.database, self.table.table]
+        return {"kind": "chunk", "table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
+
+    @classmethod
+    def from_work(cls, work: Work) -> Chunk:
+        return cls(TableName(*work["table"]), TokenRange.from_json(work["range"]), work["rows"], work["since"])
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDone:
+    """What came of a chunk."""
+
+    read: TokenRange
+    """What was read of its range; the rest is left."""
+    rows: int
+    as_of: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"read": self.read.to_json(), "rows": self.rows, "as_of": self.as_of}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ChunkDone:
+        return cls(TokenRange.from_json(raw["read"]), raw["rows"], raw["as_of"])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """What a task carries to read chunks. Picklable."""
+
+    address: CqlAddress
+    tables: Mapping[TableName, CqlTable]
+    telling: Mapping[TableName, Telling]
+    choices: ScyllaChoices
+
+    def read(self, work: Work) -> Generator[RowBlock, None, Work]:
+        chunk = Chunk.from_work(work)
+        query = RowQuery(self.tables[chunk.table], self.telling[chunk.table])
+        session = retrying(lambda: shared_session(self.address))
+        done = yield from read_chunk(session, query, chunk, self.choices)
+        return done.to_json()
+
+
+def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices) -> Generator[RowBlock, None, ChunkDone]:
+    """The rows of a chunk as blocks."""
+    as_of = server_time(session) - choices.confidence_us
+    while query.leaves_out and as_of < chunk.since and not waits().ending:
+        # Else what was written to a list before its table had a log would be in neither.
+        pause((chunk.since - as_of) / 1e6)
+        as_of = server_time(session) - choices.confidence_us
+    gathered: list[pa.RecordBatch] = []
+    rows = sent = 0
+    for page in read_rows(session, query.by_range, (chunk.range.start, chunk.range.end), choices.page_rows):
+        rows += page.num_rows
+        kept, end = (page, None) if rows < chunk.rows else _without_last(query, page)
+        gathered.append(kept)
+        if end is not None or sum(one.num_rows for one in gathered) >= _BLOCK_ROWS or sum(one.nbytes for one in gathered) >= _BLOCK_BYTES:
+            block = query.block(gathered, as_of)
+            sent += block.changes
+            yield block
+            gathered = []
+        if end is not None:
+            return ChunkDone(TokenRange(chunk.range.start, end), sent, as_of)
+    if gathered:
+        block = query.block(gathered, as_of)
+        sent += block.changes
+        yield block
+    return ChunkDone(chunk.range, sent, as_of)
+
+
+def _without_last(query: RowQuery, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
+    """The page without its last partition, of which rows may be missing, and up to which token it is whole; None: it has but one."""
+    tokens = query.tokens(page)
+    whole = int(np.searchsorted(tokens, tokens[-1]))
+    return (page.slice(0, whole), int(tokens[-1]) - 1) if whole else (page, None)
+
+
+def server_time(session: CqlSession) -> int:
+    """Now by a server's clock, microseconds since 1970; servers that are away are waited for."""
+    [(said,)] = retrying(lambda: session.execute("SELECT now() FROM system.local"))
+    return micros(said)

@@ -1,0 +1,171 @@
+"""Rows that must be read again because the log speaks of what a snapshot could not know.
+
+A SELECT tells neither the keys of a list's elements nor whether a row has a marker. So in a table that was begun with a snapshot, some log
+rows say too little by themselves: one that names an element of a list by a key from before the snapshot (which of the elements is it?),
+and one that deletes cells (is the row still there without them?). Those rows are read again, after the log row; the log row's window has
+passed by the confidence time, so the read sees all that the log row did. What is read counts as of its own moment: later ones win.
+
+Rows of which the log tells enough cost nothing but a look at whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
+from headrace.cql.decode.arrow_arrays import Cells, split_collections
+from headrace.cql.decode.pages import RawValues, as_batch, read_pages
+from headrace.cql.log import Operation, deleted, deleted_elements
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.cql.timeuuid import bulk_micros
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import server_time
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
+
+Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+_MIRROR_US: Final = 1_262_304_000_000_000
+"""2010-01-01: an element that is put before all others gets a key as long before this as now is after it."""
+_DAY_US: Final = 86_400_000_000
+_KEYS_AT_ONCE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a table was begun: what is known of all its chunks together. Times are microseconds since 1970."""
+
+    first: int
+    """Every write up to this is in every chunk."""
+    last: int | None = None
+    """No chunk has anything that was written after this; None while chunks are still read."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"first": self.first, "last": self.last}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Begun:
+        return cls(raw["first"], raw["last"])
+
+
+def keys_to_reread(block: LogBlock, begun: Begun, telling: Telling) -> pa.RecordBatch | None:
+    """The keys, each once, of the rows that the log rows leave in doubt; null clustering columns: what is static in a partition."""
+    needed = needs_reread(block, begun, telling)
+    if not needed.any():
+        return None
+    names = [column.name for column in (*block.table.partition_key, *block.table.clustering)]
+    rows = pa.Table.from_batches([block.rows.select(names).filter(pa.array(needed))])
+    found = rows.group_by(names, use_threads=False).aggregate([]).combine_chunks().to_batches()
+    return found[0]
+
+
+def needs_reread(block: LogBlock, begun: Begun, telling: Telling) -> Mask:
+    """Which log rows leave their rows in doubt."""
+    table, rows, times, operations = block.table, block.rows, block.times, block.operations
+    found = np.zeros(rows.num_rows, dtype=bool)
+    for column in table.cells:
+        if column.type.name == "list" and not column.type.is_atomic:
+            found |= _names_old_key(rows, column, begun if column.name in telling.columns else Begun(begun.first), times)
+    found |= _only_deletes(table, rows) & (operations == Operation.UPDATE)
+    # What was written up to `first` is in the rows already. Images and deletes of whole rows say all there is to say.
+    # (A row may be written later than its timestamp says.)
+    written = np.asarray(block.written.fill_null(0).to_numpy()) * 1_000_000
+    found &= (np.maximum(times, written) > begun.first) & np.isin(operations, (Operation.UPDATE, Operation.INSERT))
+    return found
+
+
+def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: Begun, times: Numbers) -> Mask:
+    """The log rows that name an element which may be one of the snapshot's."""
+    added, removed = rows.column(column.name), rows.column(deleted_elements(column.name))
+    if begun.last is None:
+        # Any element may be in the rows as they were read. (So it is for good if nobody tells when those elements were written.)
+        return _is_there(added) | _is_there(removed)
+    found = np.zeros(rows.num_rows, dtype=bool)
+    for cells, parts in ((added, 2), (removed, 1)):
+        if cells.null_count == len(cells):
+            continue
+        elements = split_collections(Cells.of(cells), parts)
+        row_of = np.repeat(np.arange(rows.num_rows), np.diff(elements.offsets))
+        keys = elements.parts[0]
+        made = bulk_micros(fixed_bytes(keys.binary(), 16))
+        found[row_of[~_is_new(made, begun.last, times[row_of])]] = True
+    return found
+
+
+def _is_new(made: Numbers, last: int, now: Numbers) -> Mask:
+    """Whether a key was made after the snapshot, by its time; that of an element put in front lies before 2010, mirrored.
+
+    A time that no clock can have shown says nothing: then the key may be anyone's.
+    """
+    mirrored = 2 * _MIRROR_US - made
+    until = now + _DAY_US
+    return ((made > last) & (made <= until)) | ((mirrored > last) & (mirrored <= until))
+
+
+def _only_deletes(table: CqlTable, rows: pa.RecordBatch) -> Mask:
+    """The log rows that take something away from a row and leave nothing in it that is sure to live."""
+    takes, gives = np.zeros(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
+    for column in table.regular:
+        value = rows.column(column.name)
+        takes |= _is_there(rows.column(deleted(column.name)))
+        if column.type.is_atomic:
+            gives |= _is_there(value)
+        else:
+            takes |= _is_there(rows.column(deleted_elements(column.name)))
+            # A user type shows all its fields, if only as nulls of four bytes; the others show nothing where nothing was added.
+            nothing = 4 * len(column.type.fields) if column.type.name == "udt" else 4
+            gives |= Cells.of(value).sizes > nothing
+    return takes & ~gives
+
+
+def _is_there(column: Array) -> Mask:
+    return np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rereader:
+    """Reads rows again for a task."""
+
+    session: CqlSession
+    choices: ScyllaChoices
+
+    def after(self, block: LogBlock, begun: Begun) -> Iterator[RowBlock]:
+        """What must follow a block of the log: the rows that it leaves in doubt."""
+        telling = ask_telling(self.session, block.table)
+        keys = keys_to_reread(block, begun, telling)
+        if keys is not None:
+            yield from self.read(block.table, telling, keys)
+
+    def read(self, table: CqlTable, telling: Telling, keys: pa.RecordBatch) -> Iterator[RowBlock]:
+        """The rows with these keys as they are now."""
+        alone = np.zeros(keys.num_rows, dtype=bool)
+        if table.clustering:
+            alone = np.logical_and.reduce([~_is_there(keys.column(column.name)) for column in table.clustering])
+        for statics in (False, True):
+            asked = keys.filter(pa.array(alone if statics else ~alone))
+            for start in range(0, asked.num_rows, _KEYS_AT_ONCE):
+                yield self._read(RowQuery(table, telling, statics), asked.slice(start, _KEYS_AT_ONCE))
+
+    def _read(self, query: RowQuery, keys: pa.RecordBatch) -> RowBlock:
+        as_of = server_time(self.session) - self.choices.confidence_us
+        columns = [keys.column(column.name).to_pylist() for column in query.keys]
+        requests = [(query.by_key, RawValues(values)) for values in zip(*columns, strict=True)]
+        pages = read_pages(self.session, requests, concurrency=self.choices.concurrency)
+        found = [page for page in pages if page.rows.count]
+        missing = np.ones(keys.num_rows, dtype=bool)
+        missing[[page.request for page in found]] = False
+        gone = keys.filter(pa.array(missing))
+        batches = [as_batch([page.rows for page in found], str(self.session.address))] if found else []
+        # A partition without rows has no static values; rows that are not there are told apart from those that are bare.
+        block = query.block([*batches, query.bare(gone)] if query.statics else batches, as_of, again=True)
+        return block if query.statics else replace(block, gone=gone)

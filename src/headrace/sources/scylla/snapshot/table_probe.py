@@ -1,0 +1,75 @@
+"""What a cluster says of a table before it is read: how it is spread, how large it is, of which cells it tells the times."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Final
+
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlColumn, CqlTable
+from headrace.cql.types import quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.retry import retrying
+from headrace.sources.scylla.snapshot.base_rows import Telling
+from headrace.sources.scylla.snapshot.token_ranges import RING, Ring
+
+log = logging.getLogger("headrace.scylla")
+
+_TIMES: Final = ["bigint", "int"]
+"""What WRITETIME and TTL give of one cell."""
+
+
+@functools.lru_cache(maxsize=256)
+def ask_telling(session: CqlSession, table: CqlTable) -> Telling:
+    """Of which columns the server tells write times and expiries: ScyllaDB does not for collections, Cassandra 5 does, cell by cell."""
+    return Telling(frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column)))
+
+
+def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
+    name = quoted(column.name)
+    query = f"SELECT WRITETIME({name}), TTL({name}) FROM {quoted(table.database)}.{quoted(table.table)}"
+    try:
+        prepared = retrying(lambda: session.prepare(query))
+    except DefiniteError as error:
+        log.debug("%s.%s: %s", table, column.name, error.message)
+        return False
+    types = [kind.cql_parameterized_type() for _, _, _, kind in prepared.result_metadata]
+    # One number for the whole collection would say nothing of its elements.
+    return types in ([f"list<{kind}>" for kind in _TIMES], [f"frozen<list<{kind}>>" for kind in _TIMES])
+
+
+def ask_ring(session: CqlSession, table: TableName) -> Ring:
+    """Where the cluster's nodes' ranges end, and how large a table is, as far as the node that answers knows."""
+    rows = [*session.execute("SELECT partitioner, tokens FROM system.local"), *session.execute("SELECT tokens FROM system.peers")]
+    partitioner = rows[0].partitioner.rpartition(".")[2]
+    if partitioner != "Murmur3Partitioner":
+        raise DefiniteError(
+            f"the cluster spreads partitions by {partitioner}, and only Murmur3Partitioner is known here",
+            place=f"table {table}",
+            hint="read the log alone: --snapshot none",
+        )
+    tokens = tuple(sorted({int(token) for row in rows for token in row.tokens or ()}))
+    size, partitions = _estimate(session, table)
+    return Ring(tokens, size, partitions)
+
+
+def _estimate(session: CqlSession, table: TableName) -> tuple[int, int]:
+    """Bytes and partitions of the table by what one node says of its own ranges, stretched over the ring."""
+    query = (
+        "SELECT range_start, range_end, mean_partition_size, partitions_count FROM system.size_estimates "
+        "WHERE keyspace_name = %s AND table_name = %s"
+    )
+    try:
+        rows = session.execute(query, (table.database, table.table))
+    except DefiniteError as error:
+        # It only says how large chunks should be.
+        log.debug("size of %s: %s", table, error.message)
+        return 0, 0
+    share = min(sum((int(row.range_end) - int(row.range_start)) % RING or RING for row in rows) / RING, 1.0)
+    if not share:
+        return 0, 0
+    partitions = sum(row.partitions_count for row in rows)
+    size = sum(row.partitions_count * row.mean_partition_size for row in rows)
+    return int(size / share), int(partitions / share)

@@ -1,0 +1,192 @@
+"""Cuts the logs of many tables into batches: a window of each table that is due, shared among tasks by streams.
+
+What a batch reads is in its end alone (generation, beginning and end of each window): planning it again after a crash gives the same
+windows. How the streams are shared may differ then, and does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.model.schema import TableName
+from headrace.sources.base import Offset, Work
+from headrace.sources.scylla.generations import Start, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
+from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, Place, label_of
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
+from headrace.sources.scylla.window_feedback import told
+from headrace.sources.scylla.windows import FIRST_US, Window, adapted, next_window, onward, window_to
+
+log = logging.getLogger("headrace.scylla")
+
+_POLL_S: Final = 1.0
+_LOOK_S: Final = 0.1
+_AGAIN_WINDOWS: Final = 10
+"""How many windows of the first read one of a further read is long, at the least."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is remembered of one table between two batches."""
+
+    size: int = FIRST_US
+    last: Window | None = None
+    """The window that was planned last, until it is known how many rows it had."""
+
+
+@dataclass(slots=True)
+class LogPlanner:
+    """The planning side of the port (`sources.base.Planner`)."""
+
+    catalog: StreamCatalog
+    starts: Mapping[TableName, Start]
+    choices: ScyllaChoices
+    slots: int
+    pace: Path | None = None
+    wait: Callable[[float], None] = time.sleep
+    _courses: dict[str, _Course] = field(default_factory=dict)
+    _expired: set[TableName] = field(default_factory=set)
+    """Tables whose expired rows were named in a warning."""
+    _audit_ends: dict[TableName, int] = field(default_factory=dict)
+    """Up to which moment each audit that has begun goes."""
+    _queries: dict[TableName, tuple[int, int]] = field(default_factory=dict)
+    """A table's last generation, and how many queries a look at all its streams takes."""
+
+    def initial(self) -> Offset:
+        return LogPosition({name: start.place for name, start in self.starts.items()}).to_json()
+
+    def plan(self, start: Offset) -> Offset:
+        # Tables that came since are read from where they begin; those that are not chosen any more are left.
+        known = LogPosition.from_json(start)
+        first = {name: known.places.get(name, begin.place) for name, begin in self.starts.items()}
+        self._adapt()
+        for _ in range(int(_POLL_S / _LOOK_S)):
+            now = self.catalog.now()
+            ends = {name: self._advanced(name, place, now) for name, place in first.items()}
+            rereads = {key: place for name in first for key, place in self._rereads(name, known, first[name], ends[name], now).items()}
+            end = LogPosition(ends, rereads).to_json()
+            if end != start:
+                return end
+            self.wait(_LOOK_S)
+        return start
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        before, after = LogPosition.from_json(start), LogPosition.from_json(end)
+        # A batch that was planned before a table was left out is read without it.
+        reads = [((name, FIRST), place, before.places.get(name)) for name, place in sorted(after.places.items())]
+        reads += [(key, place, before.rereads.get(key)) for key, place in sorted(after.rereads.items())]
+        windows = [
+            (name, window_to(place), look)
+            for (name, look), place, old in reads
+            if place.since >= 0 and place != old and name in self.starts
+        ]
+        queries = max((self._queries_of(name, window.generation) for name, window, _ in windows), default=0)
+        of = max(min(self.slots, queries), 1)
+        listed = [[name.database, name.table, window.generation, window.after, window.until, look] for name, window, look in windows]
+        return [{"kind": "log", "windows": listed, "share": share, "of": of} for share in range(of)]
+
+    def commit(self, end: Offset) -> None:
+        """Nothing is kept for batches that are done."""
+
+    def stop(self) -> None:
+        self.catalog.close()
+
+    def _advanced(self, name: TableName, place: Place, now: int) -> Place:
+        """Where the next window of a table ends; the place itself if none is due."""
+        return self._next(name, self._checked(name, place, now), now - self.choices.confidence_us, FIRST)
+
+    def _rereads(self, name: TableName, known: LogPosition, read: Place, end: Place, now: int) -> dict[tuple[TableName, int], Place]:
+        """Where the further reads of a table's log are after the batch. The first one is at `read`, and the batch takes it to `end`."""
+        found: dict[tuple[TableName, int], Place] = {}
+        ages = self.choices.reread_ages_us(self.starts[name].ttl)
+        for look, age in enumerate(ages, 1):
+            place = known.rereads.get((name, look), known.rereads.get((name, 1)) or self._look_back_start(name, ages[-1]))
+            end = found[name, look] = self._advanced_again(name, look, place, read, end, now - self.choices.confidence_us - age, now)
+            read = place
+        if ages and self.choices.audit:
+            horizon = now - self.choices.confidence_us - ages[-1]
+            found[name, AUDIT] = self._audited(name, known.rereads.get((name, AUDIT)), min(horizon, read.time), now)
+        return found
+
+    def _look_back_start(self, name: TableName, look_back_us: int) -> Place:
+        """Where the further reads of a log begin: rows may arrive with timestamps from before the pipe began."""
+        return start_at(self.catalog.generations(name), max(self.starts[name].place.time - look_back_us, 0))
+
+    def _advanced_again(self, name: TableName, look: int, place: Place, read: Place, end: Place, horizon: int, now: int) -> Place:
+        """Where a further read of a log is after the batch; it stays behind the read before it, which goes from `read` to `end`."""
+        if place.time >= read.time and end.time <= horizon:
+            # The read before is so late itself that nothing can arrive after it within the look-back window.
+            return Place(end.generation, end.time)
+        place = past_lost_streams(self.catalog, name, place, floor_us(self.starts[name].ttl, now))
+        return self._next(name, place, min(horizon, read.time), look)
+
+    def _audited(self, name: TableName, place: Place | None, horizon: int, now: int) -> Place:
+        """Where the audit of a log is after the batch. A place without a window holds the time at which the last audit ended."""
+        generations, idle = self.catalog.generations(name), Place(0, now)
+        if place is None:
+            return idle
+        if place.since < 0:
+            if now - place.time < self.choices.audit_us(self.starts[name].ttl):
+                return place
+            place = past_lost_streams(self.catalog, name, oldest(generations), floor_us(self.starts[name].ttl, now))
+        # An audit ends where it was to end when it began: it would never end if it followed the log.
+        end = self._next(name, place, self._audit_ends.setdefault(name, horizon), AUDIT)
+        if end == place:
+            del self._audit_ends[name]
+        return end if end != place else idle
+
+    def _next(self, name: TableName, place: Place, horizon: int, look: int) -> Place:
+        generations = self.catalog.generations(name)
+        course = self._courses.setdefault(label_of(name, look), _Course())
+        # Nobody waits for the further reads: they ask less often.
+        least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if look else 1)
+        window = next_window(place, generations, horizon, course.size, least)
+        if window is None:
+            return place
+        course.last = window
+        return window.end
+
+    def _checked(self, name: TableName, place: Place, now: int) -> Place:
+        """The place, or a later one if streams between are gone. Raises if unread rows have expired there, unless that is allowed.
+
+        Otherwise reading goes on from the place: rows that were written later with timestamps of that time are still there.
+        """
+        begin = self.starts[name]
+        floor = min(floor_us(begin.ttl, now), now - self.choices.confidence_us)
+        if place.time >= floor:
+            return place
+        if place.time >= begin.promised and name not in self._expired:
+            if self.choices.expired is OnExpired.HALT:
+                raise lost_log(name, place.time, floor, begin.ttl)
+            self._expired.add(name)
+            for one in expired(self.catalog.generations(name), place.time, floor):
+                log.warning(
+                    "the log of %s keeps its rows for %d s, and was not read before that: rows are missing of %s", name, begin.ttl, one
+                )
+        return past_lost_streams(self.catalog, name, place, floor)
+
+    def _least(self, name: TableName, generation: int) -> int:
+        """The least length of a window: with many streams, so long that servers are not asked too often."""
+        self._queries_of(name, generation)
+        queries = sum(count for _, count in self._queries.values())
+        return max(self.choices.window_us, int(queries / self.choices.queries_per_second * 1e6))
+
+    def _queries_of(self, name: TableName, generation: int) -> int:
+        known = self._queries.get(name)
+        if known is None or known[0] != generation:
+            groups, at_once = self.catalog.streams(name, generation), self.choices.streams_per_query
+            known = self._queries[name] = (generation, sum(-(-len(group) // at_once) for group in groups))
+        return known[1]
+
+    def _adapt(self) -> None:
+        """Let windows grow and shrink by what the last ones held."""
+        found = told(self.pace)
+        for label, course in self._courses.items():
+            until, rows = found.get(label, (-1, 0))
+            if course.last is not None and course.last.until == until:
+                course.size = adapted(course.size, course.last, rows, self.choices.batch_rows, self.choices.window_us)
+                course.last = None

@@ -1,0 +1,324 @@
+"""The reading side: a window of a table's log, one task's share of its streams, as blocks of whole batches.
+
+A window is over for the confidence time when it is read, so what is there is all there will be. A batch without its end is an answer that
+came too early: it is asked for again, and never delivered in part.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.cql.address import CqlAddress
+from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
+from headrace.cql.decode.pages import Request, as_batch, read_many, read_pages
+from headrace.cql.log import OPERATION, STREAM, TIME, log_table
+from headrace.cql.log_positions import BatchPlace
+from headrace.cql.raw_pages import RawPage
+from headrace.cql.session import CqlSession, shared_session
+from headrace.cql.tables import CqlTable
+from headrace.cql.timeuuid import bulk_micros, greatest
+from headrace.cql.types import quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.retry import pause, retrying, waits
+from headrace.sources.base import Work
+from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
+from headrace.sources.scylla.generations import shares
+from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
+from headrace.sources.scylla.read_times import CLOCK_US, LookTimes, look_ages
+from headrace.sources.scylla.skipped_batches import Skipping
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.row_recheck import Begun, Rereader
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.sources.scylla.windows import Window
+
+log = logging.getLogger("headrace.scylla")
+
+BLOCK_ROWS, BLOCK_BYTES = 65_536, 32 << 20
+LEFT: Final = "cdc$left"
+"""What the answers' column is called that says how many seconds a log row has left to live."""
+_END_PATIENCE_S: Final = 30.0
+_END_WAIT_S: Final = 0.5
+_MOST_PLACES: Final = 100
+"""Places of late rows that an audit names in a window; the rows of others are counted."""
+_MOST_LATE: Final = 10_000
+"""Late rows of one answer whose places are looked at; others are counted."""
+_AHEAD_US: Final = 60_000_000
+"""Servers refuse writes whose timestamp is further ahead of their clocks than a few seconds."""
+
+
+class LateRows(TypedDict):
+    """What an audit found in a window."""
+
+    places: dict[str, list[int]]
+    """Batches of log rows by their places: how many rows, and when they were written (seconds since 1970)."""
+    more: int
+    """Rows of other batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A base table whose log is read, as it was defined when the batch began."""
+
+    table: CqlTable
+    ttl: int
+    """Seconds for which its rows live; 0: for ever."""
+    looks: LookTimes | None = None
+    """When it was read before; None: as punctually as planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """What tasks carry of the source. Picklable."""
+
+    address: CqlAddress
+    logs: Mapping[TableName, KnownLog]
+    choices: ScyllaChoices
+    begun: Mapping[TableName, Begun] = field(default_factory=dict)
+    """Tables that were begun with a copy of their rows, of which the log does not tell all."""
+    skips: frozenset[str] = frozenset()
+    """Batches that are left out, by their places."""
+
+    def read(self, work: Work) -> Generator[LogBlock | RowBlock, None, Work]:
+        """The blocks of a work; returns how many log rows each table had, and the batches that were left out."""
+        session = retrying(lambda: shared_session(self.address))
+        catalog = _catalog(self.address, self.choices, os.getpid())
+        found: dict[str, int] = {}
+        doubtful: dict[str, dict[str, int]] = {}
+        late: dict[str, LateRows] = {}
+        skipping = Skipping(self.skips)
+        for keyspace, table, *numbers, look in work["windows"]:
+            name, window = TableName(keyspace, table), Window(*numbers)
+            asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
+            reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping, look)
+            label = label_of(name, look)
+            if look == AUDIT:
+                late[label] = reading.audit(asked)
+            else:
+                for block in reading.late_blocks(asked) if look else reading.blocks(asked):
+                    yield block
+                    if name in self.begun:
+                        yield from Rereader(session, self.choices).after(block, self.begun[name])
+                doubtful[label] = reading.doubtful
+            found[label] = reading.seen
+        return {"rows": found, "skipped": skipping.told(), "doubtful": doubtful, "late": late}
+
+
+@functools.lru_cache(maxsize=4)
+def _catalog(address: CqlAddress, choices: ScyllaChoices, _process: int) -> ServerCatalog:
+    """This process's own: what it knows of streams does not change."""
+    return ServerCatalog(shared_session(address), choices)
+
+
+@dataclass(slots=True)
+class WindowReading:
+    """Reads one window."""
+
+    session: CqlSession
+    log: KnownLog
+    window: Window
+    choices: ScyllaChoices
+    catalog: ServerCatalog
+    skipping: Skipping = field(default_factory=Skipping)
+    look: int = FIRST
+    seen: int = 0
+    """Rows that were read."""
+    doubtful: dict[str, int] = field(default_factory=dict)
+    """Rows among them that may count as unseen (see `LookTimes.doubtful`)."""
+    _broken: dict[bytes, bytes | None] = field(default_factory=dict)
+    _torn: dict[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def _looks(self) -> LookTimes:
+        return self.log.looks or LookTimes(look_ages(self.choices, self.log.ttl))
+
+    def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+        """The rows that the read before cannot have seen, as far as that can be told.
+
+        Which streams have such rows is asked with few columns; hardly ever is there one.
+        """
+        late: set[bytes] = set()
+        for rows in self._times(asked):
+            written = self._written(rows)
+            self._note(rows, written)
+            late.update(rows.column(STREAM).filter(pa.array(self._is_late(rows, written))).to_pylist())
+        for block in self.blocks([stream] for stream in sorted(late)) if late else ():
+            found = self._is_late(block.rows, block.written)
+            surely = int((found & self._looks.after(self.look - 1, block.times, block.written, CLOCK_US)).sum())
+            if surely:
+                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, surely)
+            if found.any():
+                chosen = pa.array(found)
+                yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
+
+    def _times(self, asked: Iterable[Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
+        """Where the rows of these streams are and how long they live, and nothing else of them."""
+        first, last = greatest(self.window.after), greatest(self.window.until)
+        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
+        for rows in read_many(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows):
+            self.seen += rows.num_rows
+            yield rows
+
+    def _is_late(self, rows: pa.RecordBatch, written: pa.Int64Array) -> NDArray[np.bool_]:
+        """Which rows the read before this one may not have seen. Of rows without a TTL it is not known."""
+        unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
+        return unknown | self._looks.unseen(self.look - 1, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+
+    def _note(self, rows: pa.RecordBatch, written: pa.Int64Array) -> None:
+        """Remember what the next read would take for late rows."""
+        self.doubtful |= self._looks.doubtful(self.look, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+
+    def audit(self, asked: Iterable[Sequence[bytes]]) -> LateRows:
+        """Count and locate the rows that arrived after the last read of their moments."""
+        places: dict[str, list[int]] = {}
+        more = 0
+        for rows in self._times(asked):
+            written = self._written(rows)
+            where = np.flatnonzero(self._looks.unseen(self._looks.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written))
+            more += max(len(where) - _MOST_LATE, 0)
+            for row in where[:_MOST_LATE].tolist():
+                place = str(BatchPlace.of_row(str(self.log.table.name), rows, row))
+                if place in places:
+                    places[place][0] += 1
+                elif len(places) < _MOST_PLACES:
+                    places[place] = [1, int(written[row].as_py())]
+                else:
+                    more += 1
+        return {"places": places, "more": more}
+
+    def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+        """The rows of these streams, asked for list by list."""
+        first, last = greatest(self.window.after), greatest(self.window.until)
+        requests = [self._request(streams, first, last) for streams in asked]
+        gathering = Gathering(BLOCK_ROWS, BLOCK_BYTES)
+        for rows in self._whole(requests):
+            for one in gathering.add(rows):
+                yield self._block(one)
+        for rows in self._settled(first, last):
+            for one in gathering.add(rows):
+                yield self._block(one)
+        for one in gathering.rest():
+            yield self._block(one)
+
+    @property
+    def _place(self) -> str:
+        return f"log of {self.log.table.name}, {moment(self.window.after)} to {moment(self.window.until)}"
+
+    def _request(self, streams: Sequence[bytes], first: UUID, last: UUID) -> Request:
+        one = len(streams) == 1
+        return log_query(self.log.table, one=one), (streams[0] if one else list(streams), first, last)
+
+    def _whole(self, requests: Sequence[Request]) -> Iterator[pa.RecordBatch]:
+        """The rows of whole batches. Answers of one page, which most are, go together."""
+        short: list[RawPage] = []
+        short_rows = short_bytes = 0
+        long: dict[int, Assembler] = {}
+        pages = read_pages(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows)
+        for page in pages:
+            if page.last and page.request not in long:
+                if page.rows.count:
+                    short.append(page.rows)
+                    short_rows, short_bytes = short_rows + page.rows.count, short_bytes + len(page.rows.body)
+                if short_rows >= BLOCK_ROWS or short_bytes >= BLOCK_BYTES:
+                    yield from self._fed(Assembler(self._place), short, last=True)
+                    short, short_rows, short_bytes = [], 0, 0
+            else:
+                assembler = long.setdefault(page.request, Assembler(self._place))
+                yield from self._fed(assembler, [page.rows] if page.rows.count else [], last=page.last)
+                if page.last:
+                    del long[page.request]
+        yield from self._fed(Assembler(self._place), short, last=True)
+
+    def _fed(self, assembler: Assembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
+        if pages:
+            yield assembler.feed(self.skipping.without(as_batch(pages, self._place), self.log.table.name))
+        if last:
+            rest = assembler.finish()
+            if rest is not None:
+                yield rest
+            self._broken |= assembler.broken
+            self._torn |= assembler.torn
+
+    def _settled(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
+        """The rows of streams whose batches had no end, when they have one."""
+        deadline = time.monotonic() + _END_PATIENCE_S
+        while self._broken:
+            broken, self._broken = self._broken, {}
+            if time.monotonic() > deadline or waits().ending:
+                raise self._endless(broken)
+            log.info("%s: %d streams have a batch without its end; asking again", self._place, len(broken))
+            pause(_END_WAIT_S)
+            again = [self._request([stream], UUID(bytes=after) if after else first, last) for stream, after in broken.items()]
+            yield from self._whole(again)
+            # What a stream that is still broken passed on before counts, if nothing came now.
+            self._broken = {stream: after or broken[stream] for stream, after in self._broken.items()}
+
+    def _endless(self, broken: Mapping[bytes, bytes | None]) -> DefiniteError:
+        stream = next(iter(broken))
+        place = str(BatchPlace(str(self.log.table.name), stream, self._torn[stream]))
+        return DefiniteError(
+            f"a batch of log rows has no end (cdc$end_of_batch), also {_END_PATIENCE_S:.0f} s after it should be there: a part is missing",
+            place=place,
+            hint="look at these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
+            "headrace skip leaves out what is there of the batch; headrace resync copies the table again",
+            event=place,
+        )
+
+    def _block(self, rows: pa.RecordBatch) -> LogBlock:
+        check_operations(rows, self.log.table.name)
+        self.seen += rows.num_rows
+        written = self._written(rows)
+        self._note(rows, written)
+        return LogBlock(self.log.table, rows.drop_columns([LEFT]), written)
+
+    def _written(self, rows: pa.RecordBatch) -> pa.Int64Array:
+        return written_at(rows, rows.column(LEFT), self.log.ttl, self.catalog.now())
+
+
+@functools.lru_cache(maxsize=1024)
+def log_query(table: CqlTable, *, one: bool) -> str:
+    """The query for a window of one stream's log, or of several streams'."""
+    target = log_table(table)
+    columns = ", ".join(quoted(column.name) for column in target.columns)
+    streams = f"{quoted(STREAM)} = ?" if one else f"{quoted(STREAM)} IN ?"
+    return (
+        f"SELECT {columns}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)} FROM {quoted(target.name.database)}.{quoted(target.name.table)} "
+        f"WHERE {streams} AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def times_query(table: CqlTable) -> str:
+    """The query for nothing but when the rows of a window were made and written."""
+    target = log_table(table).name
+    columns = f"{quoted(STREAM)}, {quoted(TIME)}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)}"
+    window = f"{quoted(STREAM)} IN ? AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"
+    return f"SELECT {columns} FROM {quoted(target.database)}.{quoted(target.table)} WHERE {window}"
+
+
+def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int) -> pa.Int64Array:
+    """When log rows were written, in seconds since 1970, told from what is left of their life; null where that cannot be true.
+
+    (It cannot where the log's TTL was another one when the row was written.)
+    """
+    count = rows.num_rows
+    if not ttl or left.null_count == count:
+        return pa.nulls(count, pa.int64())
+    known = np.asarray(left.is_valid().to_numpy(zero_copy_only=False))
+    seconds: NDArray[np.int64] = np.zeros(count, np.int64)
+    seconds[known] = fixed_bytes(left.drop_null(), 4).view(">i4")[:, 0]
+    written = now_us // 1_000_000 - (ttl - seconds)
+    times = bulk_micros(fixed_bytes(rows.column(TIME), 16))
+    known &= (seconds <= ttl) & (written * 1_000_000 > times - _AHEAD_US)
+    return pa.array(written, pa.int64(), mask=~known)

@@ -1,0 +1,1 @@
+"""`spark.read.format("headrace")`: tables and changes as DataFrames."""

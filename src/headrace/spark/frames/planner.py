@@ -1,0 +1,118 @@
+"""The planning side of a table's stream: where batches end, what they hold, and what the table looks like in them.
+
+An offset is a position in the log with the table's schema there, so a query that starts again reads every row by the schema it was written
+under, whatever happened to the table meanwhile. A batch ends right after a statement that changes the table; if its frame would look
+different after it, the next batch does not come, and the query ends with an error that says how to go on. So the rows before the change
+are delivered and checkpointed first, and none is shown under columns it does not have.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+
+from pyspark.sql.types import StructType
+
+from headrace.api.relay_session import Mirror
+from headrace.api.start_position import resolve_place
+from headrace.api.tracked_tables import KnownTables, News, TableRules
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableSchema
+from headrace.model.table_selection import Selection
+from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.preflight.required import check_server, check_tables
+from headrace.sources.mysql.server.connection import connect
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.source import Limits
+from headrace.spark.frames.data_source import TableRequest, schema_from_text, schema_to_text
+
+
+class TablePlanner:
+    """The planning side; an offset is a position, the table's schema there (`table`), and why the stream cannot go on, if it cannot."""
+
+    def __init__(self, request: TableRequest, frame: StructType) -> None:
+        self._request, self._frame = request, frame
+        with closing(connect(request.address)) as connection:
+            self._server = check_server(connection, request.address)
+            check_tables(connection, request.address, [request.table])
+            self._rules = TableRules(request.address, self._server, Selection((request.pattern,)), request.zero_dates)
+            self._charsets = self._rules.charsets(connection)
+        self._made: Mirror | None = None
+        self._stop: BinlogPosition | None = None
+
+    def initial(self) -> Offset:
+        request = self._request
+        with closing(connect(request.address)) as connection:
+            request.captured(connection)
+            resolve = partial(resolve_place, connection, request.address, request.start or "now")
+            captured, place = self._rules.capture_around(connection, resolve)
+            if place.until is not None:
+                raise DefiniteError(
+                    "startingPosition lies inside a batch of headrace.changes", hint="read that batch to its end, or start elsewhere"
+                )
+            known = {schema.name: schema for schema in (*captured, *place.tables)}
+        return _offset(place.position.to_json(), known[request.table])
+
+    def end_at_latest(self) -> None:
+        """Plan nothing beyond where the log ends now."""
+        with closing(connect(self._request.address)) as connection:
+            self._stop = log_end(connection, self._request.address, 0)
+
+    def plan(self, start: Offset) -> Offset:
+        schema = self._check(start)
+        mirror = self._mirror(start)
+        end = mirror.plan(start)
+        while end == start and mirror.stop is not None:
+            end = mirror.plan(start)
+        if end is None or end == start:
+            return start
+        after, _, lost = self._follow(schema, start, mirror.works(start, end))
+        return _offset(end, after, lost)
+
+    def works(self, start: Offset, end: Offset) -> list[Work]:
+        schema = self._check(start)
+        works = self._mirror(start).works(start, end)
+        _, truncations, _ = self._follow(schema, start, works)
+        shown = schema_to_text(self._rules.shown(schema))
+        rows: list[Work] = [{"kind": "rows", "work": work, "table": shown} for work in works if work["kind"] == "rows"]
+        return rows + [{"kind": "truncate", "version": version, "table": shown} for version in truncations]
+
+    def commit(self, end: Offset) -> None:
+        if self._made is not None:
+            self._made.commit(end)
+
+    def stop(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+    def _mirror(self, start: Offset) -> Mirror:
+        if self._made is None:
+            request = self._request
+            position = BinlogPosition.from_json(start)
+            self._made = Mirror(request.address, self._server, position, request.relay_bytes, Limits(), request.relay_directory)
+        self._made.stop = self._stop
+        return self._made
+
+    def _check(self, start: Offset) -> TableSchema:
+        place, schema = str(BinlogPosition.from_json(start)), schema_from_text(start["table"])
+        if start.get("lost"):
+            raise DefiniteError(
+                f"rows of {self._request.table} came or went without changes in the log: {start['lost']}",
+                place=place,
+                hint="read the table anew and start a new query with a new checkpoint",
+            )
+        self._request.check_frame(self._rules.shown(schema), self._frame, place)
+        return schema
+
+    def _follow(self, schema: TableSchema, start: Offset, works: list[Work]) -> tuple[TableSchema, list[int], str]:
+        """What the statements among works make of the table: its schema, the versions at which it was emptied, what it cannot survive."""
+        tables = KnownTables(self._rules, [schema], self._charsets, BinlogPosition.from_json(start))
+        found = [statement for work in works if work["kind"] == "statement" for statement in tables.follow(work)]
+        lost = next((statement.text for statement in found if statement.news is News.LOST), "")
+        truncations = [statement.position.version for statement in found if statement.news is News.EMPTIED]
+        return next(iter(tables.defined), schema), truncations, lost
+
+
+def _offset(position: Offset, schema: TableSchema, lost: str = "") -> Offset:
+    return {**position, "table": schema_to_text(schema), "lost": lost}

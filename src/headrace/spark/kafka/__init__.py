@@ -1,0 +1,1 @@
+"""Topics as a Spark stream, through Spark's Kafka connector."""

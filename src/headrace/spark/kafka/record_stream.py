@@ -1,0 +1,315 @@
+"""Batches that Spark's own Kafka source plans, and what a task does with the records of one.
+
+Spark's source finds the topics and their ends, limits batches and keeps their offsets in its checkpoint; a batch's frame is never read. Its
+ranges of offsets go to tasks as addresses, and tasks fetch the records themselves, read them in bulk and write each piece's blocks.
+(Measured: through Spark's source and Arrow a record took three times the CPU.) Invariant: when a task has ended, every record of its range
+is in the sink, or in its reports (found, refused), or counted there as one that carries no change. What a task reports of tables that the
+sink does not know yet makes the driver run the same batch again, which the sink's idempotency allows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import array, col, lit
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableName, TableSchema
+from headrace.retry import waits
+from headrace.sinks.base import Outlet, Writer
+from headrace.sources.base import Offset
+from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange
+from headrace.spark.kafka.record_reports import IGNORED, Done
+from headrace.spark.runtime.checkpoint import initial_offset, offset_of
+from headrace.spark.runtime.error_transport import carried, decode
+from headrace.spark.runtime.micro_batch import BatchStream, run_task, spark_failure
+from headrace.spark.runtime.tasks import Report, Retry, report_batch
+from headrace.spark.runtime.worker_logs import mark_log
+from headrace.transforms.block_transform import Shaper, kept_masks
+
+
+class KafkaAway(TransientError):
+    """The cluster does not answer Spark: what was read so far counts, the rest is read when it is back."""
+
+
+class RecordReader(Protocol):
+    """Makes blocks of records. Picklable."""
+
+    def read(self, records: Records) -> Decoded: ...
+
+
+class ValueKeeper(Protocol):
+    """Puts the values that did not change, and that events do not hold, into blocks. Picklable."""
+
+    def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which records a stream reads, and how fast."""
+
+    address: KafkaAddress
+    pattern: str
+    """A regular expression over whole names of topics; topics that come later are taken in, from their beginning."""
+    start: Mapping[str, str] = field(default_factory=lambda: {"startingOffsets": "earliest"})
+    """Where the first batch begins, in the words of Spark's options."""
+    max_offsets: int = 0
+    """The most records of one batch; 0: all that are there."""
+    min_partitions: int = 0
+    """Tasks of a batch at the least: a partition's records are then cut among several."""
+
+
+def planned_frame(session: SparkSession, subscription: Subscription) -> DataFrame:
+    """The records of a subscription, as Spark's Kafka source plans them."""
+    options: dict[str, str] = {
+        # Records of transactions that were given up are no records.
+        "kafka.isolation.level": "read_committed",
+        **subscription.address.spark_options(),
+        **subscription.start,
+        "subscribePattern": subscription.pattern,
+        "failOnDataLoss": "true",
+    }
+    if waits().pipe:
+        # Spark asks Kafka again and again whether there is more: among many pipes not a hundred times a second each.
+        session.conf.set("spark.sql.streaming.pollingDelay", "100ms")
+    if subscription.max_offsets:
+        options["maxOffsetsPerTrigger"] = str(subscription.max_offsets)
+    return session.readStream.format("kafka").options(**options).load()
+
+
+def ranges_of(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRange]:
+    """What a planned batch holds, partition by partition; with `at_least`, cut into about so many ranges.
+
+    Raises `DefiniteError` if a partition is gone or ends before it was read to: Spark looks for that only when it reads records itself.
+    """
+    before: Offset = offset_of(checkpoint, batch - 1) if batch else initial_offset(checkpoint) or {}
+    _check_going_on(before, offset_of(checkpoint, batch))
+    whole = [
+        # A partition that has come since is read from its beginning.
+        OffsetRange(topic, int(partition), before.get(topic, {}).get(partition, 0), end)
+        for topic, ends in offset_of(checkpoint, batch).items()
+        for partition, end in ends.items()
+    ]
+    found = [one for one in whole if one.end > one.start]
+    total = sum(one.end - one.start for one in found)
+    most = max(total // at_least, 1) if at_least > len(found) else total
+    return [replace(one, start=start, end=min(start + most, one.end)) for one in found for start in range(one.start, one.end, max(most, 1))]
+
+
+def _check_going_on(before: Offset, now: Offset) -> None:
+    for topic, inner in before.items():
+        for partition, start in inner.items():
+            end = now.get(topic, {}).get(partition)
+            if end is None or end < start:
+                raise DefiniteError(
+                    f"{topic}[{partition}] was read up to {start}, and {'is there no more' if end is None else f'ends at {end}'}: "
+                    "records that were not read yet are gone from Kafka",
+                    place=f"{topic}[{partition}]",
+                    hint="the topic was deleted, or made anew: have Debezium take a new snapshot, and begin anew with another --state",
+                )
+
+
+class RecordStream(BatchStream):
+    """A running replication of topics."""
+
+    def __init__(
+        self, session: SparkSession, subscription: Subscription, checkpoint: Path, run: Callable[[Callable[[Any], list[Report]], int], None]
+    ) -> None:
+        """`run` gets what runs a task over a batch, as often as it likes, and the batch's number; what it raises stops the batch."""
+        self._address = subscription.address
+
+        def batch(frame: DataFrame, number: int) -> None:
+            ranges = ranges_of(checkpoint, number, subscription.min_partitions)
+            run(lambda task: self._over(frame.sparkSession, ranges, task), number)
+
+        super().__init__(session, planned_frame(session, subscription), checkpoint, batch)
+
+    def _over(self, session: SparkSession, whole: Sequence[OffsetRange], task: RecordTask) -> list[Report]:
+        ranges, passed = chosen_ranges(whole, task.reads)
+        if not ranges:
+            return passed
+        # Rows made by Spark itself: a frame from Python's data would start a Python worker of another kind.
+        works = array(*(lit(json.dumps(one.to_json())) for one in ranges))
+        frame = session.range(0, len(ranges), 1, len(ranges)).select(works[col("id").cast("int")].alias("work"))
+        try:
+            return passed + run_task(frame, task)
+        except TransientError as error:
+            raise told_apart(error) from error
+
+    def _translated(self, error: Exception) -> HeadraceError:
+        return decode(str(error)) or kafka_failure(str(error), self._address) or spark_failure(error)
+
+
+def chosen_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
+    """What is fetched, and reports of what is not because nobody wants it: how many offsets, of which some may be holes."""
+    ranges, passed = [], []
+    for one in whole:
+        if reads(one.topic):
+            ranges.append(one)
+        else:
+            passed.append(Report(IGNORED, f"topic {one.topic} is of a table that is not chosen", one.end - one.start, 0, 0, ""))
+    return ranges, passed
+
+
+def told_apart(error: TransientError) -> TransientError:
+    """What a task waited for in vain: Kafka, which the driver waits for, or the sink, which was waited for long enough."""
+    return KafkaAway(error.message, place=error.place) if error.message.startswith(AWAY) else error
+
+
+_LOST: Final = ("KAFKA_DATA_LOSS", "some data may have been", "OffsetOutOfRangeException", "was changed from", "topicPartitions are gone")
+_AWAY: Final = (
+    "TimeoutException",
+    "DisconnectException",
+    "NetworkException",
+    "BrokerNotAvailableException",
+    "LeaderNotAvailableException",
+    "NotLeaderOrFollowerException",
+    "No resolvable bootstrap urls",
+    "CoordinatorNotAvailableException",
+    "Failed to update metadata",
+)
+_DENIED: Final = ("SaslAuthenticationException", "SslAuthenticationException", "AuthorizationException")
+
+
+def kafka_failure(text: str, address: KafkaAddress) -> HeadraceError | None:
+    """What Spark's Kafka source fails of, if it is about Kafka."""
+    line = next((line.strip() for line in text.splitlines() if any(word in line for word in (*_LOST, *_DENIED, *_AWAY))), "")
+    if any(word in text for word in _LOST):
+        return DefiniteError(
+            f"records that were not read yet are gone from Kafka: {_without_secrets(line, address)}",
+            place=str(address),
+            hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, and "
+            "begin anew with another --state",
+        )
+    if any(word in text for word in _DENIED):
+        return DefiniteError(
+            f"Kafka does not let us in: {_without_secrets(line, address)}",
+            place=str(address),
+            hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
+        )
+    if any(word in text for word in _AWAY):
+        return KafkaAway(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
+    return None
+
+
+def _without_secrets(line: str, address: KafkaAddress) -> str:
+    return line.replace(address.password, "***")[:300] if address.password else line[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTask:
+    """Reads records and writes their blocks. Picklable."""
+
+    reader: RecordReader
+    sink: Outlet
+    retry: Retry
+    shown: Mapping[TableName, TableSchema]
+    """The tables that are written, with the columns that are read of them; blocks of others are counted as left out."""
+    keeper: ValueKeeper | None = None
+    left_out: Callable[[str], bool] | None = None
+    """Topics none of whose records are read, because their tables are not chosen."""
+    news: Callable[[TableName], bool] | None = None
+    """Tables that the driver takes up when they are found: the batch is read again then, and the task need not go on."""
+    fetch: Callable[[OffsetRange], Iterator[Records]] | None = None
+    """Gets the records of a range."""
+    shape: Shaper | None = None
+    """What becomes of blocks before they are written, if they do not pass as they are."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark_log()
+        assert self.fetch is not None
+        with carried():
+            works = (json.loads(work) for batch in batches for work in batch.column(0).to_pylist())
+            reports = self.run(records for work in works for records in self.fetch(OffsetRange(*work)))
+        yield report_batch(reports)
+
+    def reads(self, topic: str) -> bool:
+        """Whether records of a topic are read at all."""
+        return self.left_out is None or not self.left_out(topic)
+
+    def run(self, pieces: Iterable[Records]) -> list[Report]:
+        """Read and write; what is left for the driver."""
+        done = Done()
+        writer = self.sink.writer()
+        try:
+            for records in pieces:
+                self._copy(records, writer, done)
+                if self.news is not None and any(map(self.news, done.found)):
+                    break
+        finally:
+            writer.close()
+        return done.reports()
+
+    def _copy(self, records: Records, writer: Writer, done: Done) -> None:
+        decoded = self.reader.read(records)
+        done.add(records, decoded)
+        for place, block in enumerate(decoded.blocks):
+            schema = self.shown.get(block.schema.name)
+            if schema is None:
+                done.leave_out(block)
+                continue
+            kept = decoded.kept[place] if place < len(decoded.kept) else {}
+            # Of a column that is not carried no value is missed, and the sink holds none.
+            carried_names = {column.name for column in schema.columns}
+            missing = {name: mask for name, mask in kept.items() if name in carried_names}
+            shaped, kept = self._shaped(project(block, schema), missing, records)
+            written = self._filled(shaped, kept, records)
+            if written.rows:
+                self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
+            done.wrote(written)
+
+    def _shaped(
+        self, block: ChangeBlock, missing: Mapping[str, pa.BooleanArray], records: Records
+    ) -> tuple[ChangeBlock, Mapping[str, pa.BooleanArray]]:
+        """The block as it is written, and which of its values did not change and are not there."""
+        if self.shape is None:
+            return block, missing
+        shape = self.shape.shape(block.schema)
+        passing = {output.source: output.column.name for output in shape.outputs if output.is_plain}
+        needed = {*shape.filter_inputs, *(name for output in shape.outputs if not output.is_plain for name in output.inputs)}
+        for name in sorted(needed & missing.keys()):
+            if pc.any(missing[name]).as_py():
+                raise DefiniteError(
+                    f"an event of table {block.schema.name} leaves out the value of {name}, which did not change, and transforms need it",
+                    place=f"{records.topic}[{records.partition}]",
+                    hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
+                )
+        try:
+            shaped, rows = self.shape.shaped(block)
+        except DefiniteError as error:
+            place = f"{records.topic}[{records.partition}], {error.place}"
+            raise DefiniteError(error.message, place=place, hint=error.hint) from error
+        return shaped, kept_masks(missing, passing, rows)
+
+    def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:
+        missing = next((name for name, mask in kept.items() if pc.any(mask).as_py()), None)
+        if missing is None:
+            return block
+        if self.keeper is None:
+            raise DefiniteError(
+                f"an event of table {block.schema.name} leaves out the value of {missing}, which did not change, and that is set to halt",
+                place=f"{records.topic}[{records.partition}]",
+                hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or say --set "
+                "debezium.unavailable=keep",
+            )
+        return self.keeper.filled(block, kept, f"{records.topic}[{records.partition}]")
+
+
+def project(block: ChangeBlock, schema: TableSchema) -> ChangeBlock:
+    """A block with the columns of a schema only."""
+    if schema == block.schema:
+        return block
+    names = [column.name for column in schema.columns]
+    return ChangeBlock(
+        schema, block.images.select(names), block.op, block.version, block.commit_ts, block.transaction, block.order, block.query
+    )

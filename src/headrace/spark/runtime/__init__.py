@@ -1,0 +1,1 @@
+"""Runs tasks and micro-batches on Spark, on one machine or a cluster."""

@@ -1,0 +1,223 @@
+"""A cluster's executors, as a session finds them: how many tasks they run at once, and whether they can run ours.
+
+What is wrong with an executor is said before anything is read or written, with its host and the remedy: another Python, packages that are
+missing, another version of Headrace.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import platform
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.retry import WAITING, pause, waits
+from headrace.spark.runtime.cluster import OwnSettings, is_local
+
+log = logging.getLogger("headrace")
+
+NEEDED: Final = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "pyarrow",
+    "pandas",
+    "clickhouse_connect",
+    "pymysql",
+    "confluent_kafka",
+    "orjson",
+    "cassandra",
+    "duckdb",
+)
+_SETTLED_S: Final = 1.0
+_STILL_COMING_S: Final = 20.0
+_TELL_EVERY_S: Final = 15.0
+_POLL_S: Final = 0.1
+_WATCH_S: Final = 2.0
+_NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
+_VERSIONS: Final = re.compile(r"PYTHON_VERSION_MISMATCH\][^\n]*")
+_HOST: Final = re.compile(r"\(TID \d+\) \(([^) ]+)")
+SHIP_HINT: Final = "install Headrace's dependencies for that Python on every machine, or send them: --conf spark.headrace.ship=env"
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """What an executor says of itself."""
+
+    host: str
+    directory: str
+    python: str
+    package: str
+    """Where Headrace is imported from."""
+    cpu: str
+    missing: tuple[str, ...] = ()
+
+
+def slots_of(session: SparkSession) -> int:
+    """How many tasks run at once, in truth: the cores of all executors that are there now."""
+    context = session.sparkContext
+    return max(int(context.defaultParallelism) // int(context.getConf().get("spark.task.cpus", "1") or 1), 1)
+
+
+def await_executors(session: SparkSession, within_s: float) -> int:
+    """Wait until a cluster has given us executors and no more are coming; how many there are."""
+    begun = told = time.monotonic()
+    since, count = begun, 0
+    while not waits().ending:
+        now, found = time.monotonic(), _count(session)
+        if found != count:
+            since, count = now, found
+        if count and (now - since > _SETTLED_S or now - begun > _STILL_COMING_S):
+            return count
+        if not count and now - begun > within_s:
+            raise TransientError(
+                f"the cluster has given us no executor within {within_s:.0f} s",
+                place=str(session.sparkContext.master),
+                hint="see the master's page: are workers alive, are cores and memory free (spark.cores.max, spark.executor.memory)?",
+            )
+        if not count and now - told > _TELL_EVERY_S:
+            told = now
+            reason = "the Spark master has given us no executor yet"
+            waits().note(reason)
+            log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
+        pause(_POLL_S)
+    if not count:
+        # A task would wait for an executor for ever.
+        raise TransientError("asked to end before the cluster has given us an executor", place=str(session.sparkContext.master))
+    return count
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether nothing can be run in a session any more, also because its Java process does not answer."""
+    try:
+        return bool(session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def watch_executors(session: SparkSession, within_s: float) -> None:
+    """In the background: tell when a cluster has left us no executor, and end the session when it gives none for long.
+
+    A master that was started anew does not know us, and would never give us one; a new session is known to it.
+    """
+    threading.Thread(target=_watch, args=(session, within_s), name="headrace-executors", daemon=True).start()
+
+
+def _watch(session: SparkSession, within_s: float) -> None:
+    since = told = time.monotonic()
+    while not is_stopped(session):
+        now = time.monotonic()
+        try:
+            if _count(session):
+                since = told = now
+            elif now - since > within_s:
+                log.warning("the cluster has left us without executors for %.0f s: the session ends", now - since)
+                session.stop()
+                return
+            elif now - told > _TELL_EVERY_S:
+                told = now
+                log.warning("%sthe cluster has left us no executor (%.0f s so far)", WAITING, now - since)
+        except (Py4JError, OSError):
+            # Its Java process is gone.
+            return
+        time.sleep(_WATCH_S)
+
+
+def _count(session: SparkSession) -> int:
+    # The driver's own entry is among them.
+    return len(session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
+def check_executors(session: SparkSession) -> list[Executor]:
+    """What every executor is; raises `DefiniteError` if one cannot run our tasks."""
+    tasks = slots_of(session)
+    try:
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "found string").collect()
+    except (PySparkException, Py4JError) as error:
+        # Which host it was, only Java's own words say.
+        fault = executor_fault(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
+        raise fault or TransientError(
+            f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)
+        ) from error
+    found = {Executor(**{**raw, "missing": tuple(raw["missing"])}) for raw in (json.loads(row[0]) for row in rows)}
+    for one in found:
+        if one.missing:
+            names = ", ".join(one.missing)
+            raise DefiniteError(f"the executors' Python {one.python} lacks {names}", place=f"executor on {one.host}", hint=SHIP_HINT)
+    _tell_of_other_cpus(found)
+    return sorted(found, key=lambda one: (one.host, one.directory))
+
+
+def _tell_of_other_cpus(found: Iterable[Executor]) -> None:
+    ours = cpu_name()
+    others = sorted({f"{one.host} ({one.cpu})" for one in found if one.cpu and one.cpu != ours})
+    if others:
+        log.warning(
+            "executors have other CPUs than this machine (%s): %s; each compiles its kernels at its start, which takes minutes: "
+            "install Headrace there and compile once (docs/scaling.md)",
+            ours,
+            ", ".join(others),
+        )
+
+
+def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in executors: what is here."""
+    import headrace
+
+    for batch in batches:
+        missing = tuple(name for name in NEEDED if importlib.util.find_spec(name) is None)
+        cpu = "" if missing else cpu_name()
+        package = str(Path(headrace.__file__).parent)
+        here = Executor(socket.gethostname(), str(Path.cwd()), platform.python_version(), package, cpu, missing)
+        yield pa.RecordBatch.from_pydict({"found": [json.dumps(asdict(here))] * batch.num_rows})
+
+
+def cpu_name() -> str:
+    """What numba compiles for."""
+    from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
+
+    return os.environ.get("NUMBA_CPU_NAME") or str(get_host_cpu_name())
+
+
+def executor_fault(text: str, master: str) -> DefiniteError | None:
+    """What Spark says of a Python that does not start on an executor, in our words."""
+    host = _HOST.search(text)
+    place = f"executor on {host[1]}" if host else master
+    module, program, versions = _NO_MODULE.search(text), _NO_PROGRAM.search(text), _VERSIONS.search(text)
+    if program:
+        hint = "install it there, or name the one that is there: --conf spark.pyspark.python=PATH"
+        return DefiniteError(f"there is no {program[1]} on the executor's machine", place=place, hint=hint)
+    if versions:
+        hint = f"executors need Python {platform.python_version_tuple()[0]}.{platform.python_version_tuple()[1]}, as here: "
+        return DefiniteError(
+            f"the executors' Python has another version: {versions.group()}", place=place, hint=f"{hint}--conf spark.pyspark.python=PATH"
+        )
+    if module:
+        return DefiniteError(f"the executors' Python has no module {module[1]}", place=place, hint=SHIP_HINT)
+    return None
+
+
+def runs_here(session: SparkSession) -> bool:
+    """Whether all tasks run on this machine, in Spark's own Java process."""
+    return is_local(str(session.sparkContext.master))
+
+
+def fetches(session: SparkSession) -> bool:
+    """Whether tasks shall not look for a mirror of the log."""
+    return OwnSettings.parse(dict(session.sparkContext.getConf().getAll())).fetch

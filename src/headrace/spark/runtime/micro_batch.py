@@ -1,0 +1,334 @@
+"""The micro-batch loop: plan (Spark's source), decode and write (tasks), then what the driver does with the reports, then the checkpoint.
+
+A batch counts only when Spark has checkpointed it, and that happens after `on_batch` returned. So a crash or an error at any moment
+before leads to the same batch again, never to a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import array, explode, lit
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import DefiniteError, HeadraceError, TransientError
+from headrace.retry import in_context, waits
+from headrace.shortage import shortage_in
+from headrace.shutdown import finishing, is_requested
+from headrace.sources.base import Source, Work
+from headrace.spark.runtime.checkpoint import is_committed
+from headrace.spark.runtime.error_transport import decode
+from headrace.spark.runtime.java_process import GONE_ERRORS, spark_lost
+from headrace.spark.runtime.remote_tasks import placed, reports_of
+from headrace.spark.runtime.split_source import FORMAT, address_format
+from headrace.spark.runtime.tasks import REPORT_SCHEMA, Job, Report, Task, WorkGroup
+from headrace.spark.runtime.worker_logs import mark_log
+
+OnDone = Callable[[Work, list[Report]], None]
+Over = Callable[[Job], list[Report]]
+"""Runs a task over the works of a batch."""
+STOP_PATIENCE_S = 30.0
+COMMIT_PATIENCE_S = 10.0
+LOOP_S = 0.25
+"""How often a pipe that follows its log looks whether anything else is to do."""
+_LOOK_S = 2.0
+"""How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
+_KILLED_WITHIN_S = 3.0
+"""Spark ends the Python process of a task that was cancelled after two seconds."""
+_SAID = 160
+"""How much of what Spark says is shown."""
+_MOST_SAID = 2000
+_POOL = "spark.scheduler.pool"
+_LATE = "Python worker failed to connect back"
+"""What Spark says of it."""
+_GONE = (
+    "Python worker exited unexpectedly",
+    "Python worker process terminated",
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+    "Cannot call methods on a stopped SparkContext",
+    "ExecutorLostFailure",
+    "java.io.EOFException",
+    "java.io.IOException",
+    "java.net.SocketException",
+    "Broken pipe",
+    "Connection reset",
+)
+"""What Spark says when one of its processes is gone that worked for us."""
+
+log = logging.getLogger("headrace")
+
+
+class WorkersLate(TransientError):
+    """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
+
+
+class _StopRequested(Exception):
+    """Raised at the start of a batch when we are asked to end: the batch is not begun, so it is not lost."""
+
+
+class BatchStream:
+    """One running Spark streaming query: batches of a frame, each handed to `run`, which raises if the batch shall not count."""
+
+    def __init__(self, session: SparkSession, frame: DataFrame, checkpoint: Path, run: Callable[[DataFrame, int], None]) -> None:
+        self._run = run
+        self._working = threading.RLock()
+        self._stopping = self._cancelled = False
+        self._checkpoint, self._done = checkpoint, -1
+        self._context = session.sparkContext
+        self._failure: HeadraceError | None = None
+        self._failed, self._next_look = threading.Event(), 0.0
+        enter_pool(self._context)
+        try:
+            self._query: StreamingQuery = (
+                frame.writeStream.foreachBatch(in_context(self._batch))
+                # On a cluster, a path alone may mean a file system that all share.
+                .option("checkpointLocation", f"file://{checkpoint.resolve()}")
+                .trigger(processingTime="0 seconds")
+                .start()
+            )
+        except (PySparkException, *GONE_ERRORS) as error:
+            raise self._translated(error) from error
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the stream; True if it has ended. Raises what ended it."""
+        if not self._failed.wait(timeout_s) and time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + _LOOK_S
+        try:
+            ended = bool(self._query.awaitTermination(cast(int, timeout_s if self._failed.is_set() else 0.001)))
+        except StreamingQueryException as error:
+            if self._stopping:
+                return True
+            raise self._failure or self._translated(error) from error
+        except GONE_ERRORS as error:
+            raise self._failure or spark_failure(error) from error
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self) -> None:
+        """End after the batch under way, or without it if that waits for something; raises what made it fail, if it did."""
+        self._stopping = True
+        begun = time.monotonic()
+        while not self._working.acquire(timeout=0.2):
+            if waits().current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
+                # A batch that is not done is done again, by the same bytes, at the next start.
+                self._cancel()
+        self._working.release()
+        if self._cancelled and not is_requested():
+            # What its tasks still write must not meet what a next run of the pipe does. (A process that exits ends its tasks.)
+            time.sleep(_KILLED_WITHIN_S)
+        try:
+            with finishing():
+                self._await_commit()
+            self._query.stop()
+            self._query.awaitTermination(30)
+        except (PySparkException, *GONE_ERRORS):
+            # The query may have ended by the refused batch; either way it has ended.
+            pass
+        if self._failure is not None:
+            # The batch under way failed: asking to stop does not make that well.
+            raise self._failure
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        try:
+            self._context.cancelJobGroup(str(self._query.runId))
+        except GONE_ERRORS as error:
+            # Then nothing runs any more, either.
+            log.debug("the batch cannot be cancelled: %s", error)
+
+    def _await_commit(self) -> None:
+        """Give Spark the moment that it needs to checkpoint the last batch: what is done need not be done again."""
+        deadline = time.monotonic() + COMMIT_PATIENCE_S
+        while self._done >= 0 and not is_committed(self._checkpoint, self._done) and time.monotonic() < deadline:
+            if self._query.awaitTermination(cast(int, 0.02)):
+                return
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No batch runs meanwhile."""
+        with self._working:
+            yield
+
+    def _translated(self, error: Exception) -> HeadraceError:
+        """What ended the query, as an error of ours."""
+        return spark_failure(error)
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        with self._working, finishing():
+            if self._stopping:
+                raise _StopRequested
+            try:
+                self._run(frame, batch_id)
+                self._done = batch_id
+            except HeadraceError as error:
+                if self._cancelled or (self._stopping and isinstance(error, TransientError)):
+                    raise _StopRequested from error
+                self._failure = error
+                self._failed.set()
+                raise
+
+
+class AddressStream(BatchStream):
+    """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there.
+
+    `run` gets what runs a task over a batch, and the batch's number; it may run several tasks, as long as any of them may be run again.
+    """
+
+    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
+        try:
+            session.dataSource.register(address_format(source, waits().pipe))
+            addresses = session.readStream.format(FORMAT).load()
+        except (PySparkException, *GONE_ERRORS) as error:
+            raise spark_failure(error) from error
+        super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
+
+
+class ChangeStream(AddressStream):
+    """The same where every batch is one task, and the driver acts on its reports."""
+
+    def __init__(
+        self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> None:
+        super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
+
+
+def run_works(
+    session: SparkSession,
+    task: Job,
+    works: Sequence[Work],
+    parallelism: int,
+    on_done: OnDone,
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Run each piece of work as a Spark job of its own; see `run_groups`."""
+    run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
+
+
+def run_groups(
+    session: SparkSession,
+    groups: Sequence[WorkGroup],
+    parallelism: int,
+    on_done: OnDone,
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Run groups of work as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its works, in this thread.
+
+    Meanwhile `on_idle` is called now and then; what it raises ends the works.
+    """
+    group_id = f"headrace-{secrets.token_hex(4)}"
+
+    def run(group: WorkGroup) -> list[Report]:
+        try:
+            session.sparkContext.setJobGroup(group_id, "headrace works")
+            enter_pool(session.sparkContext)
+            # Rows made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
+            works = array(*(lit(json.dumps(work)) for work in group.works))
+            frame = session.range(0, 1, 1, 1).select(explode(works).alias("work"))
+        except (PySparkException, *GONE_ERRORS) as error:
+            raise spark_failure(error) from error
+        return run_task(frame, group.job)
+
+    run_in_context = in_context(run)
+    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
+        waiting = {pool.submit(run_in_context, group): group for group in groups}
+        try:
+            left: set[Future[list[Report]]] = set(waiting)
+            while left:
+                done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in done:
+                    for work, reports in waiting[future].split(future.result()):
+                        on_done(work, reports)
+                on_idle()
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            try:
+                # Not all jobs: a stream may run beside us.
+                session.sparkContext.cancelJobGroup(group_id)
+            except GONE_ERRORS as error:
+                # Then nothing runs any more, either.
+                log.debug("the works cannot be cancelled: %s", error)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _OfPipe:
+    """A job whose log lines name its pipe. Picklable."""
+
+    job: Job
+    pipe: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark_log(self.pipe)
+        return self.job(batches)
+
+
+def enter_pool(context: SparkContext) -> None:
+    """Let jobs of this thread, and of a stream that it starts, take turns with those of other pipes."""
+    pipe = waits().pipe
+    if pipe:
+        try:
+            context.setLocalProperty(_POOL, pipe)
+        except GONE_ERRORS as error:
+            raise spark_failure(error) from error
+
+
+def run_task(frame: DataFrame, task: Job) -> list[Report]:
+    """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
+    try:
+        job = placed(frame.sparkSession, _OfPipe(task, waits().pipe))
+        rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
+    except (PySparkException, *GONE_ERRORS) as error:
+        raise spark_failure(error) from error
+    return reports_of(rows)
+
+
+def is_java_gone(error: BaseException) -> bool:
+    """Whether an error says that Spark's Java process does not answer, or came of one that does.
+
+    (Spark's own Python takes such an error, in the middle of a type's description, for a type that it cannot read.)
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, GONE_ERRORS) and not isinstance(found, Py4JJavaError):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def spark_failure(error: Exception) -> HeadraceError:
+    """The error of ours that Spark carried, or one that says what Spark says."""
+    if is_java_gone(error):
+        return spark_lost()
+    text = str(error)
+    carried = decode(text)
+    if carried is None and _LATE in text:
+        return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
+    # Of a source's process that has gone, only Java's own words say so.
+    whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
+    if carried is None and (short := shortage_in(whole)) is not None:
+        return short
+    said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _GONE)), "")
+    if carried is None and said:
+        return spark_lost(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
+    # Java's stack says nothing to whoever has to see to it; Spark's log has it.
+    shown = "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:_MOST_SAID]
+    return carried or DefiniteError(f"Spark failed: {shown}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -1,0 +1,1 @@
+"""Starts and configures the Spark session."""

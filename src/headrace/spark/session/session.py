@@ -1,0 +1,265 @@
+"""The Spark session: quiet, small, and quick in its micro-batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headrace.errors import DefiniteError, HeadraceError
+from headrace.retry import WAITING, in_context, waits
+from headrace.shortage import SPARK_FILES, check_file_limit
+from headrace.shutdown import abandonable
+from headrace.spark.runtime import java_process
+from headrace.spark.runtime.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, java_address, submitted
+from headrace.spark.runtime.executors import await_executors, check_executors, slots_of, watch_executors
+from headrace.spark.runtime.fork_server import python_script
+from headrace.spark.runtime.java_process import GONE_ERRORS, SparkLost
+from headrace.spark.runtime.worker_daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
+from headrace.spark.runtime.worker_logs import Ear
+from headrace.spark.session.class_data_archive import java_options
+from headrace.spark.session.dependency_archive import pack
+
+log = logging.getLogger("headrace")
+
+_WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.runtime.tasks")
+
+_FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""For libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork."""
+_STARTS = 3
+_SLOW_S, _START_S = 30.0, 600.0
+"""After how long a start is called slow, and after how long it is given up."""
+_SECRET = re.compile(r"secret|password|passphrase|token|access[.]?key|credential", re.IGNORECASE)
+
+_LOG4J = """rootLogger.level = {level}
+rootLogger.appenderRef.err.ref = err
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = spark %p %c{{1}}: %m%n%ex
+"""
+
+
+def start_session(
+    master: str,
+    state_dir: Path,
+    *,
+    spark_log: bool,
+    preload: Sequence[str] = (),
+    memory: str = "768m",
+    more: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for.
+
+    `more` are further settings of Spark's, such as `connector.kafka_settings`. On a cluster, executors are there and fit when it returns.
+    """
+    check_file_limit("Spark", SPARK_FILES)
+    scratch = state_dir / "spark"
+    scratch.mkdir(parents=True, exist_ok=True)
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
+    asked = {**submitted(), **(more or {})}
+    own = OwnSettings.parse(asked)
+    chosen = chosen_master(master, asked)
+    settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
+    is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    session = _start_patiently(chosen, settings, spark_log=spark_log)
+    session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
+    if runs_already and "spark.jars" in asked:
+        _add_jars(session, asked["spark.jars"].split(","))
+    if is_new and not is_local(chosen):
+        _take_executors(session, own)
+    return session
+
+
+def _start_patiently(master: str, settings: Mapping[str, str], *, spark_log: bool) -> SparkSession:
+    """Start it; a Java process that something ended while it started is started again."""
+    runs_already = SparkContext._gateway is not None
+    for attempt in range(1, _STARTS + 1):
+        ear = Ear(show_all=spark_log)
+        try:
+            with abandonable(), ThreadPoolExecutor(1, "headrace-spark") as starter:
+                # In another thread, because Spark replaces the handler of SIGINT when it is started in the main one.
+                return _await_start(starter.submit(in_context(_started), master, settings, ear))
+        except (RuntimeError, *GONE_ERRORS) as error:
+            # Java itself is asked for the words of its errors, so before it goes.
+            reason = java_process.reason_of(error)
+            if not runs_already:
+                java_process.forget()
+            said = () if runs_already else ear.last_words()
+            failure = java_process.start_failure(reason, said, settings.get("spark.jars.packages", ""))
+            if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or waits().ending:
+                raise failure from error
+            log.warning("%s; starting it again", failure.message)
+    raise AssertionError("unreachable")
+
+
+def _await_start(starting: Future[SparkSession]) -> SparkSession:
+    """Wait for it, and say so when it takes long. One that does not come is killed, which is an error."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return starting.result(_SLOW_S)
+        except TimeoutError:
+            if starting.done():
+                raise
+            waited_s = time.monotonic() - begun
+            log.warning("%sSpark's Java process has been starting for %.0f s; the machine is very busy", WAITING, waited_s)
+            if waited_s > _START_S or waits().ending:
+                java_process.kill()
+
+
+def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process and of executors, and the settings, that come of where tasks run; over these what was asked for."""
+    workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
+    # Workers here and the source's process import our package from where we did.
+    _prepend_path(str(Path(__file__).resolve().parents[3]))
+    os.environ.update(workers)
+    if is_local(master):
+        os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = _python(scratch)
+        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **asked}
+    # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
+    _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
+    os.environ["PYSPARK_PYTHON"] = executors_python(master, asked, scratch)
+    if "SPARK_LOCAL_IP" not in os.environ and (address := java_address(master)):
+        os.environ["SPARK_LOCAL_IP"] = address
+    # For this machine only: executors have their own.
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
+    shipment = pack(own.ship, scratch / "shipped")
+    sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
+    found = {f"spark.executorEnv.{name}": value for name, value in sent.items() if value}
+    archives = ",".join(filter(None, [*shipment.archives, asked.get("spark.archives", "")]))
+    return {**cluster_settings(master, asked), **found, **asked, **({"spark.archives": archives} if archives else {})}
+
+
+def _prepend_path(*folders: str) -> None:
+    """Where Python processes of Spark's on this machine import from, first of all."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*folders, *before])))
+
+
+def _started(master: str, settings: Mapping[str, str], ear: Ear) -> SparkSession:
+    """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
+    options = {"spark.app.name": "headrace", **settings, "spark.master": master}
+    first = SparkConf(loadDefaults=False)
+    for name, value in options.items():
+        if not _SECRET.search(name):
+            first.set(name, value)
+    try:
+        if SparkContext._gateway is None:
+            java_process.launch(first, ear.writing)
+    finally:
+        ear.let_go()
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _take_executors(session: SparkSession, own: OwnSettings) -> None:
+    """Wait for a cluster's executors, and see that they can do what we ask of them."""
+    try:
+        await_executors(session, own.executors_within_s)
+        found = check_executors(session)
+    except HeadraceError:
+        session.stop()
+        raise
+    watch_executors(session, own.executors_within_s)
+    hosts = ", ".join(sorted({one.host for one in found}))
+    log.info("Spark runs %d tasks at once on %d executors: %s", slots_of(session), len(found), hosts)
+
+
+def _python(scratch: Path) -> str:
+    """What Spark starts as Python here: ours, with pyspark imported from where it is installed.
+
+    Spark puts a zip file first in the path, whose modules are compiled at every start: a second of CPU for the source's process, which has
+    ten seconds to start, however busy the machine is.
+    """
+    script = scratch / "python"
+    script.write_text(python_script(scratch, os.environ["PYTHONPATH"]))
+    script.chmod(0o700)
+    # A file system may forbid it.
+    return str(script) if os.access(script, os.X_OK) else sys.executable
+
+
+def warm_workers(session: SparkSession) -> None:
+    """Start the workers' daemon in the background, while the driver still prepares: importing our packages takes it a second."""
+
+    def run() -> None:
+        # A pipe that ends at once stops the session under this job. (pyspark then uses its context, which is None.)
+        with suppress(PySparkException, *GONE_ERRORS, AttributeError):
+            session.range(1).mapInArrow(_pass_through, "id long").collect()
+
+    threading.Thread(target=run, name="headrace-warm-up", daemon=True).start()
+
+
+def _pass_through(batches: Iterator[Any]) -> Iterator[Any]:
+    return batches
+
+
+def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
+    """Jars for a Java process that was started without them, by an earlier session: only the start reads `spark.jars`."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    while loader is not None and not loader.getClass().getName().endswith(".MutableURLClassLoader"):
+        loader = loader.getParent()
+    if loader is None:
+        raise DefiniteError("this process started Spark without the jars that are needed now", hint="start a process of its own")
+    for jar in jars:
+        loader.addURL(java.java.io.File(jar).toURI().toURL())
+
+
+def java_pid(session: SparkSession) -> int:
+    """The process id of the session's Java part."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    return int(java.java.lang.ProcessHandle.current().pid())
+
+
+def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
+    # Without heap, Java would go on and fail at random places.
+    limits = "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr -Xss1m"
+    java = f"-Dlog4j2.configurationFile={log4j} {limits} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {java_options()}"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": java.strip(),
+        "spark.sql.warehouse.dir": f"file://{(scratch / 'warehouse').resolve()}",
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "headrace.spark.runtime.worker_daemon",
+        # Measured: 46 ms of waiting per batch over TCP, 5 over Unix sockets.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "1",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.locality.wait": "0",
+        "spark.task.maxFailures": "1",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.cleaner.periodicGC.interval": "5min",
+        # Renaming in the local file system without a checksum file and without forking `chmod` twice per batch.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }

@@ -1,0 +1,151 @@
+"""Blocks through a table's shape: which images the sink gets, as what, and with which columns.
+
+Invariant: after every block the sink holds exactly the rows of the source for which the filter is true, transformed. So what a filter
+does to an update depends on both of its images: one that leaves the filter is a deletion, one that enters it an insertion, one that was
+never inside is nothing. Nothing here depends on anything but the block: a replay gives the same images with the same versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.schema import TableName, TableSchema
+from headrace.transforms.evaluation import Evaluation
+from headrace.transforms.options import Transforms
+from headrace.transforms.salts import Salts
+from headrace.transforms.table_shape import Shape, shape_of
+
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaper:
+    """What becomes of blocks before they are written. Picklable."""
+
+    transforms: Transforms
+    salts: Salts = field(default_factory=Salts)
+    moving: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
+    """The columns in the sink whose change moves a row there (`Needs.key_columns`); none: every before image is wanted."""
+    whole: bool = True
+    """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
+    what may be in the sink is deleted there, which does no harm where it is not."""
+
+    def shape(self, schema: TableSchema) -> Shape:
+        """What becomes of a table."""
+        return shape_of(self.transforms.of(schema.name), schema)
+
+    def __call__(self, block: ChangeBlock) -> ChangeBlock:
+        """The block as the sink gets it; without images, if it gets none of them."""
+        return self.shaped(block)[0]
+
+    def shaped(self, block: ChangeBlock) -> tuple[ChangeBlock, Rows | None]:
+        """The block as the sink gets it, and which of the images those are; None: all."""
+        shape = self.shape(block.schema)
+        if shape.is_plain:
+            return block, None
+        evaluation, op = Evaluation(shape, self.salts), np.asarray(block.op)
+        kept = np.ones(block.rows, dtype=bool)
+        if shape.filter:
+            kept, op = filtered(op, evaluation.passing(block), whole=self.whole)
+        moving = self.moving.get(block.schema.name, ())
+        sources = {output.column.name: output.source for output in shape.outputs if output.is_plain}
+        # Where the source's own values tell what moves a row, no image is copied in vain.
+        early = all(name in sources for name in moving)
+        if moving and early:
+            kept &= _moving_images(block, kept, op, [sources[name] for name in moving])
+        rows: Rows | None = None
+        if not kept.all():
+            rows = np.flatnonzero(kept)
+            block, op = block.taken(rows), op[rows]
+        made = replace(block, schema=shape.schema, op=pa.array(op, pa.uint8()), images=evaluation.images(block))
+        if not moving or early:
+            return made, rows
+        needed = _moving_images(made, np.ones(made.rows, dtype=bool), op, moving)
+        if needed.all():
+            return made, rows
+        return made.taken(needed), np.flatnonzero(needed) if rows is None else rows[needed]
+
+    def shaped_rows(self, schema: TableSchema, rows: pa.Table) -> pa.Table:
+        """Rows of a table as the sink shall have them."""
+        shape = self.shape(schema)
+        if shape.is_plain:
+            return rows
+        evaluation = Evaluation(shape, self.salts)
+        batches = []
+        for batch in rows.combine_chunks().to_batches():
+            count = batch.num_rows
+            images = pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow_schema)
+            none = pa.repeat(pa.scalar(0, pa.uint64()), count)
+            block = ChangeBlock(schema, images, pa.repeat(pa.scalar(int(Op.SNAPSHOT), pa.uint8()), count), none, none.cast(pa.int64()))
+            if shape.filter:
+                block = block.taken(evaluation.passing(block))
+            batches.append(evaluation.images(block))
+        return pa.Table.from_batches(batches, schema=shape.schema.arrow_schema)
+
+
+def _moving_images(block: ChangeBlock, kept: Mask, op: npt.NDArray[np.uint8], moving: Sequence[str]) -> Mask:
+    """Which images are needed: not the before image of an update that leaves the row where it is."""
+    needed = np.ones(block.rows, dtype=bool)
+    before = np.flatnonzero(kept & (op == Op.BEFORE))
+    if len(before):
+        moved = np.zeros(len(before), dtype=bool)
+        for name in moving:
+            moved |= _differ(block.images.column(name), before)
+        needed[before[~moved]] = False
+    return needed
+
+
+def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[Mask, npt.NDArray[np.uint8]]:
+    """Which images of a block the sink gets, and what they are there, by which of them pass the filter."""
+    kept, made = passing.copy(), op.copy()
+    before = np.flatnonzero(op == Op.BEFORE)
+    after = before + 1
+    if len(before) and (after[-1] >= len(op) or (op[after] != Op.UPDATE).any()):
+        raise DefiniteError("an update's before image stands without the update", hint="this is a defect of Headrace; please report it")
+    was, now = passing[before], passing[after]
+    if not whole:
+        # What the row was before may not be known whole: it is taken away where it can have been.
+        was = np.ones(len(before), dtype=bool)
+        kept[before] = True
+        alone = op == Op.UPDATE
+        alone[after] = False
+        gone = alone & ~passing
+        made[gone] = Op.DELETE
+        kept |= gone | (op == Op.DELETE)
+    made[before[was & ~now]] = Op.DELETE
+    made[after[~was & now]] = Op.INSERT
+    return kept, made
+
+
+def _differ(column: Any, before: Rows) -> Mask:
+    """Of each before image, whether the update has another value in the column."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    bits = _BITS.get(column.type)
+    if bits is not None:
+        column = column.view(bits)
+    one, other = column.take(pa.array(before)), column.take(pa.array(before + 1))
+    if pa.types.is_nested(column.type):
+        return np.ones(len(before), dtype=bool)
+    unequal = pc.fill_null(pc.not_equal(one, other), False)
+    differ = pc.or_(unequal, pc.xor(one.is_null(), other.is_null()))
+    return np.asarray(differ.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64(), pa.time64("us"): pa.int64()}
+
+
+def kept_masks(masks: Mapping[str, pa.BooleanArray], names: Mapping[str, str], rows: Rows | None) -> dict[str, pa.BooleanArray]:
+    """Marks on images' values, by column, as they are after shaping: under the columns' new names, of the images that are left."""
+    places = None if rows is None else pa.array(rows)
+    return {names[name]: mask if places is None else mask.take(places) for name, mask in masks.items() if name in names}

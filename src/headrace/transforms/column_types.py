@@ -1,0 +1,100 @@
+"""Columns of a source in the engine's types, and the engine's values as columns.
+
+Invariant: a value that goes in is the source's value, and one that comes out is the expression's: a kind that the engine would alter goes
+in another form, which holds it exactly, or is refused; so is a result that no column holds exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import spell_addresses, spell_uuids
+
+_MOST_DIGITS: Final = 38
+_INTEGERS: Final = {
+    "TINYINT": (Kind.INT8, "tinyint"),
+    "SMALLINT": (Kind.INT16, "smallint"),
+    "INTEGER": (Kind.INT32, "int"),
+    "BIGINT": (Kind.INT64, "bigint"),
+    "UTINYINT": (Kind.UINT8, "tinyint unsigned"),
+    "USMALLINT": (Kind.UINT16, "smallint unsigned"),
+    "UINTEGER": (Kind.UINT32, "int unsigned"),
+    "UBIGINT": (Kind.UINT64, "bigint unsigned"),
+    # A number as the source's own truth values are.
+    "BOOLEAN": (Kind.INT8, "tinyint(1)"),
+}
+_OTHERS: Final = {
+    "FLOAT": (Kind.FLOAT32, 0, "float"),
+    "DOUBLE": (Kind.FLOAT64, 0, "double"),
+    "VARCHAR": (Kind.STRING, 0, "varchar"),
+    "BLOB": (Kind.BYTES, 0, "varbinary"),
+    "DATE": (Kind.DATE, 0, "date"),
+    "TIMESTAMP": (Kind.DATETIME, 6, "datetime(6)"),
+    "TIMESTAMP WITH TIME ZONE": (Kind.TIMESTAMP, 6, "timestamp(6)"),
+    "TIME": (Kind.TIME, 6, "time(6)"),
+    "JSON": (Kind.JSON, 0, "json"),
+}
+UTF8: Final = "utf8mb4"
+
+
+def engine_type(column: Column) -> pa.DataType:
+    """The Arrow type in which a column goes in; `DefiniteError` if no type of the engine's holds it."""
+    match column.kind:
+        case Kind.DECIMAL if column.precision > _MOST_DIGITS:
+            raise _unfit(column, f"has {column.precision} digits, and expressions reckon with {_MOST_DIGITS}")
+        case Kind.INET6:
+            raise _unfit(column, "has a type that expressions do not know")
+        case Kind.TIME:
+            # Hours beyond a day, and below zero, are an interval.
+            return pa.duration("us")
+        case Kind.UUID | Kind.INET4 | Kind.ENUM | Kind.SET:
+            return pa.string()
+    return column.arrow_type
+
+
+def to_engine(column: Column) -> Callable[[Any], Any]:
+    """What brings a column's values into that type."""
+    match column.kind:
+        case Kind.TIME:
+            return lambda array: array.view(pa.duration("us"))
+        case Kind.UUID:
+            return spell_uuids
+        case Kind.INET4:
+            return spell_addresses
+        case Kind.ENUM | Kind.SET:
+            return lambda array: array.cast(pa.string())
+    return lambda array: array
+
+
+def column_of(name: str, kind: str, values: pa.DataType, *, nullable: bool) -> Column:
+    """The column that an expression of this type makes; `DefiniteError` without a place if there is none."""
+    if kind in _INTEGERS:
+        found, spelled = _INTEGERS[kind]
+        return Column(name, found, nullable, source_type=spelled)
+    if kind.startswith("DECIMAL("):
+        spelled = f"decimal({values.precision},{values.scale})"
+        return Column(name, Kind.DECIMAL, nullable, values.precision, values.scale, source_type=spelled)
+    if kind in _OTHERS:
+        one, digits, spelled = _OTHERS[kind]
+        return Column(name, one, nullable, digits, source_type=spelled, charset=UTF8 if one is Kind.STRING else "")
+    if kind == '"NULL"':
+        raise DefiniteError("it is always NULL, and has no type", hint="give it one: CAST(NULL AS VARCHAR)")
+    cast = "DECIMAL(38,0), or BIGINT" if kind in ("HUGEINT", "UHUGEINT") else "VARCHAR, or another type that a column can have"
+    raise DefiniteError(f"its type is {kind}, which no column has", hint=f"CAST it AS {cast}")
+
+
+def from_engine(column: Column, array: Any) -> Any:
+    """The engine's values in the column's own type."""
+    wanted = column.arrow_type
+    if array.type == wanted:
+        return array
+    return array.cast(wanted)
+
+
+def _unfit(column: Column, why: str) -> DefiniteError:
+    return DefiniteError(f"column {column.name} {why}", hint="leave it out of the expression; it passes as it is")

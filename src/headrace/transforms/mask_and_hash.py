@@ -1,0 +1,132 @@
+"""Masks and hashes of whole columns.
+
+Invariant: NULL stays NULL, and equal values become equal values. A hash is of the value's text as the source shows it (of bytes: of the
+bytes), with the salt before it; so it is the same whatever the column is stored in, and can be made again with the source's own functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind
+from headrace.model.text_values import spelling
+from headrace.transforms.column_types import UTF8
+from headrace.transforms.options import Hash, Mask, MaskKind
+
+_TEXTS: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
+_RAW: Final = frozenset({Kind.BYTES, Kind.GEOMETRY, Kind.INET6})
+_NUMBERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float")))
+_STAR: Final = pa.scalar("*")
+_EMAIL: Final = r"(?s)^(?P<first>.).*@(?P<domain>[^@]*)$"
+_WIDTHS: Final = {Hash.SHA256: 64, Hash.MD5: 32}
+
+
+def masked_column(column: Column, mask: Mask) -> Column:
+    """The column that a mask makes of one; `DefiniteError` without a place if it cannot."""
+    plain = replace(column, default=None, auto_increment=False, generated="")
+    match mask.kind:
+        case MaskKind.NULL:
+            return replace(plain, nullable=True)
+        case MaskKind.EMPTY:
+            if column.kind not in _NUMBERS | {Kind.STRING, Kind.BYTES, Kind.DECIMAL}:
+                raise DefiniteError(f"there is no empty value of {column.source_type or column.kind}", hint="mask it with null")
+            return plain
+    if column.kind in _RAW | {Kind.VECTOR, Kind.JSON}:
+        raise DefiniteError(f"{column.source_type or column.kind} is no text", hint="mask it with null, or hash it")
+    return plain if column.kind is Kind.STRING else Column(column.name, Kind.STRING, column.nullable, source_type="varchar", charset=UTF8)
+
+
+def masked(column: Column, mask: Mask, array: Any) -> Any:
+    """A column's values behind the mask."""
+    match mask.kind:
+        case MaskKind.NULL:
+            return pa.nulls(len(array), column.arrow_type)
+        case MaskKind.EMPTY:
+            return _constant(array, _empty(column))
+        case MaskKind.TEXT:
+            return _constant(array, pa.scalar(mask.text, pa.string()))
+    text = _spelled(column, array)
+    return _email(text) if mask.kind is MaskKind.EMAIL else _partly(text, mask)
+
+
+def hashed_column(column: Column, how: Hash) -> Column:
+    """The column that a hash makes of one; `DefiniteError` without a place if it cannot."""
+    if column.kind is Kind.VECTOR:
+        raise DefiniteError("a vector has no text to be hashed", hint="mask it with null, or drop it")
+    if how is Hash.NUMBER:
+        return Column(column.name, Kind.UINT64, column.nullable, source_type="bigint unsigned")
+    return Column(column.name, Kind.STRING, column.nullable, source_type=f"varchar({_WIDTHS[how]})", charset=UTF8)
+
+
+def hash_input(column: Column, array: Any) -> Any:
+    """What is hashed of a column: text or bytes."""
+    return array.cast(pa.binary()) if column.kind in _RAW else _spelled(column, array)
+
+
+def hash_expression(how: Hash, name: str, parameter: int | None) -> str:
+    """The engine's expression of the hash of such an input."""
+    whole = name if parameter is None else f"${parameter} || {name}"
+    return f"{'md5' if how is Hash.MD5 else 'sha256'}({whole})"
+
+
+def salt_for(column: Column, salt: bytes) -> str | bytes:
+    """The salt in the type of the column's input."""
+    return salt if column.kind in _RAW else salt.decode()
+
+
+def hashed(how: Hash, digits: Any) -> Any:
+    """The hash as its column holds it, from its digits."""
+    if how is not Hash.NUMBER:
+        return digits
+    first = pc.fill_null(pc.utf8_slice_codeunits(digits, 0, 16), "0" * 16).cast(pa.binary()).cast(pa.binary(16))
+    letters = np.frombuffer(first.buffers()[1], dtype=np.uint8, count=16 * len(first), offset=16 * first.offset).reshape(-1, 16)
+    nibbles = np.where(letters >= ord("a"), letters - np.uint8(ord("a") - 10), letters - np.uint8(ord("0")))
+    packed = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
+    numbers = packed.view(">u8").reshape(-1).astype(np.uint64)
+    return pa.array(numbers, mask=np.asarray(digits.is_null().to_numpy(zero_copy_only=False), dtype=bool))
+
+
+def _spelled(column: Column, array: Any) -> Any:
+    if column.kind in _TEXTS or column.kind is Kind.JSON:
+        return array.cast(pa.string())
+    found = spelling(column)
+    assert found is not None, "kinds without a text are refused"
+    return found[0](array)
+
+
+def _constant(array: Any, value: Any) -> Any:
+    made = pa.repeat(value, len(array))
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, value.type)) if array.null_count else made
+
+
+def _empty(column: Column) -> Any:
+    kind = column.arrow_type
+    if column.kind is Kind.STRING:
+        return pa.scalar("", kind)
+    return pa.scalar(b"", kind) if column.kind is Kind.BYTES else pa.scalar(0, kind)
+
+
+def _partly(text: Any, mask: Mask) -> Any:
+    """All but the first or last characters as stars; a text that is no longer than what would be left is all stars."""
+    length, count = pc.utf8_length(text), mask.count
+    shown = pc.and_(pc.greater(length, count), pa.scalar(count > 0))
+    stars = pc.binary_repeat(pc.if_else(text.is_valid(), _STAR, None), pc.if_else(shown, pc.subtract(length, count), length))
+    if not count:
+        return stars
+    if mask.kind is MaskKind.LAST:
+        return pc.binary_join_element_wise(stars, pc.if_else(shown, pc.utf8_slice_codeunits(text, -count), ""), "")
+    return pc.binary_join_element_wise(pc.if_else(shown, pc.utf8_slice_codeunits(text, 0, count), ""), stars, "")
+
+
+def _email(text: Any) -> Any:
+    """The first character and the domain; three stars where there is no address."""
+    found = pc.extract_regex(text, _EMAIL)
+    shown = pc.binary_join_element_wise(pc.struct_field(found, "first"), "***@", pc.struct_field(found, "domain"), "")
+    other = pc.if_else(text.is_valid(), pa.scalar("***"), pa.scalar(None, pa.string()))
+    return pc.if_else(pc.fill_null(found.is_valid(), False), shown, other)

@@ -1,0 +1,273 @@
+"""What transforms make of one table: its schema in the sink, and how its columns come about.
+
+Invariant: the shape of a table is a pure function of its schema and the user's choices. What tells its rows apart goes on telling them
+apart: a column of the row's key is neither left out, masked nor computed; it may be renamed, or hashed by a hash that tells values apart.
+A column that is named and not there is an error where a value depends on it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Index, TableName, TableSchema
+from headrace.transforms import duckdb_engine
+from headrace.transforms.column_types import column_of, engine_type
+from headrace.transforms.expressions import is_never_null, parse
+from headrace.transforms.mask_and_hash import hashed_column, masked_column
+from headrace.transforms.options import Hash, Mask, TransformChoices, read_hash, read_mask
+
+Treatment = Mask | Hash
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column in the sink."""
+
+    column: Column
+    source: str
+    """The source's column that it is, or whose place it takes; empty for one that is computed under a new name."""
+    treatment: Treatment | None = None
+    expression: str = ""
+    inputs: tuple[str, ...] = ()
+    """The source's columns that it is made of."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds the source's values."""
+        return self.treatment is None and not self.expression
+
+    @property
+    def how(self) -> tuple[object, ...]:
+        """What tells two ways of making a column apart."""
+        return self.treatment, self.expression, self.inputs if self.expression else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One table."""
+
+    source: TableSchema
+    schema: TableSchema
+    """The table as the sink gets to see it."""
+    outputs: tuple[Output, ...]
+    filter: str = ""
+    filter_inputs: tuple[str, ...] = ()
+    salt: str = ""
+    """Where the secret is that hashes are made with."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether blocks pass as they are."""
+        return self.schema is self.source and not self.filter
+
+    @property
+    def keeps_key(self) -> bool:
+        """Whether a row's key in the sink is its key in the source, whatever its columns are called."""
+        mine = {output.column.name: output for output in self.outputs}
+        return all(mine[name].is_plain for name in self.schema.row_key)
+
+    def inputs_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The source's columns that these columns of the sink are made of."""
+        mine = {output.column.name: output for output in self.outputs}
+        return tuple(dict.fromkeys(one for name in names for one in mine[name].inputs))
+
+    def moving(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """The source's columns whose change moves a row, if a change of these columns in the sink does; none: every change."""
+        return tuple(dict.fromkeys((*self.inputs_of(keys), *self.filter_inputs))) if keys else ()
+
+
+def plain_shape(schema: TableSchema) -> Shape:
+    """The shape of a table that passes as it is."""
+    return Shape(schema, schema, tuple(Output(column, column.name, inputs=(column.name,)) for column in schema.columns))
+
+
+@functools.lru_cache(maxsize=1024)
+def shape_of(choices: TransformChoices, schema: TableSchema) -> Shape:
+    """What the choices make of a table; `DefiniteError` if they do not fit it."""
+    if choices.is_empty:
+        return plain_shape(schema)
+    return _Shaping(choices, schema).shape()
+
+
+def unmatched_columns(choices: TransformChoices, schema: TableSchema) -> list[tuple[str, str]]:
+    """The choices about columns that the table does not have: which choice, which column."""
+    names = {column.name for column in schema.columns}
+    maps = {"rename": choices.rename, "mask": choices.mask, "hash": choices.hash}
+    found = [(field, name) for field, pairs in maps.items() for name, _ in pairs if name not in names]
+    return found + [("drop", glob) for glob in choices.drop if not fnmatch.filter(names, glob)]
+
+
+class _Shaping:
+    """The making of one shape."""
+
+    def __init__(self, choices: TransformChoices, schema: TableSchema) -> None:
+        self._choices, self._schema = choices, schema
+        self._renamed, self._masks, self._hashes = dict(choices.rename), dict(choices.mask), dict(choices.hash)
+        self._computed = dict(choices.computed)
+        self._check_once()
+
+    def shape(self) -> Shape:
+        choices, schema = self._choices, self._schema
+        computed = self._computed_outputs()
+        outputs: list[Output] = []
+        for column in schema.columns:
+            if column.name in computed:
+                self._check_key(column.name, "computed", "computed anew")
+                outputs.append(computed.pop(column.name))
+            elif not any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.drop):
+                outputs.append(self._output(column))
+            else:
+                self._check_key(column.name, "drop", "left out")
+        outputs += computed.values()
+        self._check_names(outputs)
+        filter_inputs = self._filter_inputs() if choices.filter else ()
+        salt = choices.hash_salt if choices.hash else ""
+        return Shape(schema, self._made(outputs), tuple(outputs), choices.filter, filter_inputs, salt)
+
+    def _check_once(self) -> None:
+        """A column is treated in one way only."""
+        for name in self._masks.keys() & self._hashes.keys():
+            raise self._error("mask", f"column {name} is both masked and hashed", "choose one of them")
+        for name in self._computed.keys() & (self._masks.keys() | self._hashes.keys() | self._renamed.keys()):
+            raise self._error("computed", f"column {name} is computed, and treated otherwise too", "put all of it into the expression")
+
+    def _output(self, column: Column) -> Output:
+        name = self._renamed.get(column.name, column.name)
+        if column.name in self._masks:
+            self._check_key(column.name, "mask", "masked")
+            mask = read_mask(self._masks[column.name], self._place("mask"))
+            with self._placed(f"mask.{column.name}"):
+                made = masked_column(column, mask)
+            return Output(replace(made, name=name), column.name, mask, inputs=(column.name,))
+        if column.name in self._hashes:
+            how = read_hash(self._hashes[column.name], self._place("hash"))
+            if how is Hash.NUMBER:
+                self._check_key(column.name, "hash", "hashed to a number, which two values may share")
+            with self._placed(f"hash.{column.name}"):
+                made = hashed_column(column, how)
+            return Output(replace(made, name=name), column.name, how, inputs=(column.name,))
+        return Output(column if name == column.name else replace(column, name=name), column.name, inputs=(column.name,))
+
+    def _computed_outputs(self) -> dict[str, Output]:
+        if not self._computed:
+            return {}
+        inputs = {name: self._inputs(f"computed.{name}", text) for name, text in self._computed.items()}
+        needed = tuple(dict.fromkeys(one for names in inputs.values() for one in names))
+        required = frozenset(column.name.lower() for column in self._schema.columns if not column.nullable)
+        names = {column.name for column in self._schema.columns}
+        made = {}
+        for name, text in self._computed.items():
+            [(kind, values)] = self._types(f"computed.{name}", [text], inputs[name])
+            with self._placed(f"computed.{name}"):
+                column = column_of(name, kind, values, nullable=not is_never_null(text, required))
+            made[name] = Output(column, name if name in names else "", None, text, inputs[name])
+        self._types("computed", list(self._computed.values()), needed)
+        return made
+
+    def _filter_inputs(self) -> tuple[str, ...]:
+        inputs = self._inputs("filter", self._choices.filter)
+        [(kind, _)] = self._types("filter", [self._choices.filter], inputs)
+        if kind != "BOOLEAN":
+            raise self._error("filter", f"the filter is not true or false, but {kind}", "compare something: total > 100")
+        return inputs
+
+    def _inputs(self, field: str, text: str) -> tuple[str, ...]:
+        """The table's columns that an expression names."""
+        with self._placed(field):
+            names = parse(text).names
+        return tuple(dict.fromkeys(self._resolved(field, name) for name in names))
+
+    def _resolved(self, field: str, name: str) -> str:
+        names = [column.name for column in self._schema.columns]
+        if name in names:
+            return name
+        same = [one for one in names if one.lower() == name.lower()]
+        if len(same) == 1:
+            return same[0]
+        near = duckdb_engine.nearest(name, names)
+        hint = f"did you mean {near}? (a text is in single quotes)" if near else f"its columns: {', '.join(names)}"
+        raise self._error(field, f"{field} names {name}, and {self._schema.name} has no such column", hint)
+
+    def _types(self, field: str, texts: Sequence[str], inputs: Sequence[str]) -> list[tuple[str, pa.DataType]]:
+        folded: dict[str, str] = {}
+        for name in inputs:
+            other = folded.setdefault(name.lower(), name)
+            if other != name:
+                raise self._error(field, f"columns {other} and {name} differ in case only", "expressions cannot tell them apart")
+        with self._placed(field):
+            fields = [pa.field(name, engine_type(self._schema.column(name))) for name in inputs]
+        try:
+            return duckdb_engine.types_of(texts, pa.schema(fields or [NO_COLUMN]))
+        except duckdb_engine.EvaluationError as error:
+            said = f"{' and '.join(texts)}: {error}"
+            raise self._error(field, said, "correct the expression; types are set by CAST(x AS type)") from error
+
+    def _made(self, outputs: Sequence[Output]) -> TableSchema:
+        """The table of these columns, with the keys that are over columns which still tell values apart."""
+        new_names = {output.source: output.column.name for output in outputs if output.source}
+        exact = {output.source for output in outputs if output.is_plain or output.treatment in (Hash.SHA256, Hash.MD5)}
+
+        def renamed(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(new_names[name] for name in names)
+
+        def index(one: Index) -> Index:
+            return replace(one, columns=renamed(one.columns), unique=one.unique and exact.issuperset(one.columns))
+
+        schema = self._schema
+        return replace(
+            schema,
+            columns=tuple(output.column for output in outputs),
+            primary_key=renamed(schema.primary_key),
+            indexes=tuple(index(one) for one in schema.indexes if new_names.keys() >= set(one.columns)),
+        )
+
+    def _check_names(self, outputs: Sequence[Output]) -> None:
+        if not outputs:
+            raise self._error("drop", f"no column of {self._schema.name} is left", "leave the table out as a whole")
+        seen: dict[str, Output] = {}
+        for output in outputs:
+            name = output.column.name
+            if not name:
+                raise self._error("rename", "a column's name is empty", "give it a name")
+            if seen.setdefault(name, output) is not output:
+                field = "computed" if output.expression else "rename"
+                raise self._error(field, f"two columns of {self._schema.name} would be called {name}", "choose other names")
+
+    def _check_key(self, name: str, field: str, what: str) -> None:
+        if name in self._schema.row_key:
+            raise DefiniteError(
+                f"column {name} of {self._schema.name} is part of the key that tells its rows apart and cannot be {what}",
+                place=f"{self._place(field)}, column {name}",
+                hint='hash it instead: hash = { NAME = "sha256" } keeps values apart; or choose other columns',
+            )
+
+    @contextmanager
+    def _placed(self, field: str) -> Iterator[None]:
+        """What is wrong inside is wrong with this choice."""
+        try:
+            yield
+        except DefiniteError as error:
+            raise self._error(field, error.message, error.hint) from error
+
+    def _place(self, field: str) -> str:
+        return place_of(self._schema.name, field)
+
+    def _error(self, field: str, message: str, hint: str) -> DefiniteError:
+        return DefiniteError(message, place=self._place(field), hint=hint)
+
+
+def place_of(table: TableName, field: str) -> str:
+    """Where a choice for a table is, for people."""
+    return f"table {table}, transforms: {field}"
+
+
+NO_COLUMN: Final = pa.field("no column", pa.int8())
+"""What stands for rows of which no column is needed."""

@@ -1,0 +1,22 @@
+"""Keys of rows that differ, as Python values: few enough to be looked at singly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import pyarrow as pa
+
+from headrace.sinks.clickhouse.server.scalar_values import plain_value
+
+Key = tuple[object, ...]
+
+
+def key_list(rows: pa.Table, names: Sequence[str] = ()) -> list[Key]:
+    """The keys of rows; all columns are the key unless some are named."""
+    columns = [[plain_value(value) for value in rows.column(name)] for name in names or rows.column_names]
+    return list(zip(*columns, strict=True))
+
+
+def chosen(rows: pa.Table, wanted: Set[Key], names: Sequence[str] = ()) -> pa.Table:
+    """The rows that have one of the wanted keys."""
+    return rows.filter(pa.array([key in wanted for key in key_list(rows, names)], pa.bool_()))

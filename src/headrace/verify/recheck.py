@@ -1,0 +1,210 @@
+"""Telling what is different from what is behind, row by row.
+
+Rows that differed are looked at again: (1) read them from the source, (2) see where its log ends, (3) wait until the pipe has reached that,
+(4) read them from the sink, (5) read them from the source once more. A row that is the same in (1) and (5) did not change in between (or
+changed back), and the sink had all that (1) saw: if (4) shows another row, it is different. If the row changed, nothing is known yet, and
+it is looked at again; rows that keep changing are told as such, never as different. If the pipe did not get that far, rows are behind.
+
+A server writes a transaction to its log before its own readers see it, so the sink may show a change that (5) does not: before a row is
+called different, all that the log held after (4) must have become visible, and the row must still be the same. And a row that was absent,
+came and went again would look constant: so a row is different only if two rounds, the second after the first, found the same two rows.
+
+Without a pipe to watch there is no (3) but time: only what stays different for some seconds counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Protocol
+
+import pyarrow as pa
+
+from headrace.model.digest import Digest
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.verify.key_values import Key, chosen, key_list
+from headrace.verify.region_reader import Looker
+from headrace.verify.regions import Region
+from headrace.verify.row_compare import Comparison, compare, different_keys
+from headrace.verify.table_spec import ComparedTable
+from headrace.verify.watermark import P, Watermark, has_reached
+
+_ROUNDS: Final = 8
+_LONGEST_S: Final = 60.0
+_PAUSES_S: Final = (0.5, 1.5, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of rows that differed once."""
+
+    comparison: Comparison
+    """Of the rows that are different."""
+    keys: pa.Table
+    """Theirs."""
+    changing: int = 0
+    """Rows that changed each time they were looked at."""
+    behind: int = 0
+    """Rows that differ, in a sink that has not reached what the source shows."""
+    missing: int = 0
+    """How many of those the sink does not have."""
+    extra: int = 0
+    """How many of those only the sink has."""
+
+
+class RowLooker(Protocol):
+    """What shows single rows of both sides."""
+
+    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+
+    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+
+
+class KeySettler(Generic[P]):
+    """Looks at rows, told by their keys, until it is sure of them."""
+
+    def __init__(
+        self,
+        looker: RowLooker,
+        watermark: Watermark[P] | None,
+        log_end: Callable[[], P],
+        await_visible: Callable[[], None],
+        *,
+        patient: bool = True,
+    ) -> None:
+        """`await_visible` returns when the source shows everything that its log held when it was called."""
+        self._looker, self._watermark, self._log_end, self._await_visible = looker, watermark, log_end, await_visible
+        self._pauses_s = _PAUSES_S if patient else ()
+
+    def settle(self, table: ComparedTable, keys: pa.Table) -> Settled:
+        """Look at the rows with these keys until each is equal, different, behind, or known to keep changing."""
+        schema, extra = table.shown, not table.keeps_deleted
+        sure: list[pa.Table] = []
+        total = Comparison()
+        pauses_s = iter(self._pauses_s)
+        deadline = self._deadline()
+        suspects = _Suspects(table)
+        for number in range(_ROUNDS):
+            if not keys.num_rows or (number > 1 and time.monotonic() > deadline):
+                break
+            wanted = set(key_list(keys))
+            first = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            reached = self._await()
+            target = chosen(self._looker.sink_by_key(table, keys), wanted, schema.row_key)
+            last = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            most = 2 * keys.num_rows
+            unlike = set(key_list(different_keys(schema, last, target, most=most, extra=extra)))
+            moved = set(key_list(different_keys(schema, first, last, most=most)))
+            if reached is None and _pause(pauses_s):
+                # Nothing tells when the sink is there: only what stays different counts, and the last look decides.
+                keys = chosen(keys, unlike)
+                continue
+            if reached is False:
+                pending = _pending(unlike, key_list(last, schema.row_key), key_list(target, schema.row_key))
+                return replace(pending, comparison=total, keys=pa.concat_tables([keys.slice(0, 0), *sure]))
+            found = unlike - moved
+            if reached and found:
+                found -= self._moved_late(table, chosen(last, found, schema.row_key), chosen(keys, found))
+                found = suspects.confirmed(found, last, target)
+            if found:
+                sure.append(chosen(keys, found))
+                total = total + _counted(table, chosen(last, found, schema.row_key), chosen(target, found, schema.row_key), extra)
+            keys = chosen(keys, unlike - found)
+        return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
+
+    def _deadline(self) -> float:
+        """When to stop looking: a pipe with a long lag makes every round as long."""
+        return time.monotonic() + 5.0 + (self._watermark.wait_s if self._watermark is not None else _LONGEST_S)
+
+    def _moved_late(self, table: ComparedTable, seen: pa.Table, keys: pa.Table) -> set[Key]:
+        """The rows that are others once all of the log is visible."""
+        self._await_visible()
+        wanted = set(key_list(keys))
+        now = chosen(self._looker.source_by_key(table, keys), wanted, table.schema.row_key)
+        return set(key_list(different_keys(table.shown, seen, now, most=2 * keys.num_rows)))
+
+    def _await(self) -> bool | None:
+        """Whether the sink has all that the source showed; None if nobody can say."""
+        if self._watermark is None:
+            return None
+        wanted = self._log_end()
+        return has_reached(self._watermark.await_position(wanted), wanted)
+
+
+class Settler(KeySettler[BinlogPosition]):
+    """The same for tables whose rows may have no keys."""
+
+    def __init__(
+        self,
+        looker: Looker,
+        watermark: Watermark[BinlogPosition] | None,
+        log_end: Callable[[], BinlogPosition],
+        await_visible: Callable[[], None],
+        *,
+        patient: bool = True,
+    ) -> None:
+        super().__init__(looker, watermark, log_end, await_visible, patient=patient)
+        self._regions = looker
+
+    def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
+        """Look at a region of a table whose rows have no key as a whole."""
+        pauses_s = iter(self._pauses_s)
+        nothing = table.shown.arrow_schema.empty_table()
+        deadline = self._deadline()
+        before: tuple[Digest, Comparison] | None = None
+        for number in range(_ROUNDS):
+            if number > 1 and time.monotonic() > deadline:
+                break
+            first = self._regions.source_digest(table, region.wheres)
+            reached = self._await()
+            found = self._regions.narrow(table, region, rows) if table.by_digest else self._regions.read(table, region)
+            total = Comparison(0, found.comparison.total, found.comparison.differences)
+            if not total.total or reached is False:
+                kinds = [one.kind for one in total.differences]
+                return Settled(Comparison(), nothing, 0, total.total, kinds.count("missing"), kinds.count("extra"))
+            if reached is None and _pause(pauses_s):
+                continue
+            if reached:
+                self._await_visible()
+            if self._regions.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
+                return Settled(total, found.keys)
+            before = (first, total)
+        return Settled(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
+
+
+class _Suspects:
+    """Rows that differed in the last round, as both sides had them."""
+
+    def __init__(self, table: ComparedTable) -> None:
+        self._schema = table.shown
+        self._keys: set[Key] = set()
+        self._sides: tuple[pa.Table, pa.Table] | None = None
+
+    def confirmed(self, found: set[Key], source: pa.Table, target: pa.Table) -> set[Key]:
+        """Those of the rows found that differed in the last round in the same way; all of them are suspects from now on."""
+        now = tuple(chosen(side, found, self._schema.row_key) for side in (source, target))
+        sure = found & self._keys
+        for before, after in zip(self._sides or (), now, strict=False):
+            ours = (chosen(side, sure, self._schema.row_key) for side in (before, after))
+            sure = sure - set(key_list(different_keys(self._schema, *ours, most=2 * len(found))))
+        self._keys, self._sides = found, (now[0], now[1])
+        return sure
+
+
+def _pending(unlike: set[Key], source: list[Key], target: list[Key]) -> Settled:
+    """Rows that differ and may only be behind, by the keys that each side has."""
+    return Settled(Comparison(), pa.table({}), 0, len(unlike), len(unlike.difference(target)), len(unlike.difference(source)))
+
+
+def _pause(pauses_s: Iterator[float]) -> bool:
+    pause_s = next(pauses_s, None)
+    if pause_s is None:
+        return False
+    time.sleep(pause_s)
+    return True
+
+
+def _counted(table: ComparedTable, source: pa.Table, target: pa.Table, extra: bool) -> Comparison:
+    found = compare(table.shown, source, target, count_extra=extra)
+    return Comparison(0, found.total, found.differences)

@@ -1,0 +1,219 @@
+"""Looking at a region on both sides: its digests, and where those differ, the rows that do.
+
+Invariant: a row that differs is among the findings, unless `unread` says that so many rows were not looked at. Nothing here knows whether
+the sink is behind; what is found is what two reads, one after the other, showed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from headrace.model.digest import Digest
+from headrace.model.schema import TableSchema, ZeroDates
+from headrace.retry import retrying
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.server.connection import MySQLAddress, connect
+from headrace.sources.mysql.snapshot.row_digests import in_buckets, read_buckets, read_digest
+from headrace.transforms.block_transform import Shaper
+from headrace.verify.regions import Region
+from headrace.verify.row_compare import Comparison, compare, different_keys
+from headrace.verify.source_rows import beginning, read_rows, source_condition
+from headrace.verify.table_spec import ComparedTable
+
+MOST_KEYS: Final = 100_000
+"""How many rows of a region are looked at singly."""
+_BUCKET_ROWS: Final = 400
+_MOST_BUCKETS: Final = 20_000
+_READ_ROWS: Final = 100_000
+_MOST_READS: Final = 4
+_KEYS_AT_ONCE: Final = 500
+_DEADLINE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What differs in a region."""
+
+    comparison: Comparison
+    keys: pa.Table
+    """Of rows that differ, at most `MOST_KEYS`; whole rows where the table has no key."""
+    unread: int = 0
+    """Rows of parts that differ which were not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The two ends. Picklable."""
+
+    address: MySQLAddress
+    sink: ClickHouseSink
+    zero_dates: ZeroDates = ZeroDates.HALT
+    """What the pipe makes of dates that no calendar has."""
+    shaper: Shaper | None = None
+    """What the pipe makes of rows, if it transforms any."""
+
+    @property
+    def dates_read(self) -> ZeroDates:
+        """How they are read to be compared: a pipe that halts at them has none."""
+        return ZeroDates.EPOCH if self.zero_dates is ZeroDates.EPOCH else ZeroDates.NULL
+
+
+class Looker(AbstractContextManager["Looker"]):
+    """Reads both sides; belongs to one thread."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+        self._connection: Connection[Any] | None = None
+        self._digests, self._reader = sides.sink.digests(), sides.sink.reader()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def source_digest(self, table: ComparedTable, wheres: Sequence[str]) -> Digest:
+        total, digested = Digest(), table.digested if table.source is None else table.source
+        for where in wheres:
+            total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, digested, where))  # type: ignore[misc]
+        return total
+
+    def sink_digest(self, table: ComparedTable, condition: str) -> Digest:
+        return retrying(lambda: self._digests.digest(table.schema, condition, _names(table.digested)), deadline_s=_DEADLINE_S)
+
+    def narrow(self, table: ComparedTable, region: Region, rows: int) -> Findings:
+        """The rows that differ, found through the digests of ever smaller parts. `rows`: how many the region has."""
+        if rows <= _READ_ROWS:
+            # Reading it costs no more than summing it up in parts.
+            return self.read(table, region)
+        count = min(max(rows // _BUCKET_ROWS, 1), _MOST_BUCKETS)
+        source = self._source_buckets(table, region.wheres, count)
+        target = self._sink_buckets(table, region.conditions, count)
+        sizes = {
+            bucket: max(source.get(bucket, Digest()).rows, target.get(bucket, Digest()).rows)
+            for bucket in sorted(source.keys() | target.keys())
+            if source.get(bucket) != target.get(bucket)
+        }
+        groups = _grouped(sizes)
+        found = [self.read(table, self._within(table, region, count, group)) for group in groups[:_MOST_READS]]
+        unread = sum(sizes[bucket] for group in groups[_MOST_READS:] for bucket in group)
+        return _joined(table, found, rows, unread)
+
+    def read(self, table: ComparedTable, region: Region, schema: TableSchema | None = None) -> Findings:
+        """The rows that differ, found by reading the region on both sides; in some columns only, if a schema with fewer is given."""
+        shown, extra = schema or table.shown, not table.keeps_deleted
+        source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres]).unify_dictionaries()
+        if region.prefixes:
+            source = beginning(source, region.prefixed, region.prefixes)
+        target = self._sink_rows(table, shown, region.condition)
+        comparison = compare(shown, source, target, count_extra=extra)
+        most = source.num_rows + target.num_rows if comparison.total else 0
+        return _limited(comparison, different_keys(shown, source, target, most=most, extra=extra), 0)
+
+    def _source_rows(self, table: ComparedTable, shown: TableSchema, where: str) -> pa.Table:
+        def scan(connection: Connection[Any]) -> pa.Table:
+            sides = self._sides
+            rows = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
+            return self._reader.kept(table.schema, rows)
+
+        return self._ask(scan)
+
+    def _sink_rows(self, table: ComparedTable, shown: TableSchema, condition: str) -> pa.Table:
+        return retrying(lambda: self._reader.read_where(table.schema, condition, _names(shown)), deadline_s=_DEADLINE_S)
+
+    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+        """The source's rows with these keys, and perhaps others that its collation takes for the same."""
+        return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)) for part in _parts(keys)])
+
+    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+        """The sink's rows with these keys."""
+        return pa.concat_tables(
+            [self._sink_rows(table, table.shown, self._reader.key_condition(table.schema, part)) for part in _parts(keys)]
+        )
+
+    def _source_buckets(self, table: ComparedTable, wheres: Sequence[str], count: int) -> Mapping[int, Digest]:
+        total: dict[int, Digest] = {}
+        for where in wheres:
+            _add(total, self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.digested, where, count)))  # type: ignore[misc]
+        return total
+
+    def _sink_buckets(self, table: ComparedTable, conditions: Sequence[str], count: int) -> Mapping[int, Digest]:
+        total: dict[int, Digest] = {}
+        names = _names(table.digested)
+        for condition in conditions:
+            found = retrying(lambda one=condition: self._digests.buckets(table.schema, one, count, names), deadline_s=_DEADLINE_S)  # type: ignore[misc]
+            _add(total, found)
+        return total
+
+    def _within(self, table: ComparedTable, region: Region, count: int, buckets: Sequence[int]) -> Region:
+        inside = in_buckets(table.digested, count, buckets)
+        wheres = tuple(f"({where}) AND {inside}" if where else inside for where in region.wheres)
+        condition = f"({region.condition}) AND {self._digests.in_buckets(table.schema, count, buckets, _names(table.digested))}"
+        return Region(wheres, condition, region.estimate)
+
+    def _ask(self, question: Callable[[Connection[Any]], Any]) -> Any:
+        """Ask the source, again on a new connection when it went away."""
+
+        def attempt() -> Any:
+            if self._connection is None:
+                self._connection = connect(self._sides.address)
+            try:
+                return question(self._connection)
+            except BaseException:
+                # What is left of an answer must not be read as the next one's.
+                self._connection.close()
+                self._connection = None
+                raise
+
+        return retrying(attempt, deadline_s=_DEADLINE_S)
+
+
+def _add(total: dict[int, Digest], found: Mapping[int, Digest]) -> None:
+    for bucket, digest in found.items():
+        total[bucket] = total.get(bucket, Digest()) + digest
+
+
+def _names(schema: TableSchema) -> tuple[str, ...]:
+    return tuple(column.name for column in schema.columns)
+
+
+def _parts(keys: pa.Table) -> list[pa.Table]:
+    return [keys.slice(start, _KEYS_AT_ONCE) for start in range(0, max(keys.num_rows, 1), _KEYS_AT_ONCE)] if keys.num_rows else []
+
+
+def _grouped(sizes: Mapping[int, int]) -> list[list[int]]:
+    """Buckets put together, so that each group has few enough rows to be read at once."""
+    groups: list[list[int]] = []
+    held = _READ_ROWS
+    for bucket, size in sizes.items():
+        if held + size > _READ_ROWS:
+            groups.append([])
+            held = 0
+        groups[-1].append(bucket)
+        held += size
+    return groups
+
+
+def _joined(table: ComparedTable, found: Sequence[Findings], rows: int, unread: int) -> Findings:
+    differences = sum((one.comparison for one in found), Comparison())
+    names = list(table.schema.row_key or table.columns)
+    nothing = table.shown.arrow_schema.empty_table().select(names)
+    keys = pa.concat_tables([nothing, *(one.keys for one in found)])
+    unread += sum(one.unread for one in found)
+    return _limited(Comparison(rows, differences.total, differences.differences), keys, unread)
+
+
+def _limited(comparison: Comparison, keys: pa.Table, unread: int) -> Findings:
+    return Findings(comparison, keys.slice(0, MOST_KEYS), unread + max(keys.num_rows - MOST_KEYS, 0))

@@ -1,0 +1,173 @@
+"""Cutting a table into regions: sets of rows that both sides tell apart in the same way.
+
+A region is a range of the key where both sides order the key alike and the sink has it as its sort key: each range is then found by an
+index on both sides. Elsewhere (text, whose order is the collation's; a sink sorted otherwise) the whole table is one region: the source
+sums it up range by range in its own order, the sink at once, and sums may be added in any order. Whatever the plan, every row belongs to
+exactly one region on each side, and equal keys to the same.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.model.schema import Kind, TableSchema
+from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.snapshot.chunk_planner import Cuts, compare_key, plan_cuts
+from headrace.sources.mysql.snapshot.lock_free import estimate_rows
+from headrace.sources.mysql.snapshot.row_digests import in_buckets, sampled
+from headrace.verify.table_spec import ComparedTable
+
+CHUNK_ROWS: Final = 250_000
+_ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.DECIMAL, Kind.BYTES, Kind.YEAR}
+"""Kinds that both sides order alike, and whose values are spelled exactly on both."""
+_SINK_ROWS: Final = 20_000_000
+"""Rows that the sink sums up in one query: seconds, and far from any limit of time."""
+_HASHED_ROWS: Final = 2_000_000
+"""Rows of a table with a hashed key that are read at once."""
+_TWO_DIGITS: Final = tuple(f"{number:02x}" for number in range(256))
+_LEAST_SAMPLE_CHUNK: Final = 2_000
+_SAMPLE_CHUNKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Some rows of a table, told by conditions in the SQL of each side; the source's are disjoint and belong together."""
+
+    wheres: tuple[str, ...]
+    condition: str
+    estimate: int
+    parts: tuple[str, ...] = ()
+    """Conditions for the sink that cut the region into disjoint parts, if it is too large for one query."""
+    prefixed: str = ""
+    prefixes: tuple[str, ...] = ()
+    """If there are any: only rows whose value of that column, in the sink, begins with one of them."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return self.parts or (self.condition,)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Region:
+        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"], tuple(raw["parts"]), raw["prefixed"], tuple(raw["prefixes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A part of the rows, the same for the same seed."""
+
+    seed: int
+    share: float = 0.0
+    """Of all rows, if it is given."""
+    rows: int = 0
+    """About how many rows of each table, else."""
+
+    def of(self, rows: int) -> float:
+        """The share of a table of about so many rows."""
+        return min(1.0, self.share or self.rows / max(rows, 1))
+
+
+def plan_regions(
+    connection: Connection[Any], address: MySQLAddress, sink: ClickHouseSink, table: ComparedTable, chunk_rows: int, sample: Sample | None
+) -> list[Region]:
+    """Regions of about `chunk_rows` rows each, or one for the whole table; of a sample, those that belong to it."""
+    rows = estimate_rows(connection, address, table.schema.name)
+    share = 1.0 if sample is None else sample.of(rows)
+    if share < 1.0:
+        chunk_rows = min(max(int(rows * share / _SAMPLE_CHUNKS), _LEAST_SAMPLE_CHUNK), chunk_rows)
+    if not table.keeps_key:
+        return _by_prefix(sink, table, rows)
+    cuts = plan_cuts(connection, address, table.source or table.schema, rows, chunk_rows)
+    ranges = _ranges(sink, table.schema, cuts)
+    if sample is not None and share < 1.0:
+        if len(ranges) > 1:
+            return _sampled_ranges(ranges, sample.seed, share)
+        if table.keyed or table.source is None:
+            return [_sampled_rows(sink, table, rows, sample.seed, share)]
+    if len(ranges) == 1 and (table.read or not table.by_digest):
+        return _buckets(sink, table, rows, chunk_rows)
+    return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(found.where for found in cuts.ranges))]
+
+
+def _whole(sink: ClickHouseSink, table: ComparedTable, rows: int, wheres: tuple[str, ...]) -> Region:
+    """The table as one region; the sink is asked for parts of it where an answer for the whole would take minutes."""
+    count, digests = -(-rows // _SINK_ROWS), sink.digests()
+    names = [column.name for column in table.digested.columns]
+    parts = [digests.in_buckets(table.schema, count, [i], names) for i in range(count)] if count > 1 else []
+    return Region(wheres, "1", max(rows, 1), tuple(parts))
+
+
+def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: Cuts) -> list[Region]:
+    """A region for each chunk, cut at the columns of the key that both sides order alike."""
+    width = 0
+    if cuts.bounds and sink.digests().is_sorted_by(schema):
+        kinds = [schema.column(name).kind for name in schema.row_key]
+        width = next((i for i, kind in enumerate(kinds) if kind not in _ALIKE), len(kinds))
+    width = min(width, len(cuts.columns))
+    columns = cuts.columns[:width]
+    bounds: list[tuple[tuple[Any, ...] | None, int]] = []
+    size = 0
+    for bound, estimate in zip([*cuts.bounds, None], cuts.sizes, strict=True):
+        size += estimate
+        short = None if bound is None else bound[:width]
+        if short is not None and (not width or (bounds and bounds[-1][0] == short)):
+            continue
+        bounds.append((short, size))
+        size = 0
+    reader, found = sink.reader(), []
+    for (lower, _), (upper, estimate) in pairwise([(None, 0), *bounds]):
+        sides = [
+            compare_key(columns, lower, ">", ">") if lower is not None else "",
+            compare_key(columns, upper, "<", "<=") if upper is not None else "",
+        ]
+        where = " AND ".join(side for side in sides if side)
+        found.append(Region((where,), reader.range_condition(schema, lower, upper), max(estimate, 1)))
+    return found
+
+
+def _sampled_ranges(regions: list[Region], seed: int, share: float) -> list[Region]:
+    count = max(1, round(len(regions) * share))
+    return sorted(random.Random(seed).sample(regions, count), key=regions.index)
+
+
+def _sampled_rows(sink: ClickHouseSink, table: ComparedTable, rows: int, seed: int, share: float) -> Region:
+    where = sampled(table.source or table.digested, seed, share)
+    names = [column.name for column in table.digested.columns]
+    return Region((where,), sink.digests().sampled(table.schema, seed, share, names), max(int(rows * share), 1))
+
+
+def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: int) -> list[Region]:
+    """Parts that can be read one after the other, told by a hash of the key: each costs a scan, but memory holds it."""
+    count = max(1, -(-rows // chunk_rows))
+    keyed = table.schema.row_key and not set(table.schema.row_key) & set(table.read)
+    if count == 1 or not keyed:
+        return [Region(("",), "1", max(rows, 1))]
+    digests = sink.digests()
+    return [
+        Region((in_buckets(table.source or table.digested, count, [i]),), digests.in_buckets(table.schema, count, [i]), rows // count)
+        for i in range(count)
+    ]
+
+
+def _by_prefix(sink: ClickHouseSink, table: ComparedTable, rows: int) -> list[Region]:
+    """Parts of a table whose key is hashed, by the first digits of the hash: each costs a reading of the source, but memory holds it."""
+    count = min(max(1, -(-rows // _HASHED_ROWS)), len(_TWO_DIGITS))
+    hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")
+    if count == 1 or not hashed:
+        return [Region(("",), "1", max(rows, 1))]
+    name = quote_name(sink.layout(table.schema).stored(hashed).name)
+    found = []
+    for part in range(count):
+        prefixes = _TWO_DIGITS[part::count]
+        listed = ", ".join(f"'{prefix}'" for prefix in prefixes)
+        found.append(Region(("",), f"substring({name}, 1, 2) IN ({listed})", rows // count, (), hashed, prefixes))
+    return found

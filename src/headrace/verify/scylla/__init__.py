@@ -1,0 +1,1 @@
+"""Compares ScyllaDB tables with a sink."""

@@ -1,0 +1,51 @@
+"""The body of `headrace verify scylla://…`: which pipe is watched, what was chosen for it, what is not asked of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.cql.address import parse_cql_url
+from headrace.cql.session import connect
+from headrace.errors import DefiniteError
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.state.stored_settings import settings_of
+from headrace.settings.settings_file import read_settings
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.verify.result import TableResult
+from headrace.verify.scylla.verifier import standing_of, verify_logged
+from headrace.verify.view import choose_view
+from headrace.verify.watched_pipe import KnownPipe, known_pipe, pipe_in_sink, watch
+
+
+def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]) -> Iterator[TableResult]:
+    """Compare tables with their views; `selected` gives the tables that were asked for in a keyspace."""
+    _check(arguments)
+    address = parse_cql_url(arguments.source)
+    with open_sink(arguments.sink) as named, connect(address) as session:
+        own = named.sink.own_tables()
+        known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(own, address, arguments.pipe)
+        chosen = known.selection if known.selection is not None and not arguments.tables else selected(address.keyspace)
+        choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
+        # A pipe is behind by the confidence time even when it has nothing to do.
+        wait_s = arguments.wait + 2 * _scylla(known).confidence
+        watermark = watch(own, str(address), arguments.pipe, known, wait_s, standing_of)
+        repair = _scylla(known) if arguments.repair else None
+        yield from verify_logged(session, CellSink(replace(named.sink, choices=choices)), chosen, watermark, choose_view(), repair=repair)
+
+
+def _scylla(known: KnownPipe) -> ScyllaChoices:
+    """How the pipe reads its source, as far as its state is at hand."""
+    state = known.directory.load() if known.directory is not None else None
+    return settings_of(state, "").scylla if state is not None else ScyllaChoices()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.sample:
+        raise DefiniteError("tables of ScyllaDB are compared whole", place="--sample", hint="leave it out, or choose --tables")
+    if arguments.columns or arguments.exclude_columns:
+        raise DefiniteError("tables of ScyllaDB are compared with all columns", place="--columns", hint="leave it out")

@@ -1,0 +1,321 @@
+"""Comparing base tables with their views in ClickHouse, value by value, on a live pipe.
+
+In this order: read the base table by token ranges; wait until the pipe has passed that moment; read the view; compare. Rows are put into
+buckets by their partition key, the same on both sides, so that memory holds one bucket however large the table is. Rows that differ are
+looked at again, on both sides, until it is sure that they differ and are not only behind (`verifying.settling`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.decode.canonical_bytes import canonical, shown
+from headrace.cql.decode.pages import RawValues, as_batch, read_pages, read_rows
+from headrace.cql.language.value_encoder import encode
+from headrace.cql.schema_reader import describe
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
+from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.shutdown import temporary_directory
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.cells.reader import CellReader
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.dead_letters.late_rows import settle_late
+from headrace.sources.scylla.log_tables import choose_tables
+from headrace.sources.scylla.position import moment
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import server_time
+from headrace.sources.scylla.snapshot.row_recheck import Rereader
+from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE, TokenRange, cut
+from headrace.verify.key_values import key_list
+from headrace.verify.recheck import KeySettler, Settled
+from headrace.verify.result import TableResult
+from headrace.verify.row_compare import Comparison, Difference, compare, different_keys, distinct
+from headrace.verify.scylla.hash_buckets import Buckets
+from headrace.verify.table_spec import ComparedTable
+from headrace.verify.view import LineView, VerifyView
+from headrace.verify.watermark import SILENT_S, Standing, Watermark, has_reached, stands_at
+
+BUCKET_ROWS: Final = 200_000
+_MOST_KEYS: Final = 10_000
+"""Rows of a table that are looked at again at the most."""
+_KEYS_AT_ONCE: Final = 200
+_SLOTS: Final = 4
+
+
+def standing_of(progress: Progress) -> Standing[int]:
+    """Where a pipe stands, by what it told the sink: microseconds since 1970 up to which all of its tables' logs were read."""
+    text, found, _ = progress.position.partition(" in ")
+    time_us = int(datetime.fromisoformat(text).timestamp() * 1_000_000) if found else 0
+    silent_s = time.time() - progress.seen_us / 1e6
+    return Standing(time_us, silent_s < SILENT_S, frozenset(progress.incomplete))
+
+
+def verify_logged(
+    session: CqlSession,
+    sink: CellSink,
+    selection: Selection,
+    watermark: Watermark[int] | None = None,
+    view: VerifyView | None = None,
+    *,
+    bucket_rows: int = BUCKET_ROWS,
+    repair: ScyllaChoices | None = None,
+) -> Iterator[TableResult]:
+    """Compare the selected tables that have a log; each result as soon as it is sure.
+
+    `repair`: write rows that are different again, as the source has them; how the source is read for that.
+    """
+    names = choose_tables(session, selection).logged
+    if not names:
+        raise DefiniteError(f"no table with a CDC log matches {selection}", place=str(session.address), hint="check --tables")
+    told = view or LineView()
+    for name in names:
+        yield _TableVerification(session, sink, describe(session, name), watermark, told, bucket_rows, repair).run()
+
+
+def canonical_schema(table: CqlTable) -> TableSchema:
+    """A table whose columns all hold canonical bytes."""
+    keys = tuple(column.name for column in (*table.partition_key, *table.clustering))
+    columns = tuple(Column(column.name, Kind.BYTES, source_type=str(column.type)) for column in table.columns)
+    return TableSchema(table.name, columns, keys)
+
+
+def canonical_rows(table: CqlTable, batch: pa.RecordBatch, order: Sequence[str]) -> pa.Table:
+    """Rows whose columns, in the given order, are Arrow's or ClickHouse's, as canonical bytes in the table's order."""
+    found = {name: canonical(table.column(name).type, batch.column(place)) for place, name in enumerate(order)}
+    return pa.table([found[column.name] for column in table.columns], schema=canonical_schema(table).arrow_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRows:
+    """Shows a table's rows on both sides, as canonical bytes."""
+
+    session: CqlSession
+    reader: CellReader
+    table: CqlTable
+
+    @property
+    def _query(self) -> RowQuery:
+        return RowQuery(self.table, Telling(frozenset()))
+
+    def _canonical(self, page: pa.RecordBatch) -> pa.Table:
+        columns = (*self._query.keys, *self._query.cells)
+        typed = [to_arrow(column.type, page.column(place), column.name) for place, column in enumerate(columns)]
+        names = [column.name for column in columns]
+        return canonical_rows(self.table, pa.RecordBatch.from_arrays(typed, names=names), names)
+
+    def source(self, part: TokenRange) -> Iterator[pa.Table]:
+        """The rows of a range of tokens, as SELECT shows them."""
+        for page in read_rows(self.session, self._query.by_range, (part.start, part.end)):
+            yield self._canonical(page)
+
+    def sink(self) -> Iterator[pa.Table]:
+        names = [column.name for column in self.table.columns]
+        for batch in self.reader.rows(self.table):
+            yield canonical_rows(self.table, batch, names)
+
+    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+        """The rows with these keys; without clustering columns, what SELECT shows of a partition that has nothing but static values."""
+        found = [table.shown.arrow_schema.empty_table()]
+        asked = self.raw_keys(keys)
+        rows, alone = [raw for raw in asked if None not in raw], [raw for raw in asked if None in raw]
+        pages = read_pages(self.session, [(self._query.by_key, RawValues(raw)) for raw in rows])
+        found += [self._canonical(as_batch([page.rows])) for page in pages if page.rows.count]
+        width = len(self.table.partition_key)
+        pages = read_pages(self.session, [(self._query.of_partition, RawValues(raw[:width])) for raw in alone])
+        for page in pages:
+            if page.rows.count:
+                one = self._canonical(as_batch([page.rows]))
+                found.append(one.filter(one.column(self.table.clustering[0].name).is_null()))
+        return pa.concat_tables(found)
+
+    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+        raw = self.raw_keys(keys)
+        texts = [["" if value is None else value.decode("utf-8", "replace") for value in key] for key in key_list(keys)]  # type: ignore[attr-defined]
+        names = [column.name for column in self.table.columns]
+        found = [table.shown.arrow_schema.empty_table()]
+        for start in range(0, len(raw), _KEYS_AT_ONCE):
+            part = slice(start, start + _KEYS_AT_ONCE)
+            condition = self.reader.key_condition(self.table, raw[part], texts[part])
+            found += [canonical_rows(self.table, batch, names) for batch in self.reader.rows(self.table, condition)]
+        return pa.concat_tables(found)
+
+    def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
+        """Keys as their server serialises them."""
+        kinds = [column.type for column in (*self.table.partition_key, *self.table.clustering)]
+        return [tuple(encode(kind, shown(kind, value)) for kind, value in zip(kinds, key, strict=True)) for key in key_list(keys)]  # type: ignore[arg-type]
+
+
+class _TableVerification:
+    """One table's comparison under way."""
+
+    def __init__(
+        self,
+        session: CqlSession,
+        sink: CellSink,
+        table: CqlTable,
+        watermark: Watermark[int] | None,
+        view: VerifyView,
+        bucket_rows: int,
+        repair: ScyllaChoices | None,
+    ) -> None:
+        self._sink, self._repair = sink, repair
+        self._session, self._reader, self._table, self._watermark, self._view = session, CellReader(sink.sink.scope), table, watermark, view
+        self._rows, self._bucket_rows = LoggedRows(session, self._reader, table), bucket_rows
+        self._compared = ComparedTable(canonical_schema(table))
+        self._started = time.monotonic()
+
+    def run(self) -> TableResult:
+        schema = self._compared.schema
+        standing = self._watermark.ask() if self._watermark is not None else None
+        if standing is not None and str(schema.name) in standing.incomplete:
+            return TableResult(
+                schema,
+                Comparison(),
+                is_behind=True,
+                notes=("its rows are still being copied; verify it when that is done",),
+                standing=self._stands(),
+            )
+        if not self._reader.is_there(self._table):
+            note = "there is no view of it in the sink"
+            return TableResult(schema, Comparison(0, 1), notes=(note,))
+        found, keys, unread = self._first_look()
+        settled = self._settle(keys) if found.total else Settled(Comparison(), keys)
+        repaired = 0
+        if self._repair is not None and settled.comparison.total:
+            before, settled = settled, self._repaired(settled, self._repair)
+            repaired = before.keys.num_rows - settled.keys.num_rows
+        if self._repair is not None and self._watermark is not None and not (settled.comparison.total or settled.behind or unread):
+            settle_late(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
+        differences = tuple(self._readable(one) for one in settled.comparison.differences)
+        notes = (self._lag(),) if settled.behind else ()
+        return TableResult(
+            schema,
+            Comparison(found.rows, settled.comparison.total, differences),
+            settled.behind,
+            settled.changing,
+            unread,
+            repaired,
+            notes=notes,
+            seconds=time.monotonic() - self._started,
+            missing=settled.missing,
+            extra=settled.extra,
+            standing=self._stands() if settled.behind else "",
+        )
+
+    def _repaired(self, settled: Settled, choices: ScyllaChoices) -> Settled:
+        """What is different after the rows were written again, as the source has them: each cell with its own write time."""
+        names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
+        raw = self._rows.raw_keys(settled.keys)
+        columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
+        writer = self._sink.writer()
+        try:
+            rereader, telling = Rereader(self._session, choices), ask_telling(self._session, self._table)
+            for block in rereader.read(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
+                writer.write(block)
+        finally:
+            writer.close()
+        after = self._settle(settled.keys)
+        return replace(
+            after,
+            changing=settled.changing + after.changing,
+            behind=settled.behind + after.behind,
+            missing=settled.missing + after.missing,
+            extra=settled.extra + after.extra,
+        )
+
+    def _first_look(self) -> tuple[Comparison, pa.Table, int]:
+        """What differs at first sight: how much, the keys of the rows to look at again, and how many are too many for that."""
+        name = str(self._table.name)
+        expected = self._reader.count(self._table)
+        count = max(1, -(-expected // self._bucket_rows))
+        self._view.begins({name: expected})
+        keys = [column.name for column in self._table.partition_key]
+        with temporary_directory("headrace-verify-") as scratch:
+            source = Buckets(Path(scratch) / "source", count, keys)
+            target = Buckets(Path(scratch) / "sink", count, keys)
+            try:
+                self._read_source(source, lambda rows: self._view.advanced(name, rows))
+                self._await()
+                for rows in self._rows.sink():
+                    target.add(rows)
+                return self._compare(source, target)
+            finally:
+                self._view.ends()
+                source.close()
+                target.close()
+
+    def _read_source(self, buckets: Buckets, advanced: Callable[[int], None]) -> None:
+        parts = cut([WHOLE], ask_ring(self._session, self._table.name), 4 * _SLOTS)
+
+        def read(part: TokenRange) -> None:
+            for rows in self._rows.source(part):
+                buckets.add(rows)
+                advanced(rows.num_rows)
+
+        with ThreadPoolExecutor(_SLOTS, thread_name_prefix="headrace-verify") as pool:
+            list(pool.map(read, parts))
+
+    def _compare(self, source: Buckets, target: Buckets) -> tuple[Comparison, pa.Table, int]:
+        schema = self._compared.shown
+        total = Comparison()
+        nothing = schema.arrow_schema.empty_table()
+        keys = [nothing.select(list(schema.row_key))]
+        for left, right in zip(source.tables(nothing), target.tables(nothing), strict=True):
+            found = compare(schema, left, right)
+            total = total + found
+            if found.total:
+                keys.append(different_keys(schema, left, right, most=_MOST_KEYS))
+        different = distinct(pa.concat_tables(keys))
+        return total, different.slice(0, _MOST_KEYS), max(different.num_rows - _MOST_KEYS, 0)
+
+    def _settle(self, keys: pa.Table) -> Settled:
+        return KeySettler(self._rows, self._watermark, self._now, lambda: None).settle(self._compared, keys)
+
+    def _now(self) -> int:
+        return server_time(self._session)
+
+    def _await(self) -> None:
+        """Wait until the pipe has passed what was read so far."""
+        if self._watermark is not None:
+            wanted = self._now()
+            if not has_reached(self._watermark.await_position(wanted), wanted):
+                self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
+
+    def _stands(self) -> str:
+        if self._watermark is None:
+            return ""
+        standing = self._watermark.ask()
+        return stands_at(standing, moment(standing.position))
+
+    def _lag(self) -> str:
+        assert self._watermark is not None
+        standing = self._watermark.ask()
+        running = "" if standing.is_running else " and does not run now"
+        return f"the pipe {self._watermark.pipe} stands at {moment(standing.position)}{running}"
+
+    def _readable(self, found: Difference) -> Difference:
+        """A difference with values that people read."""
+        keys = [self._table.column(name).type for name in self._compared.schema.row_key]
+        key = tuple(shown(kind, _bytes(value)) for kind, value in zip(keys, found.key, strict=True))
+        if not found.column:
+            return replace(found, key=key)
+        kind = self._table.column(found.column).type
+        return replace(found, key=key, source=shown(kind, _bytes(found.source)), target=shown(kind, _bytes(found.target)))
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value if isinstance(value, bytes) else None

@@ -1,0 +1,96 @@
+"""A table that is compared: which of its columns, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from headrace.model.schema import DATES, TableSchema, ZeroDates
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.transforms.table_shape import Shape
+
+
+@dataclass(frozen=True)
+class ComparedTable:
+    """One table of the source, as the sink gets to see it. Picklable."""
+
+    schema: TableSchema
+    read: tuple[str, ...] = ()
+    """Columns that no digest can be made of: they are read, with the key, and compared by value."""
+    left_out: tuple[str, ...] = ()
+    """Columns that cannot be compared at all."""
+    losses: tuple[tuple[str, str], ...] = ()
+    """Columns whose type in the sink keeps less than the source has, and what it loses."""
+    keeps_deleted: bool = False
+    """Whether rows that are gone at the source stay in the sink by choice."""
+    source: TableSchema | None = None
+    """The table as it is read, if it is transformed: then `schema` is what the transforms make of it, and rows are compared by value."""
+    keeps_key: bool = True
+    """Whether a row has the same key on both sides, whatever its columns are called."""
+
+    @cached_property
+    def shown(self) -> TableSchema:
+        """The table with the columns that are compared."""
+        return self._with([column.name for column in self.schema.columns if column.name not in self.left_out])
+
+    @cached_property
+    def digested(self) -> TableSchema:
+        """The table with the columns that digests are made of."""
+        return self._with([column.name for column in self.shown.columns if column.name not in self.read])
+
+    @cached_property
+    def undigested(self) -> TableSchema:
+        """The table with its key and the columns that are read; all of them where nothing else would tell rows apart."""
+        key = self.schema.row_key
+        return self._with([column.name for column in self.shown.columns if not self.by_digest or column.name in (*key, *self.read)])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.shown.columns)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether single rows can be asked for on both sides."""
+        return bool(self.schema.row_key) and self.keeps_key
+
+    @property
+    def by_digest(self) -> bool:
+        """Whether there are digests: of whole rows, or of the columns that have one."""
+        if self.source is not None:
+            return False
+        keyed = bool(self.schema.row_key) and not set(self.schema.row_key) & set(self.read)
+        return not self.keeps_deleted and (keyed or not self.read)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the result should know."""
+        lossy = dict(self.losses)
+        found = [f"column {name} is not compared: its type in the sink does not keep {lossy[name]}" for name in self.left_out]
+        found += [f"column {name} is compared without {lossy[name]}" for name in lossy if name not in self.left_out]
+        plain = [name for name in self.read if name not in self.left_out and self.source is None]
+        if plain and self.by_digest:
+            found.append(f"read on both sides, because no digest can be made of what the sink stores: {', '.join(plain)}")
+        elif plain:
+            found.append(f"all columns are read on both sides, because no digest can be made of what the sink stores: {', '.join(plain)}")
+        if self.source is not None:
+            found.append("all columns are read on both sides, for its rows are transformed")
+        if self.keeps_deleted:
+            found.append("deletions are ignored by choice: rows that only the sink has are not counted")
+        return tuple(found)
+
+    def _with(self, names: Sequence[str]) -> TableSchema:
+        return replace(self.schema, columns=tuple(column for column in self.schema.columns if column.name in names))
+
+
+def describe(
+    schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: Shape | None = None
+) -> ComparedTable:
+    """How a table can be compared, by the table that is in the sink. `shape`: how its rows come about, if they are transformed."""
+    layout, digests = sink.layout(schema), sink.digests()
+    losses, left_out = digests.losses(schema), digests.incomparable(schema)
+    # The source's own functions do not know of a date that became another one.
+    dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
+    read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
+    source, keeps_key = (shape.source, shape.keeps_key) if shape is not None else (None, True)
+    return ComparedTable(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes, source, keeps_key)

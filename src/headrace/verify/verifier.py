@@ -1,0 +1,337 @@
+"""Comparing every table of a source with its copy, on a live pipe: by digests, then by rows where those differ.
+
+In this order: wait until the pipe has reached where the source's log ends; sum up every region on both sides; in regions that differ find
+the rows that do (`looking`); look at those rows until it is sure that they differ and are not only behind (`settling`); if asked for, set
+them right (`repairing`). The first two passes are pieces of work for threads or Spark tasks (`looks`), the rest is about few rows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.errors import DefiniteError
+from headrace.model.digest import Digest
+from headrace.model.projection import Projection
+from headrace.model.schema import TableSchema, ZeroDates
+from headrace.model.table_selection import Selection
+from headrace.shutdown import temporary_directory
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
+from headrace.transforms.block_transform import Shaper
+from headrace.transforms.options import Transforms
+from headrace.transforms.salts import read_salts
+from headrace.transforms.table_shape import Shape, shape_of
+from headrace.verify.recheck import Settled, Settler
+from headrace.verify.region_reader import Findings, Looker, Sides
+from headrace.verify.region_tasks import Answer, Look, Lookers, LookKind, SparkLookers, ThreadLookers
+from headrace.verify.regions import CHUNK_ROWS, Region, Sample, plan_regions
+from headrace.verify.repair import Repairer, refusal
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.row_compare import Comparison, distinct
+from headrace.verify.table_spec import ComparedTable, describe
+from headrace.verify.view import LineView, VerifyView
+from headrace.verify.watermark import Standing, Watermark, has_reached, stands_at
+
+_SPARK_ROWS: Final = 5_000_000
+_VISIBLE_WITHIN_S: Final = 30.0
+_COMMITTED_S: Final = 1.0
+_POLL_S: Final = 0.05
+_STILL_READ: Final = "its rows are still being read; verify it when that is done"
+_PRELOAD: Final = ("headrace.verify.region_tasks",)
+
+
+class SparkUse(StrEnum):
+    """Where regions are compared."""
+
+    AUTO = "auto"
+    """As Spark tasks if there are many rows; starting Spark takes longer than comparing few."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """How to compare."""
+
+    projection: Projection = field(default_factory=Projection)
+    zero_dates: ZeroDates = ZeroDates.HALT
+    chunk_rows: int = CHUNK_ROWS
+    sample: Sample | None = None
+    repair: bool = False
+    settle: bool = True
+    """Whether rows that differ are looked at again after a while when no pipe is watched."""
+    spark: SparkUse = SparkUse.AUTO
+    master: str = "local[2]"
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    slots: int = min(os.cpu_count() or 2, 4)
+    transforms: Transforms = field(default_factory=Transforms)
+    """What the pipe makes of rows."""
+
+    def shape(self, schema: TableSchema) -> Shape:
+        """A source's table as the sink gets to see it, and how that comes about."""
+        return shape_of(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
+
+
+def verify_tables(
+    address: MySQLAddress,
+    sink: ClickHouseSink,
+    selection: Selection,
+    options: VerifyOptions | None = None,
+    *,
+    watermark: Watermark[BinlogPosition] | None = None,
+    view: VerifyView | None = None,
+) -> Iterator[TableResult]:
+    """Compare the selected tables; each result as soon as it is sure."""
+    chosen = options or VerifyOptions()
+    with closing(connect(address)) as connection:
+        shapes = [chosen.shape(schema) for schema in capture_schemas(connection, address, selection)]
+    if not shapes:
+        raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
+    transformed = any(not shape.is_plain for shape in shapes)
+    shaper = Shaper(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
+    yield from _Verification(Sides(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
+
+
+class _Verification:
+    """One comparison under way."""
+
+    def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
+        self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
+        self._standing: Standing[BinlogPosition] | None = None
+        self._source_end: BinlogPosition | None = None
+        self._started = time.monotonic()
+
+    def run(self, shapes: Sequence[Shape]) -> Iterator[TableResult]:
+        self._await_pipe()
+        present: list[Shape] = []
+        for shape in shapes:
+            missing = self._unready(shape)
+            if missing is None:
+                present.append(shape)
+            else:
+                yield missing
+        tables = [describe(shape.schema, self._sides.sink, self._sides.zero_dates, None if shape.is_plain else shape) for shape in present]
+        with closing(connect(self._sides.address)) as connection:
+            regions = [
+                plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)
+                for table in tables
+            ]
+        with ExitStack() as stack:
+            lookers = self._lookers(stack, tables, sum(region.estimate for found in regions for region in found))
+            first = self._first_pass(lookers, tables, regions)
+            looker = stack.enter_context(Looker(self._sides))
+            for number, table in enumerate(tables):
+                yield self._conclude(lookers, looker, number, table, regions[number], first[number])
+
+    def _await_pipe(self) -> None:
+        if self._watermark is None:
+            return
+        self._source_end = self._log_end()
+        self._standing = self._watermark.await_position(self._source_end)
+        if not has_reached(self._standing, self._source_end):
+            self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
+
+    def _lag(self) -> str:
+        assert self._watermark is not None
+        standing = self._watermark.ask()
+        running = "" if standing.is_running else " and does not run now"
+        return f"the pipe {self._watermark.pipe} stands at {standing.position}{running}, the source's log ends at {self._log_end()}"
+
+    def _stands(self) -> str:
+        if self._watermark is None:
+            return ""
+        standing = self._watermark.ask()
+        return stands_at(standing, str(standing.position))
+
+    def _unready(self, shape: Shape) -> TableResult | None:
+        """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
+        schema = shape.schema
+        behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
+        if self._standing is not None and str(schema.name) in self._standing.incomplete:
+            return TableResult(schema, Comparison(), is_behind=True, notes=(_STILL_READ,), standing=self._stands())
+        try:
+            if self._sides.sink.digests().is_there(schema):
+                return None
+        except DefiniteError as error:
+            if not behind:
+                raise
+            # The source's table was altered, and the pipe has not come to that yet.
+            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), standing=self._stands())
+        note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
+        if behind:
+            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), standing=self._stands())
+        with Looker(self._sides) as looker:
+            rows = looker.source_digest(ComparedTable(shape.source), ("",)).rows
+        return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
+
+    def _lookers(self, stack: ExitStack, tables: Sequence[ComparedTable], rows: int) -> Lookers:
+        options = self._options
+        if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
+            return ThreadLookers(self._sides, tables, options.slots)
+        from headrace.spark.runtime.executors import slots_of
+        from headrace.spark.session.session import start_session
+
+        self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
+        scratch = Path(stack.enter_context(temporary_directory("headrace-verify-")))
+        session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
+        stack.callback(session.stop)
+        return SparkLookers(session, self._sides, tables, slots_of(session))
+
+    def _first_pass(self, lookers: Lookers, tables: Sequence[ComparedTable], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
+        """Both digests of every region, or what reading it found."""
+        looks = [
+            look for t, table in enumerate(tables) for r, region in enumerate(regions[t]) for look in _first_looks(table, t, r, region)
+        ]
+        answers = [[Answer() for _ in found] for found in regions]
+        names = [str(table.schema.name) for table in tables]
+        self._view.begins({name: sum(region.estimate for region in found) for name, found in zip(names, regions, strict=True)})
+
+        def on_answer(look: Look, answer: Answer) -> None:
+            answers[look.table][look.region] = _added(answers[look.table][look.region], answer)
+            if look.kind in (LookKind.SOURCE, LookKind.BOTH) or not tables[look.table].by_digest:
+                self._view.advanced(names[look.table], look.where.estimate)
+
+        try:
+            lookers.run(looks, on_answer)
+        finally:
+            self._view.ends()
+        return answers
+
+    def _conclude(
+        self, lookers: Lookers, looker: Looker, number: int, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer]
+    ) -> TableResult:
+        findings: dict[int, list[Findings]] = {r: [answer.findings] for r, answer in enumerate(first) if answer.findings is not None}
+        rows = [_rows(answer) for answer in first]
+        unlike = [r for r, answer in enumerate(first) if answer.source != answer.sink]
+
+        def on_answer(look: Look, answer: Answer) -> None:
+            assert answer.findings is not None
+            findings.setdefault(look.region, []).append(answer.findings)
+
+        if unlike:
+            lookers.run([Look(LookKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
+        settled = self._settle(looker, table, regions, first, findings)
+        settled, repaired, notes = self._repair(looker, table, settled)
+        behind = (self._lag(),) if settled.behind else ()
+        unread = sum(one.unread for found in findings.values() for one in found)
+        return TableResult(
+            table.schema,
+            Comparison(sum(rows), settled.comparison.total, settled.comparison.differences),
+            settled.behind,
+            settled.changing,
+            unread,
+            repaired,
+            notes=(*table.notes, *notes, *behind),
+            seconds=time.monotonic() - self._started,
+            missing=settled.missing,
+            extra=settled.extra,
+            standing=self._stands() if settled.behind else "",
+        )
+
+    def _settle(
+        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer], findings: dict[int, list[Findings]]
+    ) -> Settled:
+        nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
+        differing = {r: found for r, found in findings.items() if any(one.comparison.total for one in found)}
+        settler = self._settler(looker)
+        if table.keyed:
+            keys = distinct(pa.concat_tables([nothing, *(one.keys for found in differing.values() for one in found)]))
+            return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
+        parts = [settler.settle_whole(table, regions[r], _most_rows(first[r])) for r in differing]
+        return Settled(
+            sum((part.comparison for part in parts), Comparison()),
+            nothing,
+            sum(part.changing for part in parts),
+            sum(part.behind for part in parts),
+            sum(part.missing for part in parts),
+            sum(part.extra for part in parts),
+        )
+
+    def _settler(self, looker: Looker) -> Settler:
+        return Settler(looker, self._watermark, self._log_end, self._await_visible, patient=self._options.settle)
+
+    def _repair(self, looker: Looker, table: ComparedTable, settled: Settled) -> tuple[Settled, int, tuple[str, ...]]:
+        """What is different after repairing, how many rows were repaired, and what there is to say."""
+        if not self._options.repair or not settled.comparison.total:
+            return settled, 0, ()
+        refused = refusal(table, self._sides, self._watermark)
+        if refused or self._watermark is None:
+            return settled, 0, (f"not repaired: {refused}",)
+        repairer = Repairer(self._sides, table, self._watermark)
+        version = repairer.rewrite(settled.keys)
+        after = self._settler(looker).settle(table, settled.keys)
+        repaired = settled.keys.num_rows - after.keys.num_rows
+        again = replace(
+            after,
+            changing=settled.changing + after.changing,
+            behind=settled.behind + after.behind,
+            missing=settled.missing + after.missing,
+            extra=settled.extra + after.extra,
+        )
+        return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
+
+    def _await_visible(self) -> None:
+        """Wait until the source's readers see all that its log holds now."""
+        end, address = self._log_end(), self._sides.address
+        deadline = time.monotonic() + _VISIBLE_WITHIN_S
+        while time.monotonic() < deadline:
+            with closing(connect(address)) as connection:
+                if not is_mariadb(connection) and str(query(connection, address, "SELECT @@global.gtid_mode")[0][0]).upper() != "ON":
+                    # Without GTIDs only a global lock would tell; a commit takes milliseconds.
+                    time.sleep(_COMMITTED_S)
+                    return
+                if note_position(connection, address, end.epoch) >= end:
+                    return
+            time.sleep(_POLL_S)
+
+    def _log_end(self) -> BinlogPosition:
+        assert self._watermark is not None
+        with closing(connect(self._sides.address)) as connection:
+            return log_end(connection, self._sides.address, self._watermark.ask().position.epoch)
+
+
+def _first_looks(table: ComparedTable, number: int, place: int, region: Region) -> list[Look]:
+    read = [Look(LookKind.READ, number, place, region)] if table.read or not table.by_digest else []
+    if not table.by_digest:
+        return read
+    if len(region.wheres) == len(region.conditions) == 1:
+        return [*read, Look(LookKind.BOTH, number, place, region)]
+    # The sink sums up the whole at once, or a few large parts, with threads of its own; the source range by range.
+    share = max(region.estimate // len(region.wheres), 1)
+    parts = [Look(LookKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
+    sink = [Look(LookKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
+    return [*read, *sink, *parts]
+
+
+def _added(one: Answer, other: Answer) -> Answer:
+    return Answer(_sum(one.source, other.source), _sum(one.sink, other.sink), other.findings or one.findings)
+
+
+def _sum(one: Digest | None, other: Digest | None) -> Digest | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _rows(answer: Answer) -> int:
+    if answer.source is not None:
+        return answer.source.rows
+    return answer.findings.comparison.rows if answer.findings is not None else 0
+
+
+def _most_rows(answer: Answer) -> int:
+    """How many rows a region has on the side that has more."""
+    return max(_rows(answer), answer.sink.rows if answer.sink is not None else 0)
+
+
+__all__ = ["Sample", "SparkUse", "TableResult", "Verdict", "VerifyOptions", "verify_tables"]

@@ -1,0 +1,179 @@
+"""What people see of a comparison: a bar per table while it runs, a line per table and its differences at the end; or JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from headrace.terminal_text import escape_text
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.row_compare import Difference
+
+log = logging.getLogger("headrace")
+_WIDEST = 200
+
+
+class VerifyView(Protocol):
+    """What a comparison reports to."""
+
+    def note(self, message: str) -> None: ...
+
+    def begins(self, estimates: Mapping[str, int]) -> None:
+        """About how many rows each table has."""
+
+    def advanced(self, table: str, rows: int) -> None: ...
+
+    def ends(self) -> None: ...
+
+
+def choose_view() -> VerifyView:
+    return BarView() if sys.stderr.isatty() else LineView()
+
+
+class LineView:
+    """Plain lines in the log."""
+
+    def note(self, message: str) -> None:
+        log.info(message)
+
+    def begins(self, estimates: Mapping[str, int]) -> None:
+        log.info("verify: %d tables, about %d rows", len(estimates), sum(estimates.values()))
+
+    def advanced(self, table: str, rows: int) -> None:
+        log.debug("verify: %s %d rows more", table, rows)
+
+    def ends(self) -> None:
+        log.debug("verify: all rows summed up")
+
+
+class BarView:
+    """A bar per table."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def note(self, message: str) -> None:
+        self._console.print(Text(escape_text(message)))
+
+    def begins(self, estimates: Mapping[str, int]) -> None:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=self._console)
+        self._bars.start()
+        self._tasks = {table: self._bars.add_task(escape_text(table), total=max(rows, 1)) for table, rows in estimates.items()}
+
+    def advanced(self, table: str, rows: int) -> None:
+        if self._bars is not None:
+            self._bars.advance(self._tasks[table], rows)
+
+    def ends(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def result_lines(result: TableResult) -> list[str]:
+    """A table's result for people, escaped."""
+    found = result.comparison
+    text = f"{result.schema.name}: {found.rows} rows, {summary([result])}"
+    if result.verdict is not Verdict.EQUAL:
+        text += f" ({result.verdict})"
+    lines = [text]
+    if result.repaired:
+        lines.append(f"  {result.repaired} rows were different and have been repaired")
+    if result.behind:
+        lines.append(f"  {result.behind} rows differ that may only be behind")
+    if result.changing:
+        lines.append(f"  {result.changing} rows changed each time they were compared")
+    lines += [f"  {note}" for note in result.notes]
+    lines += [f"  {difference_text(difference, result.schema.row_key)}" for difference in found.differences]
+    if found.total > len(found.differences):
+        lines.append(f"  … and {found.total - len(found.differences)} more")
+    if result.unread:
+        lines.append(f"  … and parts of {result.unread} rows that differ were not looked at row by row")
+    return list(map(escape_text, lines))
+
+
+def summary(results: Sequence[TableResult]) -> str:
+    """What differs, in a few words: never "0 differences" while a row is pending or a table was not compared."""
+    sure, behind = sum(one.comparison.total for one in results), sum(one.behind for one in results)
+    missing, extra = sum(one.missing for one in results), sum(one.extra for one in results)
+    others = [
+        (missing, "missing"),
+        (extra, "extra"),
+        (sum(one.changing for one in results), "changing"),
+        (sum(one.unread for one in results), "not looked at"),
+        (sum(one.is_behind for one in results), "not compared"),
+    ]
+    if not behind and not any(count for count, _ in others):
+        return f"{sure} differences"
+    parts = [f"{sure + behind - missing - extra} different", *(f"{count} {word}" for count, word in others if count)]
+    standing = next((result.standing for result in results if result.standing), "")
+    return ", ".join(parts) + (f" ({standing})" if standing else "")
+
+
+def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
+    """One difference on one line."""
+    named = ", ".join(f"{name}={_shown(value)}" for name, value in zip(key, difference.key, strict=True)) if key else _shown(difference.key)
+    match difference.kind:
+        case "missing":
+            return f"{named}: missing in the sink"
+        case "extra":
+            return f"{named}: only in the sink"
+    return f"{named}: {difference.column} is {_shown(difference.source)} at the source, {_shown(difference.target)} in the sink"
+
+
+def _shown(value: object) -> str:
+    """A value on one line; long ones are cut, with their length, so that a difference far behind shows at least there."""
+    text = repr(value)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}… ({len(text)} characters)"
+
+
+def results_json(results: Iterable[TableResult], **about: Any) -> str:
+    """All results for programs."""
+    listed = list(results)
+    return json.dumps(
+        {**about, "verdict": overall(listed).value, "tables": [_table_json(result) for result in listed]}, indent=1, default=str
+    )
+
+
+def overall(results: Iterable[TableResult]) -> Verdict:
+    """The worst verdict."""
+    order = list(Verdict)
+    return max((result.verdict for result in results), key=order.index, default=Verdict.EQUAL)
+
+
+def _table_json(result: TableResult) -> dict[str, Any]:
+    found = result.comparison
+    return {
+        "table": str(result.schema.name),
+        "verdict": result.verdict.value,
+        "rows": found.rows,
+        "differences": found.total,
+        "behind": result.behind,
+        "missing": result.missing,
+        "extra": result.extra,
+        "changing": result.changing,
+        "unread": result.unread,
+        "repaired": result.repaired,
+        "seconds": round(result.seconds, 3),
+        "notes": list(result.notes),
+        "first": [
+            {"key": list(one.key), "kind": one.kind, "column": one.column, "source": one.source, "target": one.target}
+            for one in found.differences
+        ],
+    }

@@ -1,0 +1,140 @@
+"""Which pipe a comparison watches: the one that is named, or the only one that the sink knows of for this source."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from headrace.errors import DefiniteError
+from headrace.model.projection import Projection
+from headrace.model.schema import ZeroDates
+from headrace.model.table_selection import Selection
+from headrace.pipes.state.pipe_registry import pipe_from
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.pipes.state.stored_settings import settings_of
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
+from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, read_progress
+from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.server.connection import MySQLAddress
+from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.transforms.options import Transforms
+from headrace.verify.watermark import P, Standing, Watermark, standing_of
+
+_KAFKA: Final = "kafka://"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPipe:
+    """What a state directory says of a pipe: what it was started with."""
+
+    directory: StateDirectory | None = None
+    selection: Selection | None = None
+    projection: Projection | None = None
+    zero_dates: ZeroDates = ZeroDates.HALT
+    choices: SinkChoices = field(default_factory=SinkChoices)
+    name: str = ""
+    """As the sink knows it; empty: not known."""
+    transforms: Transforms = field(default_factory=Transforms)
+
+    def carried(self, given: Projection) -> Projection:
+        """The columns that are compared: those that were asked for, or else those of the pipe; never what the pipe was told to ignore."""
+        if self.projection is None:
+            return given
+        return self.projection if given == Projection() else replace(given, hidden=self.projection.hidden)
+
+
+def known_pipe(path: str) -> KnownPipe:
+    """The pipe of a state directory; nothing is known without one."""
+    if not path:
+        return KnownPipe()
+    directory = StateDirectory(Path(path), make=False)
+    state = directory.load()
+    if state is None:
+        raise DefiniteError("there is no pipe here", place=str(directory.path), hint="give the --state of a pipe that was started before")
+    return _told_by(directory, state)
+
+
+def pipe_in_sink(own: OwnTables, address: object, name: str) -> KnownPipe:
+    """The pipe that the sink knows under a name, or for this source; what its state says counts, if that is on this machine."""
+    entry = pipe_from(own, str(address), name)
+    if entry is None:
+        return KnownPipe()
+    directory = StateDirectory(Path(entry.state), make=False)
+    if entry.is_here and (state := directory.load()) is not None:
+        return replace(_told_by(directory, state), name=entry.name)
+    zero_dates = ZeroDates(entry.options.get("zero_dates", ZeroDates.HALT))
+    return KnownPipe(
+        None,
+        entry.tables if entry.selection else None,
+        entry.projection,
+        zero_dates,
+        entry.chosen.sink,
+        entry.name,
+        entry.chosen.transforms,
+    )
+
+
+def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
+    columns = state.options.get("columns", {})
+    chosen, settings = Selection.from_json(state.selection), settings_of(state, str(directory.path / "pipe.json"))
+    return KnownPipe(
+        directory,
+        replace(chosen, exclude=(*chosen.exclude, *(glob.escape(str(name)) for name in sorted(state.ignored)))),
+        state.projection(Projection(tuple(columns.get("include", ())), tuple(columns.get("exclude", ())))),
+        ZeroDates(state.options.get("zero_dates", ZeroDates.HALT)),
+        settings.sink,
+        transforms=settings.transforms,
+    )
+
+
+def find_watermark(
+    sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float
+) -> Watermark[BinlogPosition] | None:
+    """The pipe to watch, by its name in the sink or by its state; else the only one that reads this source; None if that says nothing."""
+    return watch(sink.own_tables(), str(address), pipe, known, wait_s, standing_of)
+
+
+def watch(
+    own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, standing: Callable[[Progress], Standing[P]]
+) -> Watermark[P] | None:
+    """The same, whatever the source's places are."""
+    told = _pipes(own)
+    if pipe and pipe not in told:
+        known_ones = ", ".join(sorted(told)) or "none"
+        raise DefiniteError(f"the sink knows no pipe {pipe!r}", place="headrace.positions", hint=f"pipes that it knows: {known_ones}")
+    likely = known.name or (known.directory.path.name if known.directory is not None else "")
+    if not pipe and likely in told:
+        pipe = likely
+    if not pipe:
+        same = [name for name, other in told.items() if _server(other) == _server(source)]
+        if len(same) != 1:
+            return None
+        [pipe] = same
+    if told[pipe].startswith(_KAFKA):
+        # It stands at offsets of topics, which say nothing of the source's log.
+        return None
+
+    def ask() -> Standing[P]:
+        progress: Progress | None = read_progress(own, pipe)
+        if progress is None:
+            raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
+        found = standing(progress)
+        # A lock tells at once that a pipe has ended; its last word in the sink only after a while.
+        return found if known.directory is None else replace(found, is_running=known.directory.is_owned)
+
+    return Watermark(pipe, ask, wait_s)
+
+
+def _pipes(own: OwnTables) -> dict[str, str]:
+    return {str(name): str(source) for name, source in own.select(POSITIONS, ["pipe", "source"])} if own.exists(POSITIONS) else {}
+
+
+def _server(source: str) -> str:
+    parts = urlsplit(source)
+    return f"{parts.netloc.rpartition('@')[2]}?{parts.query}"

@@ -1,0 +1,76 @@
+"""How far the sink is, and waiting for it.
+
+A pipe tells the sink after every batch up to which position of the source's log the tables are complete (`headrace.positions`). What was
+read from the source lies before where its log ends afterwards; so once the pipe has reached that end, the sink has all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from headrace.model.version import unpack_version
+from headrace.retry import waits
+from headrace.sinks.base import Progress
+from headrace.sources.mysql.server.position import BinlogPosition
+
+_POLL_S: Final = 0.1
+SILENT_S: Final = 30.0
+"""A pipe that has not said so long that it runs, does not run."""
+
+
+class Place(Protocol):
+    """A place in a source's log."""
+
+    def __ge__(self, other: Any, /) -> bool: ...
+
+
+P = TypeVar("P", bound=Place)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Generic[P]):
+    """Where a pipe stands."""
+
+    position: P
+    is_running: bool
+    incomplete: frozenset[str] = frozenset()
+    """Tables whose rows are still being read."""
+
+
+def standing_of(progress: Progress) -> Standing[BinlogPosition]:
+    """Where a pipe stands, by what it told the sink."""
+    file, _, offset = progress.position.rpartition(":")
+    epoch, _, address = unpack_version(progress.version)
+    position = BinlogPosition(file, int(offset), progress.gtid, epoch, shift=max(address - int(offset), 0))
+    silent_s = time.time() - progress.seen_us / 1e6
+    return Standing(position, silent_s < SILENT_S, frozenset(progress.incomplete))
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark(Generic[P]):
+    """A pipe that is watched."""
+
+    pipe: str
+    ask: Callable[[], Standing[P]]
+    wait_s: float
+
+    def await_position(self, wanted: P) -> Standing[P]:
+        """Wait until the pipe has reached a position; give up when it does not run, or after a while. Where it stands then."""
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            found = self.ask()
+            if has_reached(found, wanted) or not found.is_running or waits().ending or time.monotonic() > deadline:
+                return found
+            time.sleep(_POLL_S)
+
+
+def stands_at(standing: Standing[Any], position: str) -> str:
+    """Where a pipe is, in a few words."""
+    return f"pipe {'is at' if standing.is_running else 'stopped at'} {position}"
+
+
+def has_reached(standing: Standing[P], wanted: P) -> bool:
+    return standing.position >= wanted
