@@ -22,7 +22,7 @@ from bench.changes import SCHEMA, Growth
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 
@@ -81,7 +81,7 @@ def measure_final(rows: int, console: Console) -> FinalCost:
     console.print(f"final: {rows:,} rows through the sink's writer", highlight=False)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
         target = target_of(server)
-        sink = ClickHouseSink(target, SinkChoices(all_tables=(("view", True),)))
+        sink = ClickHouseSink(target, ClickHouseOptions(all_tables=(("view", True),)))
         sink.prepare([SCHEMA])
         growth = Growth(rows)
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from bench.target import DATABASE, Target
 from bench.workload import Workload
 from headrace.embedded.process import EmbeddedServer
 from headrace.settings.settings_file import parse_settings
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
 from headrace.transforms.block_transform import Shaper
@@ -117,10 +117,10 @@ def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -
     schemas = {schema.name: schema for schema in capture_tables(target)}
     shaper = Shaper(transforms, Salts())
     shapes = {name: shaper.shape(schema) for name, schema in schemas.items()}
-    sink = ClickHouseSink(target_of(engine, database=database), SinkChoices())
+    sink = ClickHouseSink(target_of(engine, database=database), ClickHouseOptions())
     shown = [shape.schema for shape in shapes.values()]
     sink.prepare(shown)
-    needs = sink.needs(shown)
+    needs = sink.requirements(shown)
     shaper = Shaper(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
     keys = {name: shape.moving(needs[name].key_columns) for name, shape in shapes.items()}
     catalog = Catalog(schemas, keys, lambda name: name in schemas)

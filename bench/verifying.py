@@ -33,7 +33,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, MySQLAddress, connect, query
@@ -126,7 +126,7 @@ def _copy(server: PrivateServer, scratch: Path) -> None:
     """As a snapshot copies. (ClickHouse's own mysql() reads floats through text, and not all of them come back to the bit.)"""
     address = _address(server.port)
     schema = _schema(address)
-    with open_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named, closing(connect(address)) as connection:
+    with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named, closing(connect(address)) as connection:
         named.sink.prepare([schema])
         writer = named.sink.writer()
         for batch in scan_table(connection, address, schema):
@@ -142,7 +142,7 @@ def _block(schema: TableSchema, images: pa.RecordBatch) -> ChangeBlock:
 def _damage(scratch: Path) -> None:
     table = f"{DATABASE}.{TABLE}"
     changes = ("quantity + 1 AS quantity, 2 AS _version", "-1 AS _sign, 2 AS _version", "id + 1000000000 AS id")
-    with open_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named:
+    with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named:
         client = connect_sink(named.sink.target).client
         for key, change in zip(DAMAGED, changes, strict=True):
             client.command(f"INSERT INTO {table} SELECT * REPLACE ({change}) FROM (SELECT * FROM {table} FINAL WHERE id = {key})")
@@ -184,7 +184,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[PrivateServer, Path], list[str]]]] =
 def main(way: str, port: str, scratch: str) -> None:
     """One way of comparing, in a process of its own; leaves what it found in the scratch directory."""
     address = _address(int(port))
-    with open_sink(f"chdb:{Path(scratch) / SINK_DIRECTORY}") as named:
+    with open_clickhouse_sink(f"chdb:{Path(scratch) / SINK_DIRECTORY}") as named:
         schema = _schema(address)
         watch = Stopwatch()
         found = {"sums": _sums, "read": _read}.get(way, _verify(way))(Sides(address, named.sink, VerifyOptions().zero_dates), schema)

@@ -12,7 +12,7 @@ from headrace.model.schema import TableName
 from headrace.model.version import OFFSET_BITS
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Catalog
 from testkit.chain import Chain
@@ -34,7 +34,7 @@ def blocks_since_snapshot(flavour: str, scratch: Path) -> list[ChangeBlock]:
 
 def encoded(flavour: str, scratch: Path, *, schemas: bool, prefix: str = "") -> list[Messages]:
     """That log as events, under the prefix that the recording with (or without) schemas has."""
-    choices = KafkaChoices(format=MessageFormat.DEBEZIUM, prefix=prefix or ("schema" if schemas else "plain"), schemas=schemas)
+    choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=prefix or ("schema" if schemas else "plain"), schemas=schemas)
     # Of MySQL's server a pipe does not know the number; MariaDB's is in its GTIDs.
     encoder = DebeziumEncoder(choices, Origin(flavour, "binlog", SERVER_ID if flavour == "mysql" else 0))
     return [messages for block in blocks_since_snapshot(flavour, scratch) for messages in encoder.encode(block)]

@@ -21,7 +21,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import pending_requests
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.base import Work
@@ -49,7 +49,7 @@ class DrivenPipe:
         sink_url: str,
         state: Path,
         policy: Sequence[str] = (),
-        choices: SinkChoices | None = None,
+        choices: ClickHouseOptions | None = None,
         exclude: tuple[str, ...] = (),
         sink_name: str = "sink",
         settings: dict[str, Any] | None = None,
@@ -62,7 +62,7 @@ class DrivenPipe:
         policies = SchemaPolicy.of_pairs(policy)
         more = settings or {}
         chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)
-        sink = ClickHouseSink(parse_target(sink_url), choices or SinkChoices())
+        sink = ClickHouseSink(parse_target(sink_url), choices or ClickHouseOptions())
         self.directory = StateDirectory(state)
         self._pipe = Pipe(book.address, sink, sink_name, chosen, LogView())
 

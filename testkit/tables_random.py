@@ -21,7 +21,7 @@ from headrace.model.change_block import ChangeBlock
 from headrace.pipes.lifecycle.schema_change_intents import Executor
 from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
-from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
 from headrace.sources.mysql.source import Limits
 from headrace.sources.mysql.split_reader import LogPlanner
@@ -48,8 +48,8 @@ _CLAUSES = (
     "COMMENT 'other'",
 )
 _POINTS = (
-    (Altering, "run_step"),
-    (Altering, "record"),
+    (ClickHouseSchemaApplier, "run_step"),
+    (ClickHouseSchemaApplier, "record"),
     (StateDirectory, "save"),
     (Executor, "settle"),
     (DrivenPipe, "_commit"),

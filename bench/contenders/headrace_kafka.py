@@ -22,7 +22,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.topic_settings import TopicSettings, topic_pattern
-from headrace.pipes.lifecycle.sink_factory import open_any_sink, open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.pipes.mysql.pipe import Pipe
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.settings_file import Chosen
@@ -48,7 +48,7 @@ class HeadraceFromTopics:
         flow = Stream(target.changes)
         topics = TopicSettings(topic_pattern([f"{PREFIX}.{target.database}.*"], "", ""), max_offsets=BATCH_RECORDS)
         settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True)
-        with open_sink(f"chdb:{SINK_DIRECTORY}") as named:
+        with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}") as named:
             named.sink.prepare(capture_tables(target))
             DebeziumPipe(KafkaAddress(os.environ[SERVERS_VARIABLE]), topics, named.sink, named.name, settings, flow).run()
         return flow.window()
@@ -77,6 +77,6 @@ class HeadraceIntoTopics:
         start = f"{target.start_file}:{target.start_position}"
         state = Path.cwd() / "state"
         settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
-        with open_any_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen(), state, "127.0.0.1") as named:
+        with open_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen(), state, "127.0.0.1") as named:
             Pipe(address_of(target), named.sink, named.name, settings, flow).run()
         return flow.window()

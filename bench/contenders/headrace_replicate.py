@@ -23,7 +23,7 @@ from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.mysql.pipe import Pipe
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
@@ -82,7 +82,7 @@ def address_of(target: Target) -> MySQLAddress:
 
 
 def run_pipe(target: Target, settings: PipeSettings, flow: Flow) -> None:
-    with open_sink(f"chdb:{SINK_DIRECTORY}") as named:
+    with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}") as named:
         Pipe(address_of(target), named.sink, named.name, settings, flow).run()
 
 
@@ -90,7 +90,7 @@ def checked_window(target: Target, scratch: Path, expected: int) -> Window:
     window = read_window(scratch)
     if window.total_changes != expected:
         raise DefiniteError(f"Headrace wrote {window.total_changes} changes of {expected}", place=f"port {target.port}")
-    with open_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named:
+    with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named:
         compare_tables(target, named.sink.reader())
     return window
 

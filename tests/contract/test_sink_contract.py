@@ -116,7 +116,7 @@ def test_all_in_one_block_is_the_same_as_one_by_one(subject: Subject) -> None:
 
 def test_a_changed_key_leaves_nothing_under_the_old_one(subject: Subject) -> None:
     schema = new_table(subject)
-    assert subject.sink.needs([schema])[schema.name].key_columns == ("id", "part")
+    assert subject.sink.requirements([schema])[schema.name].key_columns == ("id", "part")
     write(subject, block(schema, (1, Op.INSERT, (1, "a", "x")), (2, Op.INSERT, (2, "a", "y"))))
     moved = block(schema, (3, Op.BEFORE, (1, "a", "x")), (4, Op.UPDATE, (1, "b", "x")))
     swapped = block(

@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import Catalogue
 from headrace.pipes.state.event_skips import Skips, halted_at, note_halt, request_skip
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.sinks.base import Progress
@@ -67,7 +67,7 @@ def write_state(path: Path) -> None:
         directory.journal("copies.jsonl").append({"table": "ks.t", "begun": None, "n": number})
     directory.replace("scylla.json", {"tables": []})
     directory.replace("debezium.json", {"topics": {"a.b": "id"}, "batch": 3})
-    LocalBooks(path).tell(Progress("shop", "mysql://h/", str(LATER), LATER.version, 1, 2, 3, 4, 5, "0-1-9", ("a",), state.id))
+    FileProgressStore(path).tell(Progress("shop", "mysql://h/", str(LATER), LATER.version, 1, 2, 3, 4, 5, "0-1-9", ("a",), state.id))
     checkpoint = directory.checkpoint
     make_checkpoint(checkpoint)
     write_batch_file(checkpoint / "offsets" / "0", f'v1\n{{"batchWatermarkMs":0}}\n{LATER.to_json()}'.replace("'", '"'))
@@ -101,7 +101,7 @@ def read_state(path: Path) -> list[Any]:
             directory.journal("copies.jsonl").read(),
             directory.read("scylla.json"),
             directory.read("debezium.json"),
-            LocalBooks(path).progress("shop"),
+            FileProgressStore(path).progress("shop"),
             [(place, skips.why(place)) for place in sorted(skips.pending)],
             halted_at(path),
             [request.tables for request in pending_requests(directory)],

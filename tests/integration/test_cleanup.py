@@ -18,11 +18,11 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.pipes.lifecycle import tombstone_purger
-from headrace.pipes.lifecycle.sink_tables import Targets
-from headrace.pipes.lifecycle.tombstone_purger import Cleaner
+from headrace.pipes.lifecycle.sink_tables import SinkTables
+from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
 from headrace.retry import Waits
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 
@@ -55,7 +55,7 @@ class Stream:
 @dataclass
 class Scene:
     sink: ClickHouseSink
-    cleaner: Cleaner
+    cleaner: TombstonePurger
     stream: Stream = field(default_factory=Stream)
     settled: bool = True
 
@@ -84,12 +84,12 @@ def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: 
     monkeypatch.setattr(tombstone_purger, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(tombstone_purger, "waits", Waits)
     more = getattr(request, "param", ())
-    chosen = SinkChoices(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
+    chosen = ClickHouseOptions(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    targets = Targets(ClickHouseSink(target, chosen, label="p"))
+    targets = SinkTables(ClickHouseSink(target, chosen, label="p"))
     targets.prepare([SCHEMA])
     made: list[Scene] = []
-    cleaner = Cleaner(targets, "p", lambda: [SCHEMA], lambda: made[0].settled)
+    cleaner = TombstonePurger(targets, "p", lambda: [SCHEMA], lambda: made[0].settled)
     made.append(Scene(targets.sink, cleaner))
     yield made[0]
     disconnect(target)
@@ -111,7 +111,7 @@ def test_deletions_are_gone_from_disk_and_a_replay_brings_nothing_back(scene: Sc
     # What comes afterwards is kept, and what is not due is not done.
     scene.write((Op.DELETE, 4), first=300)
     began = scene.ask("SELECT began_at FROM headrace.cleanups FINAL WHERE target = 'THIS'")
-    scene.cleaner.targets.sink = replace(scene.sink, choices=SinkChoices(all_tables=(("cleanup_hours", 1.0),)))
+    scene.cleaner.targets.sink = replace(scene.sink, choices=ClickHouseOptions(all_tables=(("cleanup_hours", 1.0),)))
     scene.clean()
     assert scene.ask("SELECT began_at FROM headrace.cleanups FINAL WHERE target = 'THIS'") == began
     assert scene.ask("SELECT id FROM THIS FINAL") == []

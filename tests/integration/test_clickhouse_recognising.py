@@ -10,7 +10,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect, disconnect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.types.codec_registry import misfit
@@ -57,7 +57,7 @@ def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> N
     price = recognised.column("c_decimal")
     assert (price.precision, price.scale) == (12, 2)
     # As it is recognised, it is taken again.
-    sink.renewed().prepare([recognised])
+    sink.without_cache().prepare([recognised])
 
 
 def test_a_table_of_somebody_else_is_recognised_without_what_is_not_the_sources(target: ClickHouseTarget) -> None:
@@ -69,7 +69,7 @@ def test_a_table_of_somebody_else_is_recognised_without_what_is_not_the_sources(
         " ENGINE = ReplacingMergeTree(v, gone) ORDER BY (ident)"
     )
     name = TableName("shop", "own")
-    sink = ClickHouseSink(target, SinkChoices((("rename", (("id", "ident"),)),)))
+    sink = ClickHouseSink(target, ClickHouseOptions((("rename", (("id", "ident"),)),)))
     found = sink.recognise([name])[name]
     assert [(column.name, column.kind) for column in found.columns] == [
         ("id", Kind.UINT32),

@@ -23,7 +23,7 @@ from headrace.materialize_mysql.pipe_plan import plan_pipe
 from headrace.materialize_mysql.statement_parser import CreateMirror, parse_statement
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.retry import retrying
 from headrace.settings.settings_file import parse_set
 from headrace.sinks.clickhouse.reader import orders_by_bytes
@@ -127,8 +127,8 @@ def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypa
 
     monkeypatch.setattr(target_cache, "look_up", noted)
     for carried, expected in (
-        (sink.renewed().expecting(schemas[:2]), [["a", "b"], ["c"]]),
-        (sink.renewed().renewed(), [["a"], ["b"], ["c"]]),
+        (sink.without_cache().with_tables(schemas[:2]), [["a", "b"], ["c"]]),
+        (sink.without_cache().without_cache(), [["a"], ["b"], ["c"]]),
     ):
         writer = carried.writer()
         for schema in schemas:
@@ -169,7 +169,7 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink
         writer.write(again)
         writer.write(_versioned(block_of(schema, "later"), 30, Op.INSERT))
         for _ in range(2):
-            sink.sweep(schema, 20)
+            sink.delete_stale(schema, 20)
             assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["kept", "later"]
         # What the source says after the sweep still counts.
         writer.write(_versioned(block_of(schema, "gone"), 40, Op.INSERT))
@@ -379,7 +379,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
     sink = ClickHouseSink(target_of(server), plan_pipe(statement).chosen.sink)
     schema = schema_of()
     sink.prepare([schema])
-    sink = sink.renewed()
+    sink = sink.without_cache()
     # The table that was made is one that is known again.
     sink.prepare([schema])
     with contextlib.closing(sink.writer()) as writer:
@@ -407,7 +407,7 @@ def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -
 def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a schema change nothing is known of any table: a request for each would take minutes with thousands of them."""
     schemas = [schema_of(f"t{number}") for number in range(20)]
-    targets = Targets(sink)
+    targets = SinkTables(sink)
     targets.prepare(schemas)
     asked: list[int] = []
     look_up = target_cache.look_up

@@ -21,8 +21,8 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import (
+    ClickHouseOptions,
     JsonAs,
-    SinkChoices,
 )
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -55,7 +55,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarge
 
 
 def choose(target: ClickHouseTarget, chosen: dict[str, Any]) -> ClickHouseSink:
-    return ClickHouseSink(target, SinkChoices(tuple(chosen.items())))
+    return ClickHouseSink(target, ClickHouseOptions(tuple(chosen.items())))
 
 
 def schema_of(*columns: Column) -> TableSchema:

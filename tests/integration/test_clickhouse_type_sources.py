@@ -14,7 +14,17 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import BitAs, EnumAs, GeometryAs, SetAs, SinkChoices, TimeAs, TinyintAs, UnsignedAs, YearAs
+from headrace.sinks.clickhouse.server.options import (
+    BitAs,
+    ClickHouseOptions,
+    EnumAs,
+    GeometryAs,
+    SetAs,
+    TimeAs,
+    TinyintAs,
+    UnsignedAs,
+    YearAs,
+)
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url
 from headrace.verify.result import Verdict
@@ -109,7 +119,7 @@ CHOICES = {
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
     with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
         target = target_of(server)
-        yield ClickHouseSink(target, SinkChoices(tuple(CHOICES.items())))
+        yield ClickHouseSink(target, ClickHouseOptions(tuple(CHOICES.items())))
         disconnect(target)
 
 
@@ -146,7 +156,7 @@ def test_the_text_of_every_chosen_type_is_the_source_s_own(server: PrivateServer
 def test_tables_in_chosen_types_are_verified_by_value(server: PrivateServer, database: str, sink: ClickHouseSink) -> None:
     """Keys and values in types of another order and spelling; documents and shapes by what their types keep."""
     chosen = {**CHOICES, "types": (("a", "String"), ("b", "String"), ("f", "String"), ("document", "JSON"))}
-    retyped = ClickHouseSink(sink.target, SinkChoices(tuple(chosen.items())))
+    retyped = ClickHouseSink(sink.target, ClickHouseOptions(tuple(chosen.items())))
     address = parse_mysql_url(server.url(database))
     with closing(connect(address)) as connection:
         pair = Pair(connection, address, retyped)

@@ -21,7 +21,7 @@ from headrace.model.version import pack_version
 from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_letters
 from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import EngineChoice, OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice, OnRefusedRow
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 
@@ -38,7 +38,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 @pytest.fixture
 def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    chosen = SinkChoices(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
+    chosen = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
     yield ClickHouseSink(target, chosen, pipe=secrets.token_hex(4), label=f"pipe-{target.database}")
     disconnect(target)
 
@@ -76,7 +76,7 @@ def errors(sink: ClickHouseSink, columns: str, condition: str = "1") -> list[lis
 
 
 def halting(sink: ClickHouseSink) -> ClickHouseSink:
-    return replace(sink, choices=SinkChoices())
+    return replace(sink, choices=ClickHouseOptions())
 
 
 BAD = -1_000_000
@@ -150,7 +150,7 @@ def test_what_the_server_refuses_is_found_by_halves(sink: ClickHouseSink) -> Non
 
 def test_a_block_with_too_many_partitions_is_written_in_pieces(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(halting(sink), choices=SinkChoices(all_tables=(("partition_by", "id"),)))
+    chosen = replace(halting(sink), choices=ClickHouseOptions(all_tables=(("partition_by", "id"),)))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *[(Op.INSERT, number, 0, "x") for number in range(250)]))
     assert len(shown(sink)) == 250
@@ -189,7 +189,7 @@ def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
     sink.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long"), first=100))
     sink.writer().write(block_of(schema, (Op.INSERT, 2, 0, "too long"), first=500))
     # The source's table was emptied at 300: a row from before must not come back.
-    sink.sweep(schema, pack_version(0, 3, 300))
+    sink.delete_stale(schema, pack_version(0, 3, 300))
     relax(sink)
     assert [one.letter.key for one in retry_letters(sink, pipe=sink.label)] == ["id=2"]
     assert shown(sink) == [[2, "too long"]]
@@ -207,7 +207,7 @@ def test_a_resync_leaves_the_waiting_rows_of_another_pipe_alone(sink: ClickHouse
         if one is sink or not shared:
             constrain(one)
         one.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long")))
-    sink.sweep(schema, pack_version(0, 9, 0))
+    sink.delete_stale(schema, pack_version(0, 9, 0))
     assert not waiting(sink.own_tables(), pipe=sink.label)
     assert [letter.key for letter in waiting(sink.own_tables(), pipe=other.label)] == ["id=1"]
 
@@ -217,7 +217,7 @@ def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_wai
     chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", EngineChoice.HISTORY))))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *PLAIN, first=100))
-    chosen.clear(schema, pack_version(0, 3, 100))
+    chosen.discard_partial_snapshot(schema, pack_version(0, 3, 100))
     chosen.writer().write(block_of(schema, *PLAIN, first=200))
     assert errors(sink, "key, state") == [["id=2", "superseded"], ["id=2", "waiting"]]
 
@@ -236,7 +236,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Engi
     # The day is kept as text from now on, which holds any.
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t MODIFY COLUMN day Nullable(String)")
     wider = replace(
-        chosen.renewed(), choices=replace(chosen.choices, all_tables=(*chosen.choices.all_tables, ("types", (("day", "String"),))))
+        chosen.without_cache(), choices=replace(chosen.choices, all_tables=(*chosen.choices.all_tables, ("types", (("day", "String"),))))
     )
     for _ in range(2):
         assert [one.written for one in retry_letters(wider, pipe=sink.label)] == [True]
@@ -257,7 +257,7 @@ def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> N
     sink.reader().query(f"ALTER TABLE {sink.target.database}.u ADD CONSTRAINT c CHECK id != 2")
     sink.writer().write(block_of(constrained, (Op.INSERT, 2, 0, "x")))
     sink.reader().query(f"DROP TABLE {sink.target.database}.u SYNC")
-    halted = replace(chosen.renewed(), choices=SinkChoices(all_tables=(("engine", EngineChoice.COLLAPSING),)))
+    halted = replace(chosen.without_cache(), choices=ClickHouseOptions(all_tables=(("engine", EngineChoice.COLLAPSING),)))
     halted.prepare([constrained])
     assert [one.reason for one in retry_letters(halted, pipe=sink.label)] == [ORDER_COUNTS]
 

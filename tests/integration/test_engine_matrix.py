@@ -20,7 +20,7 @@ from headrace.model.change_block import ChangeBlock
 from headrace.sinks.clickhouse.maintenance.stale_rows import can_clean
 from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import Family
 from testkit.binlogs import Row, open_logbook, rows_of
@@ -265,7 +265,7 @@ class Trial:
     def __init__(self, case: Case, story: Story, engine: EmbeddedServer) -> None:
         self.case, self.schema = case, story.schemas[case.table]
         target = target_of(engine, database=f"m_{secrets.token_hex(4)}")
-        self.sink = ClickHouseSink(target, SinkChoices(tuple(case.choices.items())), pipe="matrix")
+        self.sink = ClickHouseSink(target, ClickHouseOptions(tuple(case.choices.items())), pipe="matrix")
         self.place = f"{target.database}.{case.table}"
         if case.made:
             self.run(f"CREATE DATABASE {target.database}")
@@ -279,7 +279,7 @@ class Trial:
         return self.sink.reader().query(sql)[1]
 
     def read(self, chapter: Any) -> list[ChangeBlock]:
-        needs = self.sink.needs([self.schema])[self.schema.name]
+        needs = self.sink.requirements([self.schema])[self.schema.name]
         return list(chapter.blocks(self.schema, needs.key_columns))
 
     def write(self, blocks: list[ChangeBlock]) -> None:
@@ -329,7 +329,7 @@ def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine
     trial = Trial(case, story, engine)
     trial.sink.prepare([trial.schema])
     trial.sink.prepare([trial.schema])
-    layout = trial.sink.renewed().layout(trial.schema)
+    layout = trial.sink.without_cache().layout(trial.schema)
     assert (layout.family, layout.ours, set(layout.moving)) == (case.family, case.ours, set(case.moving))
     written: list[list[ChangeBlock]] = []
     for chapter in story.chapters:
@@ -347,6 +347,6 @@ def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine
     trial.run(f"OPTIMIZE TABLE {trial.place}{'_local' if case.over else ''} FINAL")
     trial.check_both(last, "merged")
     if can_clean(layout):
-        Cleanup(trial.sink.scope, trial.sink.renewed().layout(layout.schema)).run(nullcontext, lambda: True)
+        Cleanup(trial.sink.scope, trial.sink.without_cache().layout(layout.schema)).run(nullcontext, lambda: True)
     trial.check(last, "cleaned")
     disconnect(trial.sink.target)

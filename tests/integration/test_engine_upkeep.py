@@ -17,13 +17,13 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.snapshot_runner import Copier
 from headrace.pipes.state.pipe_state import TableState
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql
 from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import Meaning
@@ -51,7 +51,7 @@ def target(engine: EmbeddedServer) -> Iterator[ClickHouseTarget]:
 
 
 def sink_of(target: ClickHouseTarget, **chosen: Any) -> ClickHouseSink:
-    return ClickHouseSink(target, SinkChoices(tuple(chosen.items())), pipe="upkeep")
+    return ClickHouseSink(target, ClickHouseOptions(tuple(chosen.items())), pipe="upkeep")
 
 
 def block(schema: TableSchema, *images: Image) -> ChangeBlock:
@@ -62,7 +62,7 @@ def block(schema: TableSchema, *images: Image) -> ChangeBlock:
 
 
 def shown(sink: ClickHouseSink, schema: TableSchema = KEYED) -> list[tuple[int, str]]:
-    table = sink.renewed().reader().read_range(schema)
+    table = sink.without_cache().reader().read_range(schema)
     return sorted(zip(table.column("id").to_pylist(), table.column("word").to_pylist(), strict=True))
 
 
@@ -86,14 +86,14 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(target: ClickHouseTa
     writer = sink.writer()
     writer.write(block(schema, (10, Op.INSERT, 1, "gone"), (11, Op.INSERT, 2, "kept"), (12, Op.INSERT, 2, "kept")))
     writer.write(block(schema, (13, Op.BEFORE, 2, "kept"), (14, Op.UPDATE, 2, "kept, too")))
-    exact = sink.needs([schema])[schema.name].emptied
+    exact = sink.requirements([schema])[schema.name].emptied
     if exact:
         # Such a table is swept before its rows come again: nothing may cancel what is to go.
-        sink.sweep(schema, 20)
+        sink.delete_stale(schema, 20)
     writer.write(block(schema, (20, Op.SNAPSHOT, 2, "kept"), (20, Op.SNAPSHOT, 3, "new")))
     writer.write(block(schema, (30, Op.INSERT, 4, "later")))
     for _ in range(2):
-        sink.sweep(schema, 20)
+        sink.delete_stale(schema, 20)
         assert shown(sink, schema) == [(2, "kept"), (3, "new"), (4, "later")]
     writer.write(block(schema, (40, Op.INSERT, 1, "again"), (41, Op.DELETE, 3, "new")))
     assert shown(sink, schema) == [(1, "again"), (2, "kept"), (4, "later")]
@@ -129,7 +129,7 @@ def test_comments_are_carried_over_and_names_are_quoted(target: ClickHouseTarget
     assert (layout.ours, set(layout.moving)) == (True, {"i`d\\", "wo rd'"})
     images = pa.record_batch([pa.array([1, 2]), pa.array(["x", None]), pa.array([1, 1], pa.int8())], schema=schema.arrow_schema)
     sink.writer().write(replace(block(KEYED, (1, Op.INSERT, 1, ""), (2, Op.INSERT, 2, "")), schema=schema, images=images))
-    sink.sweep(schema, 2)
+    sink.delete_stale(schema, 2)
     assert sink.reader().read_range(schema).column(1).to_pylist() == [None]
     assert ask(sink, f"SELECT count() FROM {layout.view}") == [[1]]
     assert ask(sink, f"SELECT comment FROM system.tables WHERE database = '{target.database}' AND engine != 'View'") == [
@@ -145,7 +145,7 @@ def test_cleaning_purges_deletions_and_old_versions(target: ClickHouseTarget) ->
         sink.prepare([KEYED])
         sink.writer().write(block(KEYED, (1, Op.INSERT, 1, "a"), (2, Op.INSERT, 2, "b"), (3, Op.DELETE, 1, "a"), (4, Op.UPDATE, 2, "c")))
         for is_first in (True, False):
-            sink = sink.renewed()
+            sink = sink.without_cache()
             assert bool(allow_cleanup_sql(sink.layout(KEYED))) is is_first
             assert Cleanup(sink.scope, sink.layout(KEYED)).run(nullcontext, lambda: True) == int(is_first)
         assert ask(sink, f"SELECT id, word FROM {sink.target.database}.t") == [[2, "c"]]
@@ -183,7 +183,7 @@ def test_deletions_left_out(target: ClickHouseTarget) -> None:
     with pytest.raises(DefiniteError, match="an update moved the row id=2 to another key") as caught:
         sink.writer().write(block(bare, (6, Op.BEFORE, 2, "c"), (7, Op.UPDATE, 3, "c")))
     assert "delete_column" in caught.value.hint
-    sink.sweep(bare, 100)
+    sink.delete_stale(bare, 100)
     assert shown(sink, bare) == [(1, "a"), (2, "c")]
 
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_swept_says_so(target: ClickHouseTarget) -> None:
     sink.prepare([KEYED])
     assert sink.newest_version(KEYED) is None
     with pytest.raises(DefiniteError, match="says how old a row is") as caught:
-        sink.sweep(KEYED, 5)
+        sink.delete_stale(KEYED, 5)
     assert "_version UInt64" in caught.value.hint
 
 
@@ -250,7 +250,7 @@ def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget
     nothing: Any = None
     copier = Copier(
         address=nothing,
-        targets=Targets(sink),
+        targets=SinkTables(sink),
         settings=nothing,
         view=cast(Any, SimpleNamespace(note=notes.append)),
         directory=nothing,

@@ -27,7 +27,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
@@ -74,7 +74,7 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
     tables = tuple((f"*.{table}", (("engine", engine),)) for table, engine in ENGINES.items())
     parted = tuple((f"*.{table}_parted", (("engine", engine), ("partition_by", "n % 3"))) for table, engine in ENGINES.items())
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target, SinkChoices(tables=(*tables, *parted)))
+    yield ClickHouseSink(target, ClickHouseOptions(tables=(*tables, *parted)))
     disconnect(target)
 
 
@@ -210,7 +210,7 @@ def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
     """Every table shows what the source has, and collapsing ones add up to it."""
     for table in TABLES:
         expected = Counter(source_rows(book.server, book.database, table))
-        read = sink.renewed().reader().read_range(book.schema(table))
+        read = sink.without_cache().reader().read_range(book.schema(table))
         assert Counter(tuple(row[column] for column in ("id", "n", "s")) for row in read.to_pylist()) == expected, table
         if table.startswith(("folded", "paired")):
             place = f"`{sink.target.database}`.{table}"

@@ -18,7 +18,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table
 from headrace.sinks.clickhouse.server.client import connect, disconnect
-from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write import dedup_check, dedup_window
 from testkit.embedded_access import target_of
@@ -42,9 +42,9 @@ def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
 
     def make(engine: EngineChoice, **choices: Any) -> ClickHouseSink:
         own = replace(target, database=f"d_{secrets.token_hex(6)}")
-        sink = ClickHouseSink(own, SinkChoices(all_tables=(("engine", engine), *choices.items())), pipe="p")
+        sink = ClickHouseSink(own, ClickHouseOptions(all_tables=(("engine", engine), *choices.items())), pipe="p")
         sink.prepare([SCHEMA])
-        return sink.renewed()
+        return sink.without_cache()
 
     yield make
     disconnect(target)
@@ -98,7 +98,7 @@ def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: EngineChoi
             read = block_of(30 + number * 2, *[Op.SNAPSHOT] * 2, order=number * 2)
             retrying(lambda read=read, reading=reading: reading.write(read), sleep=lambda _: None)  # type: ignore[misc]
         assert count(sink) == kept + 6
-        sink.clear(SCHEMA, since=7)
+        sink.discard_partial_snapshot(SCHEMA, since=7)
         kept = 6 if engine is EngineChoice.HISTORY else 0
         assert count(sink) == kept
 
@@ -108,7 +108,7 @@ def test_a_batch_that_is_written_again_counts_once(made: Made, engine: EngineCho
     sink = made(engine)
     blocks = [inserts(10), block_of(20, Op.INSERT, Op.DELETE, Op.INSERT), inserts(30)]
     for written in range(len(blocks) + 1):
-        writer = sink.again().writer()
+        writer = sink.for_replay().writer()
         for block in blocks[:written]:
             writer.write(block)
         assert count(sink) == 3 * written
@@ -127,14 +127,14 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
     writer.write(inserts(10))
     replace(history, pipe="lost").writer().write(inserts(20))
     for _ in range(2):
-        again = history.again().writer()
+        again = history.for_replay().writer()
         for first in (10, 20, 30):
             again.write(inserts(first))
         assert count(history) == 9
     # It knows a part that it has not, or has not whole: the token stays when rows are deleted.
     for gone in ("_version >= 30", "_version = 31"):
         run(history, f"ALTER TABLE t! DELETE WHERE {gone} SETTINGS mutations_sync = 2")
-        again = history.again().writer()
+        again = history.for_replay().writer()
         for first in (10, 20, 30, 40):
             again.write(inserts(first))
         assert count(history) == 12
@@ -142,7 +142,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
     folded = made(EngineChoice.COLLAPSING)
     folded.writer().write(inserts(10))
     replace(folded, pipe="lost").writer().write(inserts(20))
-    again = folded.again().writer()
+    again = folded.for_replay().writer()
     for first in (10, 20, 30):
         again.write(inserts(first))
     assert count(folded) == 9
@@ -153,11 +153,11 @@ def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch
     # The question sees itself, as it would see an INSERT.
     monkeypatch.setattr(dedup_check, "_UNDER_WAY", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
-        history.again().writer().write(inserts(10))
+        history.for_replay().writer().write(inserts(10))
     with pytest.raises(TransientError, match="still under way"):
-        history.clear(SCHEMA, since=0)
+        history.discard_partial_snapshot(SCHEMA, since=0)
     monkeypatch.undo()
-    history.again().writer().write(inserts(10))
+    history.for_replay().writer().write(inserts(10))
     assert count(history) == 3
 
 
@@ -216,7 +216,7 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
         writer.write(block_of(50, Op.SNAPSHOT, Op.SNAPSHOT, order=0))
         assert sink.holds_rows(SCHEMA)
         for _ in range(2):
-            sink.clear(SCHEMA, since=7)
+            sink.discard_partial_snapshot(SCHEMA, since=7)
             assert count(sink) == left, engine
         # What was cleared may come again at the same place.
         sink.writer().write(block_of(50, Op.SNAPSHOT, Op.SNAPSHOT, order=0))

@@ -14,7 +14,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.pipe import Pipe
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows import row_decoder
@@ -39,7 +39,7 @@ def test_snapshot_and_changes_are_read_back_from_the_topics(
     # Small blocks, so that events are cut by their ends.
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     Workload(server, database, 7).prepare()
-    choices = KafkaChoices(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
+    choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
     settings = PipeSettings(
         Selection((f"{database}.*",)), tmp_path / "state", once=True, limits=Limits(flush_seconds=0.0), master="local[2]"
     )

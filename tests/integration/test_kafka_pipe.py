@@ -29,12 +29,12 @@ from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
 from headrace.pipes.mysql.pipe import Pipe
 from headrace.pipes.mysql.snapshot_runner import Copier
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices, MessageFormat, Truncates
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat, Truncates
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
@@ -66,7 +66,7 @@ class Runs:
 
     def __init__(self, book: Logbook, broker: PrivateBroker, state: Path) -> None:
         self.book, self.broker, self.state = book, broker, state
-        self.sink = KafkaSink.from_url(broker.url(), KafkaChoices(partitions=3))
+        self.sink = KafkaSink.from_url(broker.url(), KafkaOptions(partitions=3))
         self._random = random.Random(7)
 
     def __call__(self, *, slots: int = 2, flush_rows: int = 0, policy: tuple[str, ...] = (), start_at: str = "", exclude: str = "") -> None:
@@ -260,13 +260,13 @@ def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypa
 def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple[str, ...]]]:
     """How many requests to read tables again waited, and what was told to be incomplete, each time that progress is told."""
     found: list[tuple[int, tuple[str, ...]]] = []
-    real = LocalBooks.tell
+    real = FileProgressStore.tell
 
-    def tell(books: LocalBooks, progress: Any) -> None:
+    def tell(books: FileProgressStore, progress: Any) -> None:
         found.append((len(list((state / "requests").glob("*.json"))), progress.incomplete))
         real(books, progress)
 
-    monkeypatch.setattr(LocalBooks, "tell", tell)
+    monkeypatch.setattr(FileProgressStore, "tell", tell)
     return found
 
 
@@ -354,7 +354,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
 def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, database: str, tmp_path: Path) -> None:
     """An alteration that readers of the former schema could not follow halts the pipe, before anything of it is done."""
     book = runs.book
-    specific = KafkaChoices(format=MessageFormat.SPECIFIC, registry=str(tmp_path / "schemas"), partitions=1)
+    specific = KafkaOptions(format=MessageFormat.SPECIFIC, registry=str(tmp_path / "schemas"), partitions=1)
     runs.sink = KafkaSink.from_url(runs.broker.url(), specific)
     book.run("CREATE TABLE s (id INT PRIMARY KEY, v INT)", "INSERT INTO s VALUES (1, 1)")
     runs()
@@ -405,7 +405,7 @@ def test_another_server_takes_over(
 def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pipe in Debezium's words: snapshot, changes and a changed key, across an alteration and a kill."""
     book, cutter = runs.book, Cutter(monkeypatch)
-    runs.sink = KafkaSink.from_url(runs.broker.url(), KafkaChoices(format=MessageFormat.DEBEZIUM, partitions=2))
+    runs.sink = KafkaSink.from_url(runs.broker.url(), KafkaOptions(format=MessageFormat.DEBEZIUM, partitions=2))
     book.run("CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO d VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     runs()
     book.run("UPDATE d SET v = 'x' WHERE id = 1", "DELETE FROM d WHERE id = 2", "UPDATE d SET id = 30 WHERE id = 3")
@@ -428,7 +428,7 @@ def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.Monkey
 def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, server: PrivateServer, database: str) -> None:
     """As the real connector sends it; those who read it with us, or by versions, end with the rows from after it."""
     book = runs.book
-    choices = KafkaChoices(format=MessageFormat.DEBEZIUM, partitions=2, schemas=True, truncates=Truncates.SEND)
+    choices = KafkaOptions(format=MessageFormat.DEBEZIUM, partitions=2, schemas=True, truncates=Truncates.SEND)
     book.run("CREATE TABLE e (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO e VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     for truncates in Truncates:
         runs.sink = KafkaSink.from_url(runs.broker.url(), replace(choices, truncates=truncates))
@@ -462,7 +462,7 @@ def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateSe
     assert not any(one.is_snapshot for one in first)
     assert [row["id"] for row in fold(first, by_position=True).values()] == [5]
 
-    sink = KafkaSink.from_url(broker.url(f"offline_{database}_${{table}}"), KafkaChoices(partitions=3))
+    sink = KafkaSink.from_url(broker.url(f"offline_{database}_${{table}}"), KafkaOptions(partitions=3))
     settings = PipeSettings(
         Selection((f"{database}.*",)),
         tmp_path / "offline",

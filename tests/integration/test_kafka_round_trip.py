@@ -14,7 +14,7 @@ import headrace.kafka
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.kind_values import COLUMNS, VALUES, array_of, plain_of
@@ -64,7 +64,7 @@ def test_what_is_written_is_read_again(broker: PrivateBroker, tmp_path: Path, fo
     schema = _table(f"round_{form.value}")
     block = _block(schema)
     folder = str(tmp_path / "schemas")
-    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaChoices(format=form, registry=folder, partitions=1))
+    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaOptions(format=form, registry=folder, partitions=1))
     sink.prepare([schema])
     writer = sink.writer()
     writer.write(block)

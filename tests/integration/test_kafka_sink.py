@@ -21,7 +21,7 @@ from headrace.sinks.kafka.messages.errors import Refusals
 from headrace.sinks.kafka.messages.options import (
     Cleanup,
     Compression,
-    KafkaChoices,
+    KafkaOptions,
     KeyChanges,
     MessageFormat,
     TextAs,
@@ -60,7 +60,7 @@ def block_of(schema: TableSchema, changes: list[Change], first: int = 1000, tran
 
 
 def sink_of(broker: PrivateBroker, **choices: Any) -> KafkaSink:
-    return KafkaSink(parse_kafka_url(broker.url()), KafkaChoices(**choices))
+    return KafkaSink(parse_kafka_url(broker.url()), KafkaOptions(**choices))
 
 
 def write(sink: KafkaSink, *blocks: ChangeBlock) -> None:
@@ -208,7 +208,7 @@ def test_two_tables_do_not_share_a_topic_by_accident(broker: PrivateBroker) -> N
     schemas = [table("a b"), table("a_b")]
     with pytest.raises(DefiniteError, match="would both go to the topic shop_a_b_generic"):
         sink_of(broker).prepare(schemas)
-    sink_of(broker, topic="all").check_apart(schemas)
+    sink_of(broker, topic="all").check_target_conflicts(schemas)
 
 
 def test_a_message_that_is_too_large_is_named(broker: PrivateBroker) -> None:
@@ -292,7 +292,7 @@ def test_tables_that_share_a_compacted_topic_would_replace_each_other_s_rows(bro
     with pytest.raises(DefiniteError, match="would replace each other") as error:
         sink_of(broker, topic="all", cleanup=Cleanup.COMPACT).prepare(schemas)
     assert "${table}" in error.value.hint
-    sink_of(broker, topic="${db}.${table}", cleanup=Cleanup.COMPACT).check_apart(schemas)
+    sink_of(broker, topic="${db}.${table}", cleanup=Cleanup.COMPACT).check_target_conflicts(schemas)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_tables_that_share_a_compacted_topic_would_replace_each_other_s_rows(bro
 )
 def test_settings_that_would_do_nothing_are_refused(choices: dict[str, Any], named: str) -> None:
     with pytest.raises(DefiniteError) as error:
-        KafkaChoices(**choices)
+        KafkaOptions(**choices)
     assert error.value.place == f"kafka.{named}"
     assert error.value.hint
 
@@ -334,7 +334,7 @@ def test_a_broker_that_is_away_is_waited_for_and_a_wrong_password_is_not(own_bro
     writer.close()
     positions = [read_position(message.position)[0] for message in read_topic(own_broker, f"shop_{schema.name.table}_generic")]
     assert list(dict.fromkeys(positions)) == [100, 101, 102]
-    wrong = KafkaSink(parse_kafka_url(own_broker.url().replace("secret", "wrong")), KafkaChoices(delivery_timeout_s=5))
+    wrong = KafkaSink(parse_kafka_url(own_broker.url().replace("secret", "wrong")), KafkaOptions(delivery_timeout_s=5))
     for doing in (lambda: wrong.prepare([schema]), lambda: wrong.writer().write(blocks[0])):
         with pytest.raises(DefiniteError, match="uthentication") as error:
             doing()

@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.broker import PrivateBroker
 from testkit.topics import Kept, read_topic
@@ -78,7 +78,7 @@ def read_as(message: Kept, look_up: Callable[[int], Any], reader: int) -> dict[s
 def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], Any]]) -> None:
     address, look_up = kept
     table = TableName("shop", f"t_{secrets.token_hex(4)}")
-    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaChoices(format=MessageFormat.SPECIFIC, registry=address))
+    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaOptions(format=MessageFormat.SPECIFIC, registry=address))
     first = block(table, (ID, NAME), [(1, "one")], 100)
     added = block(table, (ID, NAME, QUANTITY), [(2, "two", 5)], 200)
     dropped = block(table, (ID, QUANTITY), [(3, 7)], 300)
@@ -97,7 +97,7 @@ def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], 
         {"id": 1, "qty": None},
     ]
     changed = TableSchema(table, (ID, Column("qty", Kind.STRING, source_type="varchar(9)")), ("id",))
-    for refuse in (sink.check, lambda schema: sink.prepare([schema]), lambda schema: sink.altering().plan_creation(schema)):
+    for refuse in (sink.check, lambda schema: sink.prepare([schema]), lambda schema: sink.schema_applier().plan_creation(schema)):
         with pytest.raises(DefiniteError, match="cannot follow the last one") as error:
             refuse(changed)
         assert "compatibility" in error.value.hint
@@ -109,13 +109,13 @@ def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], 
 
 def test_an_incompatible_change_goes_on_by_choice(broker: PrivateBroker, tmp_path: Path) -> None:
     table = TableName("shop", f"t_{secrets.token_hex(4)}")
-    choices = KafkaChoices(format=MessageFormat.SPECIFIC, registry=str(tmp_path), incompatible=Incompatible.NEW)
+    choices = KafkaOptions(format=MessageFormat.SPECIFIC, registry=str(tmp_path), incompatible=Incompatible.NEW)
     sink = KafkaSink(parse_kafka_url(broker.url()), choices)
     write(sink, block(table, (ID, NAME), [(1, "one")], 100), block(table, (ID, replace(QUANTITY, name="name")), [(2, 5)], 200))
     assert len({schema_id(message) for message in read_topic(broker, f"shop_{table.table}_specific")}) == 2
 
 
 def test_specific_messages_need_a_repository_that_is_shared(broker: PrivateBroker) -> None:
-    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaChoices(format=MessageFormat.SPECIFIC))
+    sink = KafkaSink(parse_kafka_url(broker.url()), KafkaOptions(format=MessageFormat.SPECIFIC))
     with pytest.raises(DefiniteError, match="schema repository"):
         sink.prepare([TableSchema(TableName("shop", "t"), (ID,), ("id",))])

@@ -15,7 +15,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat, TextAs
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, TextAs
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Logbook, Row, Value, as_text, open_logbook
@@ -68,7 +68,7 @@ def life(server: PrivateServer) -> Iterator[Life]:
         cursor.execute("DROP DATABASE kafka_types")
 
 
-def sent(life: Life, broker: PrivateBroker, choices: KafkaChoices) -> list[Kept]:
+def sent(life: Life, broker: PrivateBroker, choices: KafkaOptions) -> list[Kept]:
     """The messages that the table's changes make, as the broker keeps them."""
     settings = (("message.max.bytes", "20000000"),)
     pattern = f"{choices.format}.{choices.text}.{id(life)}.${{db}}.${{table}}"
@@ -117,7 +117,7 @@ def compare(life: Life, changes: list[tuple[int, list[Row]]]) -> None:
 @pytest.mark.parametrize("text", TextAs)
 def test_generic_messages_hold_what_the_server_selects(life: Life, broker: PrivateBroker, text: TextAs, tmp_path: Path) -> None:
     changes = []
-    for message in sent(life, broker, KafkaChoices(registry=str(tmp_path), text=text)):
+    for message in sent(life, broker, KafkaOptions(registry=str(tmp_path), text=text)):
         kind, record = split(message, tmp_path)
         described = schema_by_id(tmp_path, int.from_bytes(message.headers["headrace.columns"], "big"))
         assert [column["name"] for column in described["headrace.columns"]] == [column.name for column in life.schema.columns]
@@ -164,7 +164,7 @@ def told(column: Column, value: Any) -> Value:
 
 def test_specific_messages_hold_what_the_server_selects(life: Life, broker: PrivateBroker, tmp_path: Path) -> None:
     changes = []
-    for message in sent(life, broker, KafkaChoices(format=MessageFormat.SPECIFIC, registry=str(tmp_path))):
+    for message in sent(life, broker, KafkaOptions(format=MessageFormat.SPECIFIC, registry=str(tmp_path))):
         kind, record = split(message, tmp_path)
         assert (record["database"], record["table"], len(record["txid"])) == ("kafka_types", "every_type", 16)
         rows = [specific_row(life.schema, record, prefix) for prefix in (("old_", "new_") if kind == 2 else ("",))]

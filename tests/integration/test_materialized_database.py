@@ -22,7 +22,7 @@ from headrace.embedded.engine.directory_lock import read_holder
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.background_pipe import Background
 from headrace.materialize_mysql.statement_router import answer
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from testkit.accounts import Account, create_replica_account
 from testkit.embedded_access import basic
 from testkit.pipeline import command_lines, marked_processes, run_command
@@ -192,7 +192,7 @@ def test_a_database_is_created_followed_shown_and_dropped(
     assert "is dropped" in sink.answer("DROP DATABASE shop")
     assert (sink.processes(), (sink.path / "headrace").exists()) == ([], False)
     assert sink.files_with(account.password) == []
-    with open_sink(sink.address) as named:
+    with open_clickhouse_sink(sink.address) as named:
         reader = named.sink.reader()
         left = "SELECT countIf(name = 'shop'), (SELECT count() FROM headrace.positions), (SELECT count() FROM headrace.pipes)"
         assert reader.query(f"{left} FROM system.databases")[1] == [[0, 0, 0]]

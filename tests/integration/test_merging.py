@@ -6,12 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import Warehouses
 from headrace.service.merge_tables import MergeGauge
 from headrace.service.status_collector import Collected
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 
 
 def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path) -> None:
@@ -20,12 +20,12 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
     def part(name: str, *targets: str) -> Any:
         view = Collected()
         view.tables({target: target for target in targets})
-        spec = SimpleNamespace(sink=sink, chosen=SimpleNamespace(sink=SinkChoices()))
+        spec = SimpleNamespace(sink=sink, chosen=SimpleNamespace(sink=ClickHouseOptions()))
         return SimpleNamespace(name=name, view=view, spec=spec, fail=failed.append)
 
     with Warehouses() as warehouses:
         warehouses.ensure(sink)
-        with open_sink(sink) as named:
+        with open_clickhouse_sink(sink) as named:
             client = connect(named.sink.target).client
             for name in ("east_orders", "west_orders"):
                 client.command(f"CREATE TABLE default.{name} (id Int64, _v UInt64) ENGINE = ReplacingMergeTree(_v) ORDER BY id")

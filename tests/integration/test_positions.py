@@ -14,9 +14,9 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle import progress_reporter
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, create_statements
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
@@ -49,8 +49,8 @@ def told(sink: ClickHouseSink, columns: str, table: str = "positions FINAL") -> 
 
 def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: ClickHouseSink) -> None:
     waiting: list[str] = ["shop.orders"]
-    shop = Reporter(Targets(sink), "shop", "mysql://host/shop", lambda: tuple(waiting))
-    other = Reporter(Targets(sink), "it's", "mysql://host/other", lambda: ())
+    shop = Reporter(SinkTables(sink), "shop", "mysql://host/shop", lambda: tuple(waiting))
+    other = Reporter(SinkTables(sink), "it's", "mysql://host/other", lambda: ())
     for one in (shop, other):
         one.begin(at(4), is_new=True)
     shop.copied(at(4), 1000)
@@ -72,7 +72,7 @@ def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: Click
 
 def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> None:
     pending: list[Pending | None] = [Pending(time.time() - 40)]
-    reporter = Reporter(Targets(sink), "p", "mysql://host/", lambda: ())
+    reporter = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     reporter.backlog = lambda: pending[0]
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)
@@ -112,19 +112,19 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
 
 
 def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHouseSink) -> None:
-    first = Reporter(Targets(sink), "p", "mysql://host/", lambda: ())
+    first = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     first.begin(at(4), is_new=True)
     first.batch(at(100), 5, COMMITTED_US)
     first.batch(at(200), 5, COMMITTED_US)
     # Killed before Spark's commit: the next run begins at 100 and does the batch up to 200 again.
-    second = Reporter(Targets(sink), "p", "mysql://elsewhere/", lambda: ())
+    second = Reporter(SinkTables(sink), "p", "mysql://elsewhere/", lambda: ())
     second.begin(at(100), is_new=False)
     assert told(sink, "position, total_rows") == [["binlog.000001:200", 10]]
     second.batch(at(200), 5, COMMITTED_US)
     second.batch(at(300), 2, COMMITTED_US)
     assert told(sink, "source, position, rows, total_rows") == [["mysql://elsewhere/", "binlog.000001:300", 2, 12]]
     # A new state directory under the same name begins anew, wherever that is.
-    third = Reporter(Targets(sink), "p", "mysql://host/", lambda: ())
+    third = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     third.begin(at(50), is_new=True)
     third.batch(at(60), 1, COMMITTED_US)
     assert told(sink, "position, total_rows") == [["binlog.000001:60", 1]]
@@ -132,7 +132,7 @@ def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHo
 
 def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_reporter, "BEAT_S", 0.1)
-    reporter = Reporter(Targets(sink), "p", "mysql://host/", lambda: ())
+    reporter = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)
     before = told(sink, "pipe, position, rows, total_rows, updated_at")
@@ -146,7 +146,7 @@ def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytes
 
 def test_two_pipes_of_one_name_are_noticed(sink: ClickHouseSink, caplog: pytest.LogCaptureFixture) -> None:
     for source in ("mysql://one/", "mysql://two/"):
-        reporter = Reporter(Targets(sink), "same", source, lambda: ())
+        reporter = Reporter(SinkTables(sink), "same", source, lambda: ())
         reporter.begin(at(4), is_new=True)
         reporter.batch(at(100), 5, COMMITTED_US)
     assert "a pipe named same, from mysql://one/, was running" in caplog.text
@@ -154,7 +154,7 @@ def test_two_pipes_of_one_name_are_noticed(sink: ClickHouseSink, caplog: pytest.
 
 
 def test_merges_keep_up_with_twenty_batches_a_second(sink: ClickHouseSink) -> None:
-    reporters = [Reporter(Targets(sink), f"p{number}", "mysql://host/", lambda: ()) for number in range(2)]
+    reporters = [Reporter(SinkTables(sink), f"p{number}", "mysql://host/", lambda: ()) for number in range(2)]
     for reporter in reporters:
         reporter.begin(at(4), is_new=True)
 
@@ -184,7 +184,7 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(sink: ClickH
 
 
 def test_on_a_cluster_our_tables_are_the_same_on_every_host() -> None:
-    scope = LayoutScope(ClickHouseTarget("h"), SinkChoices(cluster="c1"))
+    scope = LayoutScope(ClickHouseTarget("h"), ClickHouseOptions(cluster="c1"))
     table = OwnTable("positions", (("pipe", "String"),), ("pipe",))
     assert create_statements(table, scope) == [
         "CREATE DATABASE IF NOT EXISTS `headrace` ON CLUSTER `c1`",

@@ -53,7 +53,7 @@ def test_a_replay_writes_the_same_files(server: PrivateServer, database: str, tm
     Workload(server, database, 7).prepare()
     sink = f"class:parquet_files:ParquetFiles?path={tmp_path / 'lake'}"
     command = ["replicate", server.url(database), sink, "--state", str(tmp_path / "state"), "--once"]
-    settle, chance = ProducerSink.settle, random.Random(7)
+    settle, chance = ProducerSink.commit_batch, random.Random(7)
     assert cli.main(command) == 0
     with server.root_connection(database, autocommit=False) as connection:
         for _ in range(3):
@@ -63,11 +63,11 @@ def test_a_replay_writes_the_same_files(server: PrivateServer, database: str, tm
             def killed(*_: object) -> None:
                 raise Killed
 
-            monkeypatch.setattr(ProducerSink, "settle", killed)
+            monkeypatch.setattr(ProducerSink, "commit_batch", killed)
             with pytest.raises(Killed):
                 cli.main(command)
             files = {path for path in (tmp_path / "lake").rglob("*") if path.is_file()}
-            monkeypatch.setattr(ProducerSink, "settle", settle)
+            monkeypatch.setattr(ProducerSink, "commit_batch", settle)
             assert cli.main(command) == 0
             assert files <= {path for path in (tmp_path / "lake").rglob("*") if path.is_file()}
     for table in TABLES:

@@ -17,7 +17,7 @@ from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, prepare_positions, write_progress
-from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseBooks
+from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.watched_pipe import pipe_in_sink
@@ -36,16 +36,16 @@ def own(tmp_path: Path) -> Iterator[OwnTables]:
 def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -> None:
     assert (find_pipe(own, "o'shop"), all_pipes(own), pipe_from(own, SHOP.source)) == (None, [], None)
     own.forget("o'shop")
-    register(ClickHouseBooks(own), replace(SHOP, statement="CREATE DATABASE …"))
+    register(ClickHouseProgressStore(own), replace(SHOP, statement="CREATE DATABASE …"))
     # A pipe that begins again keeps what was said when it was made.
-    register(ClickHouseBooks(own), replace(SHOP, created="2030-01-01 00:00:00.000000"))
+    register(ClickHouseProgressStore(own), replace(SHOP, created="2030-01-01 00:00:00.000000"))
     found = find_pipe(own, "o'shop")
     assert found == replace(SHOP, statement="CREATE DATABASE …")
     assert found is not None
     assert found.tables == Selection(("shop.*",))
     assert found.projection.exclude == ("shop.t.secret",)
     # One of the same name elsewhere is another pipe.
-    register(ClickHouseBooks(own), replace(SHOP, state="/elsewhere"))
+    register(ClickHouseProgressStore(own), replace(SHOP, state="/elsewhere"))
     assert find_pipe(own, "o'shop") == replace(SHOP, state="/elsewhere")
 
     # Whoever asks at the same server for the same database means this pipe.
@@ -57,9 +57,9 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
 
     # Two that do the same are as good as one; two that differ must be told apart.
     later = replace(SHOP, name="b", created="2090-01-01 00:00:00.000000")
-    register(ClickHouseBooks(own), later)
+    register(ClickHouseProgressStore(own), later)
     assert pipe_from(own, SHOP.source) == later
-    register(ClickHouseBooks(own), replace(later, options={}))
+    register(ClickHouseProgressStore(own), replace(later, options={}))
     with pytest.raises(DefiniteError) as caught:
         pipe_from(own, SHOP.source)
     assert "--pipe" in caught.value.hint
@@ -68,11 +68,11 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     # What its state directory says counts, if that is here.
     state = PipeState(SHOP.source, "", "", SHOP.selection, {}, 0, {**OPTIONS, "zero_dates": "epoch"})
     StateDirectory(tmp_path / "state").save(state)
-    register(ClickHouseBooks(own), replace(later, state=str(tmp_path / "state")))
+    register(ClickHouseProgressStore(own), replace(later, state=str(tmp_path / "state")))
     known = pipe_in_sink(own, parse_mysql_url(SHOP.source), "b")
     assert (known.name, known.zero_dates) == ("b", "epoch")
     assert known.directory is not None
-    register(ClickHouseBooks(own), replace(later, state=str(tmp_path / "state"), host="another"))
+    register(ClickHouseProgressStore(own), replace(later, state=str(tmp_path / "state"), host="another"))
     assert pipe_in_sink(own, parse_mysql_url(SHOP.source), "b").directory is None
 
     prepare_positions(own)

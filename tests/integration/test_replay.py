@@ -25,7 +25,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql import cassandra_lists, execution
-from headrace.sinks.cql.options import Dropped, Missing, ReplayChoices
+from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
@@ -211,7 +211,7 @@ def test_targets_are_made_checked_and_follow(replaying: Replaying) -> None:
 
 def test_nothing_is_made_or_dropped_by_choice(replaying: Replaying) -> None:
     table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int)")
-    careful = replace(replaying.sink, choices=ReplayChoices(missing=Missing.HALT, dropped=Dropped.KEEP))
+    careful = replace(replaying.sink, choices=ReplayOptions(missing=Missing.HALT, dropped=Dropped.KEEP))
     with pytest.raises(DefiniteError, match=r"there is no table .*t .*\n.*replay.missing"):
         careful.prepare([table])
     replaying.sink.prepare([table])

@@ -22,9 +22,9 @@ from headrace.pipes.lifecycle.schema_change_intents import Executor
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
-from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.server.client import connect, disconnect
-from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.schema_changes import Step
 from testkit.alterations import CASES
@@ -311,7 +311,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     database = book.database
     for name in ("t", "other"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c INT NOT NULL, d INT NOT NULL)", f"INSERT INTO {name} VALUES (1, 1, 1)")
-    choices = SinkChoices(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
+    choices = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
     client.command(f"ALTER TABLE `{database}`.t ADD CONSTRAINT small CHECK c < 100")
     book.run("UPDATE t SET c = 500")
@@ -336,7 +336,7 @@ def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedS
     """A table that keeps what the source deletes keeps it when its rows are read again."""
     for name, key in (("t", " PRIMARY KEY"), ("bare", "")):
         book.run(f"CREATE TABLE {name} (id INT{key}, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
-    choices = SinkChoices(all_tables=(("engine", engine), ("deletes", "ignore"), ("view", True)))
+    choices = ClickHouseOptions(all_tables=(("engine", engine), ("deletes", "ignore"), ("view", True)))
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
     book.run("DELETE FROM t WHERE id = 1", "UPDATE t SET a = 3")
     pipe.catch_up()
@@ -352,7 +352,7 @@ def test_a_table_that_comes_later_does_not_get_another_tables_target(
 ) -> None:
     for name in ("t", "outside"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
-    choices = SinkChoices(tables=((f"{book.database}.later", (("target", "t"),)),))
+    choices = ClickHouseOptions(tables=((f"{book.database}.later", (("target", "t"),)),))
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices, exclude=(f"{book.database}.outside",)).open()
     book.run(statement, "INSERT INTO later VALUES (3, 3)")
     with pytest.raises(DefiniteError, match="would both be written to"):
@@ -366,7 +366,7 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)", "INSERT INTO t VALUES (1, 1, 10)")
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123").open()
     book.run("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
-    with pytest.raises(Crash), crash_at([(Altering, "run_step")], 0, after=True):
+    with pytest.raises(Crash), crash_at([(ClickHouseSchemaApplier, "run_step")], 0, after=True):
         pipe.catch_up()
     assert pipe.state.intent is not None
     again = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123,two:8123").open()
@@ -384,7 +384,7 @@ def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
     book.run("CREATE TABLE c (id INT PRIMARY KEY, v INT)", "INSERT INTO c VALUES (1, 10)")
     pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
     book.run("RENAME TABLE c TO b", "INSERT INTO b VALUES (2, 20)", *later)
-    with pytest.raises(Crash), crash_at([(Altering, "run_step")], 0, after=after):
+    with pytest.raises(Crash), crash_at([(ClickHouseSchemaApplier, "run_step")], 0, after=after):
         pipe.catch_up()
     ask_for_resync(pipe.directory, (f"{book.database}.b",))
     DrivenPipe(book, url(sink), tmp_path / "state").open().catch_up()
@@ -398,7 +398,7 @@ def test_a_step_may_take_longer_than_an_answer_is_waited_for(sink: EmbeddedServe
     scope = ClickHouseSink.from_url(url(sink)).scope
     connect(scope.target).client.timeout = Timeout(connect=5, read=0.3)  # type: ignore[attr-defined]
     try:
-        Altering(scope).run_step(Step(("SELECT sleep(1.5)",)))
+        ClickHouseSchemaApplier(scope).run_step(Step(("SELECT sleep(1.5)",)))
     finally:
         disconnect(scope.target)
 
@@ -409,7 +409,7 @@ COUNTING = ("history", "collapsing", "versioned")
 @pytest.mark.parametrize("engine", COUNTING)
 def test_engines_that_count(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 1, 'x'), (2, NULL, 'y   ')")
-    choices = SinkChoices(all_tables=(("engine", engine), ("view", True)))
+    choices = ClickHouseOptions(all_tables=(("engine", engine), ("view", True)))
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
     book.run(
         "UPDATE t SET a = 3 WHERE id = 2",
@@ -449,7 +449,13 @@ STATEMENTS = (
     "RENAME TABLE w TO z",
     "INSERT INTO z VALUES (2)",
 )
-POINTS = ((Altering, "run_step"), (Altering, "record"), (StateDirectory, "save"), (Executor, "settle"), (DrivenPipe, "_commit"))
+POINTS = (
+    (ClickHouseSchemaApplier, "run_step"),
+    (ClickHouseSchemaApplier, "record"),
+    (StateDirectory, "save"),
+    (Executor, "settle"),
+    (DrivenPipe, "_commit"),
+)
 
 
 @pytest.mark.timeout(600)

@@ -90,7 +90,7 @@ class Pair:
         chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*", f"{self.keyspace}.{exclude}"))
         settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience_s=30, chunk_rows=60)
         settings = replace(settings, choices={"scylla": {"kept": self.choices.kept.value}})
-        target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.books())
+        target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
 
     def assert_equal(self, name: str = "t") -> int:

@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.mypipe.wire_format import POSITION_HEADER
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.tail import Tail
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat
 from headrace.sinks.kafka.scylla.log_sink import KafkaLogSink
 from testkit.broker import PrivateBroker
 from testkit.cassandra import GivenCluster, PrivateCassandra
@@ -173,7 +173,7 @@ def test_looking_on_while_a_table_is_altered(cql: CqlSession, keyspace: str, cas
 
 
 def test_what_a_log_cannot_be_is_refused() -> None:
-    for choices in (KafkaChoices(format=MessageFormat.DEBEZIUM), KafkaChoices(cleanup=Cleanup.COMPACT)):
+    for choices in (KafkaOptions(format=MessageFormat.DEBEZIUM), KafkaOptions(cleanup=Cleanup.COMPACT)):
         with pytest.raises(DefiniteError) as caught:
             KafkaLogSink.from_url("kafka://127.0.0.1:1/", choices)
         assert caught.value.hint

@@ -91,7 +91,7 @@ class Source:
 
     def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE, target: LogTarget | None = None) -> ScyllaPipe:
         settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, patience_s=30)
-        cells = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        cells = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target or cells, settings, self.view)
 
     @contextmanager
@@ -211,7 +211,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         pipe = source.pipe(once=True)._settings.pipe_name
 
         def stand() -> Standing[int]:
-            told = source.sink.sink.books().progress(pipe)
+            told = source.sink.sink.progress_store().progress(pipe)
             assert told is not None
             return standing_of(told)
 

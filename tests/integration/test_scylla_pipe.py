@@ -91,7 +91,7 @@ class Source:
         settings = PipeSettings(
             Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, patience_s=30
         )
-        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.books())
+        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
 
     def run(self, **more: Any) -> None:

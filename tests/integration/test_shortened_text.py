@@ -12,7 +12,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
-from headrace.sinks.clickhouse.server.options import EngineChoice, OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice, OnRefusedRow
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same
@@ -42,7 +42,7 @@ def test_every_engine_shows_the_text_as_it_was_cut(
     book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: EngineChoice
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(20))", "INSERT INTO t VALUES (1, 'a  '), (2, 'b'), (3, NULL)")
-    choices = SinkChoices(all_tables=(("engine", engine), ("view", True)))
+    choices = ClickHouseOptions(all_tables=(("engine", engine), ("view", True)))
     pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", choices=choices).open()
     book.run("INSERT INTO t VALUES (4, 'd ')", "ALTER TABLE t MODIFY s CHAR(20)")
     book.run("INSERT INTO t VALUES (5, 'e')", "DELETE FROM t WHERE id = 2")
@@ -57,7 +57,7 @@ def test_a_row_that_waits_is_not_written_with_its_text_from_before(
     book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, c INT, s VARCHAR(20))", "INSERT INTO t VALUES (1, 1, 'a')")
-    choices = SinkChoices(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
+    choices = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
     pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", choices=choices).open()
     client.command(f"ALTER TABLE `{book.database}`.t ADD CONSTRAINT small CHECK c < 100")
     book.run("UPDATE t SET c = 500, s = 'b  '")

@@ -22,7 +22,7 @@ from headrace.pipes.mysql.pipe import Pipe
 from headrace.pipes.state import sink_record
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.binlogs import Logbook, open_logbook
 from testkit.embedded_access import target_of
@@ -30,7 +30,7 @@ from testkit.sparkless import without_spark
 from testkit.witness import sink_client, sink_rows, source_rows
 
 RECORDED = Path(__file__).parents[1] / "golden" / "state-0.9"
-COUNTED = SinkChoices(tables=(("*.counted", (("engine", "collapsing"),)),))
+COUNTED = ClickHouseOptions(tables=(("*.counted", (("engine", "collapsing"),)),))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.settings_file import Chosen, parse_settings
-from headrace.sinks.clickhouse.server.options import EngineChoice, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.verify import regions
 from headrace.verify.result import TableResult, Verdict
@@ -183,7 +183,7 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
     monkeypatch.setenv("HEADRACE_TEST_SALT", "pepper")
     for table, (key, _) in TABLES.items():
         book.run(f"CREATE TABLE {table} ({COLUMNS}, {key})")
-    choices = SinkChoices(tables=tuple((f"*.{table}", tuple(own.items())) for table, (_, own) in TABLES.items()))
+    choices = ClickHouseOptions(tables=tuple((f"*.{table}", tuple(own.items())) for table, (_, own) in TABLES.items()))
     traffic = Traffic(book, 7)
     traffic.insert(150)
     state = tmp_path / "state"

@@ -12,7 +12,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import Policy, SchemaPolicy
-from headrace.sinks.clickhouse.server.options import BitAs, DecimalAs, GeometryAs, SetAs, SinkChoices, TimeAs, UnsignedAs
+from headrace.sinks.clickhouse.server.options import BitAs, ClickHouseOptions, DecimalAs, GeometryAs, SetAs, TimeAs, UnsignedAs
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -26,13 +26,15 @@ TABLES = (
 A, AT = "ALTER TABLE `s`.`t` ", "ALTER TABLE `s`.`u` "
 
 
-def rehearsal(choices: SinkChoices | None = None, tables: Sequence[str] = TABLES) -> Rehearsal:
+def rehearsal(choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES) -> Rehearsal:
     settings = PipeSettings(Selection(("s.*",), ("s.private*",)), Path("nowhere"), name="p")
-    sink = ClickHouseSink(parse_target("clickhouse://default@127.0.0.1:1"), choices or SinkChoices())
+    sink = ClickHouseSink(parse_target("clickhouse://default@127.0.0.1:1"), choices or ClickHouseOptions())
     return Rehearsal(describe(tables, "s", MYSQL), MYSQL, settings, sink)
 
 
-def rehearse(statement: str, *policy: str, choices: SinkChoices | None = None, tables: Sequence[str] = TABLES) -> tuple[Rehearsed, ...]:
+def rehearse(
+    statement: str, *policy: str, choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES
+) -> tuple[Rehearsed, ...]:
     return rehearsal(choices, tables).rehearse(strict_query(statement, "s"), SchemaPolicy.of_pairs(policy))
 
 
@@ -268,7 +270,7 @@ def test_a_modification_that_the_old_column_cannot_hold_is_not_ignored() -> None
 
 
 def test_engines_that_count_and_histories() -> None:
-    history = SinkChoices(all_tables=(("engine", "history"),))
+    history = ClickHouseOptions(all_tables=(("engine", "history"),))
     for statement in ("TRUNCATE t", "DROP TABLE t"):
         [found] = rehearse(statement, choices=history)
         assert (found.outcome, found.statements) == ("kept", ()), "a history keeps what was"
@@ -276,17 +278,17 @@ def test_engines_that_count_and_histories() -> None:
     assert narrowed.statements == (), "what was stays as it was"
     [widened] = rehearse("ALTER TABLE t MODIFY a BIGINT", choices=history)
     assert widened.statements == (A + "MODIFY COLUMN `a` Nullable(Int64)",)
-    versioned = SinkChoices(all_tables=(("engine", "versioned"),))
+    versioned = ClickHouseOptions(all_tables=(("engine", "versioned"),))
     [hashed] = rehearse("ALTER TABLE t ADD c INT", choices=versioned)
     assert hashed.statements[3] == "EXCHANGE TABLES `s`.`t` AND `s`.`t__rebuilt`", "rows are hashed again"
-    collapsing = SinkChoices(all_tables=(("engine", "collapsing"),))
+    collapsing = ClickHouseOptions(all_tables=(("engine", "collapsing"),))
     assert rehearse("ALTER TABLE t ADD c INT", choices=collapsing, tables=TABLES[:1])[0].statements == (
         A + "ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",
     )
 
 
 def test_clusters() -> None:
-    cluster = SinkChoices(cluster="main")
+    cluster = ClickHouseOptions(cluster="main")
     [added] = rehearse("ALTER TABLE t ADD c INT", choices=cluster)
     assert added.statements == (
         "ALTER TABLE `s`.`t_local` ON CLUSTER `main` ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",
@@ -306,7 +308,7 @@ def test_clusters() -> None:
 
 
 def test_choices_of_the_target_are_kept() -> None:
-    renamed = SinkChoices(
+    renamed = ClickHouseOptions(
         all_tables=(("rename", (("a", "amount"), ("c", "added"))), ("codecs", (("c", "ZSTD(3)"),)), ("target", "other.place"))
     )
     [found] = rehearse("ALTER TABLE t MODIFY a BIGINT, ADD c INT DEFAULT 1", choices=renamed, tables=TABLES[:1])
@@ -331,7 +333,7 @@ def test_every_policy_is_shown_with_what_it_leads_to(tmp_path: Path) -> None:
 
 
 SPELLED = "CREATE TABLE w (id INT PRIMARY KEY, d DECIMAL(5,2), t TIME, b BIT(3), s SET('p','q'), g POINT, u BIGINT UNSIGNED, i INT)"
-CHOSEN = SinkChoices(
+CHOSEN = ClickHouseOptions(
     (
         ("decimal", DecimalAs.STRING),
         ("time", TimeAs.STRING),

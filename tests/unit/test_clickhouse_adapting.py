@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.maintenance.stale_rows import sweep_sql
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout, remembering_sql
 from headrace.sinks.clickhouse.tables.existing_table import Missing, adapt, missing_parts, was_made
@@ -35,7 +35,7 @@ def there(engine: str, *more: FoundColumn, key: str = "id", partition: str = "",
 
 
 def adapted(found: FoundTable, schema: TableSchema = ORDERS, holder: FoundTable | None = None, cluster: str = "", **chosen: Any) -> Layout:
-    choices = SinkChoices(tuple(chosen.items()), cluster=cluster)
+    choices = ClickHouseOptions(tuple(chosen.items()), cluster=cluster)
     return adapt(plan_layout(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), holder)
 
 
@@ -333,12 +333,12 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
 
 def test_what_is_missing_is_added_by_choice_only() -> None:
     bare = FoundTable("ReplacingMergeTree(v) ORDER BY id", "id", (OWN[0], V), kind="ReplacingMergeTree")
-    choices = SinkChoices((("missing_columns", "add"),))
+    choices = ClickHouseOptions((("missing_columns", "add"),))
     plan = plan_layout(ORDERS, ClickHouseTarget("h"), choices)
     missing = missing_parts(plan, bare, choices.of(ORDERS.name))
     assert [(column.name, column.type) for column in missing.columns] == [("note", "Nullable(String)"), ("n", "Int32"), ("_sign", "Int8")]
     assert marks(adapt(plan, missing.added_to(bare), choices.of(ORDERS.name))) == [("_sign", Meaning.SIGN), ("v", Meaning.VERSION)]
-    assert missing_parts(plan, bare, SinkChoices().of(ORDERS.name)) == Missing()
+    assert missing_parts(plan, bare, ClickHouseOptions().of(ORDERS.name)) == Missing()
     history = there("MergeTree ORDER BY id")
     added = missing_parts(plan, history, choices.of(ORDERS.name))
     assert [column.name for column in added.columns] == ["_operation", "_version", "_commit_time"]

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.server_limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
@@ -32,7 +32,7 @@ def block_of(column: Column, values: Any, ops: list[Op] | None = None) -> Change
 
 
 def layout_of(schema: TableSchema) -> Layout:
-    return plan_layout(schema, ClickHouseTarget("h"), SinkChoices())
+    return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions())
 
 
 def encode(block: ChangeBlock, limits: ServerLimits = WIDE) -> pa.Table:

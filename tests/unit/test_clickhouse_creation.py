@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, sweep_sql
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_layout
 from headrace.sinks.clickhouse.tables.table_keys import materialize_key
@@ -31,7 +31,7 @@ TABLE = TableSchema(TableName("d", "t"), COLUMNS, ("id", "shop"))
 
 
 def planned(schema: TableSchema = TABLE, *, cluster: str = "", replica_path: str = "", **chosen: Any) -> Layout:
-    return plan_layout(schema, ClickHouseTarget("h"), SinkChoices(tuple(chosen.items()), cluster=cluster, replica_path=replica_path))
+    return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions(tuple(chosen.items()), cluster=cluster, replica_path=replica_path))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from headrace.pipes.mysql.schema_follower import Follower
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sinks.clickhouse.schema_changes.applier import Altering
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
 from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
@@ -38,14 +38,14 @@ WANTED = Selection(("shop.*",), ("shop.aside*",))
 INT = Column("id", Kind.INT32, nullable=False, source_type="int")
 TEXT = Column("a", Kind.STRING, source_type="varchar(20)", charset="utf8mb4")
 SCHEMA = TableSchema(T, (INT, TEXT, replace(TEXT, name="b")), ("id",), charset="utf8mb4")
-SCOPE = LayoutScope(parse_target("clickhouse://default@127.0.0.1:1"), SinkChoices())
+SCOPE = LayoutScope(parse_target("clickhouse://default@127.0.0.1:1"), ClickHouseOptions())
 
 
 class Stop(Exception):
     """The process ends here."""
 
 
-class NotingAltering(Altering):
+class NotingSchemaApplier(ClickHouseSchemaApplier):
     """Looks at tables as they would have been made; notes what it is told to write."""
 
     def __init__(self, sink: Sink, tables: Iterable[TableSchema]) -> None:
@@ -64,7 +64,7 @@ class Sink:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     fails_at: int = -1
     refuses: bool = False
-    appends: bool = False
+    append_only: bool = False
 
     def note(self, *entries: tuple[Any, ...]) -> None:
         if len(self.asked) == self.fails_at:
@@ -75,8 +75,8 @@ class Sink:
     def sink(self) -> Sink:
         return self
 
-    def altering(self) -> Altering:
-        return NotingAltering(self, self.there)
+    def schema_applier(self) -> ClickHouseSchemaApplier:
+        return NotingSchemaApplier(self, self.there)
 
     def run_step(self, step: Step) -> None:
         if self.refuses:
@@ -89,11 +89,11 @@ class Sink:
     def claim(self, names: Iterable[TableName]) -> None:
         """No other pipe is here."""
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         names = [schema.name for schema in schemas]
         assert len(set(names)) == len(names)
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
         self.note(("sweep", schema.name.table, before))
 
     @property
@@ -258,7 +258,7 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
 )
 def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str, left_out: TableName | None, table: TableName) -> None:
     """Rows that are not in the log are read beside the table's changes, which go on; a sink that holds rows lets them wait."""
-    pipe.sink.appends = True
+    pipe.sink.append_only = True
     aside = replace(SCHEMA, name=TableName("shop", "aside"), columns=(INT,))
     pipe.follower.history.learn([aside], at(150))
     pipe.follow(statement, left_out=left_out)

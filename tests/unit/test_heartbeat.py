@@ -10,11 +10,11 @@ import pytest
 
 from headrace.pipes.lifecycle import progress_reporter
 from headrace.pipes.lifecycle.progress_reporter import Reporter
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.sources.mysql.server.position import BinlogPosition
 
 
-def seen_s(books: LocalBooks) -> float:
+def seen_s(books: FileProgressStore) -> float:
     told = books.progress("p")
     assert told is not None
     return told.seen_us / 1e6
@@ -24,7 +24,7 @@ def seen_s(books: LocalBooks) -> float:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, restarted: bool) -> None:
     monkeypatch.setattr(progress_reporter, "BEAT_S", 0.2)
-    books, position = LocalBooks(tmp_path), BinlogPosition("binlog.000001", 4)
+    books, position = FileProgressStore(tmp_path), BinlogPosition("binlog.000001", 4)
     reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
     reporter.begin(position, is_new=True)
     reporter.batch(position, 1, 0)

@@ -20,7 +20,7 @@ from headrace.sinks.kafka.debezium import envelope_encoder
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted, shown
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat, Tombstones
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, Tombstones
 from headrace.sources.debezium.reader import DebeziumReader, KnownTable
 from testkit.debezium_encoded import as_records
 from testkit.debezium_recordings import as_batches
@@ -28,7 +28,7 @@ from testkit.debezium_recordings import as_batches
 TABLE = TableSchema(
     TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING), Column("k", Kind.INT64, False)), ("k", "id")
 )
-CHOICES = KafkaChoices(format=MessageFormat.DEBEZIUM, prefix="srv")
+CHOICES = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix="srv")
 GTID = "8adb3726-e0fa-11f1-91e2-02fc00000001:28"
 
 
@@ -47,7 +47,7 @@ def block(rows: list[tuple[Op, int, tuple[Any, ...]]], schema: TableSchema = TAB
     )
 
 
-def sent(one: ChangeBlock, choices: KafkaChoices = CHOICES, **origin: Any) -> list[Messages]:
+def sent(one: ChangeBlock, choices: KafkaOptions = CHOICES, **origin: Any) -> list[Messages]:
     return DebeziumEncoder(choices, Origin(**origin), clock=lambda: 1_800_000_000_987_654_321).encode(one)
 
 

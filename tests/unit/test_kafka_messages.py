@@ -18,7 +18,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sinks.kafka.messages.message_keys import encode_keys
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices, KeyChanges, MessageFormat, Tombstones
+from headrace.sinks.kafka.messages.options import KafkaOptions, KeyChanges, MessageFormat, Tombstones
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.kind_values import table_of_all
 from testkit.topics import avro_record
@@ -46,7 +46,7 @@ def block_of(images: list[Image]) -> ChangeBlock:
 
 
 def messages_of(block: ChangeBlock, **choices: Any) -> Messages:
-    [messages] = KafkaSink(parse_kafka_url("kafka://nowhere/"), KafkaChoices(**choices)).encoder().encode(block)
+    [messages] = KafkaSink(parse_kafka_url("kafka://nowhere/"), KafkaOptions(**choices)).encoder().encode(block)
     return messages
 
 
@@ -148,7 +148,7 @@ def test_pieces_of_larger_batches_are_encoded_as_they_are(tmp_path: Path) -> Non
     """Arrays that begin in the middle of their buffers, of every kind."""
     schema, images = table_of_all(40)
     for form in (MessageFormat.GENERIC, MessageFormat.SPECIFIC):
-        encoder = KafkaSink(parse_kafka_url("kafka://nowhere/"), KafkaChoices(format=form, registry=str(tmp_path))).encoder()
+        encoder = KafkaSink(parse_kafka_url("kafka://nowhere/"), KafkaOptions(format=form, registry=str(tmp_path))).encoder()
 
         def encoded(piece: pa.RecordBatch, encoder: Any = encoder) -> list[bytes]:
             count = piece.num_rows

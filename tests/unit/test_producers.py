@@ -15,9 +15,9 @@ import headrace
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.lifecycle.sink_factory import open_any_sink, open_sink, same_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink, same_sink
 from headrace.settings.settings_file import Chosen, parse_set, parse_settings
-from headrace.sinks.base import Written
+from headrace.sinks.base import BatchCommit
 from headrace.sinks.producer import Producer
 from headrace.sinks.producer_sink import is_producer, open_producer, parse_producer
 
@@ -94,12 +94,12 @@ def test_a_class_by_its_name() -> None:
     with open_producer("class:own_sinks:Good?path=there", {"times": 2, "names": ["a", "b"]}) as (sink, name):
         assert name == "class:own_sinks:Good"
         sink.prepare([TABLE])
-        [needs] = sink.needs([TABLE]).values()
+        [needs] = sink.requirements([TABLE]).values()
         assert (needs.key_columns, needs.ordered, needs.exact, needs.keeps) == (("id",), False, True, True)
         writer = pickle.loads(pickle.dumps(sink)).writer()
         writer.write(BLOCK)
         writer.close()
-        sink.settle(Written("binlog.1:4", 4))
+        sink.commit_batch(BatchCommit("binlog.1:4", 4))
         told = sys.modules["own_sinks"].Good.told
         assert told == [("prepare", ["shop.orders"]), ("open", "there"), ("write", 1), ("close", ""), ("committed", "binlog.1:4")]
     assert "there" not in repr(sink)
@@ -151,7 +151,7 @@ def test_a_scheme_of_an_installed_package(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     assert is_producer("files:/data")
     assert not is_producer("files")
-    with open_any_sink("files:/data/out%20s?times=3", Chosen(), folder, "local[2]") as named:
+    with open_sink("files:/data/out%20s?times=3", Chosen(), folder, "local[2]") as named:
         assert named.name == "files:/data/out%20s"
         named.sink.prepare([TABLE])
     found = parse_producer("files:/data/out%20s?times=3", {"times": 4})
@@ -194,8 +194,8 @@ def test_settings_of_other_sinks_are_refused(folder: Path) -> None:
         ("chdb:x", "producer"),
         ("kafka://h:1", "producer"),
     ):
-        with pytest.raises(DefiniteError, match="engine: "), open_any_sink(address, Chosen({section: {"engine": "x"}}), folder, "local"):
+        with pytest.raises(DefiniteError, match="engine: "), open_sink(address, Chosen({section: {"engine": "x"}}), folder, "local"):
             pass
     for address in ("stdout:?format=text", "class:own_sinks:Good"):
-        with pytest.raises(DefiniteError, match="holds tables"), open_sink(address):
+        with pytest.raises(DefiniteError, match="holds tables"), open_clickhouse_sink(address):
             pass

@@ -22,9 +22,9 @@ from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, mar
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.settings.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
 from headrace.settings.toml_writer import to_toml
-from headrace.sinks.clickhouse.server.options import CHANGEABLE, Deletes, EngineChoice, MissingColumns, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, EngineChoice, MissingColumns, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
-from headrace.sinks.kafka.messages.options import KafkaChoices, MessageFormat
+from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sources.debezium.events.options import Versions
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
@@ -53,13 +53,13 @@ def test_a_file_gives_each_table_its_choices() -> None:
     choices = parse_settings(FILE, "pipe.toml").sink
     assert choices.cluster == "north"
     orders, events = choices.of(ORDERS), choices.of(EVENTS)
-    assert orders == TableChoices(
+    assert orders == TableOptions(
         view=True, types=(("kind:json", "String"), ("note", "String")), sort_key="materialize", settings=(("index_granularity", "1024"),)
     )
     assert (events.engine, events.cleanup_hours, events.view) == (EngineChoice.HISTORY, 2.0, True)
     assert events.types == (("kind:json", "String"), ("note", "LowCardinality(String)"))
     assert events.sort_key == ("tenant", "(a, b)", "f('x,y')")
-    assert choices.of(TableName("other", "t")) == TableChoices(view=True, types=orders.types)
+    assert choices.of(TableName("other", "t")) == TableOptions(view=True, types=orders.types)
 
 
 def test_policies_of_schema_changes() -> None:
@@ -73,7 +73,7 @@ def test_policies_of_schema_changes() -> None:
 
 
 def test_no_settings_are_the_defaults() -> None:
-    assert parse_settings("", "f").sink == Chosen().sink == SinkChoices()
+    assert parse_settings("", "f").sink == Chosen().sink == ClickHouseOptions()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> No
 
 def test_every_field_can_be_written_and_read_back() -> None:
     """Also those that others add: a field whose type cannot be written in a file is found here."""
-    for settings in (TableChoices, SinkChoices):
+    for settings in (TableOptions, ClickHouseOptions):
         for one in fields_of(settings).values():
             if one.name not in ("all_tables", "tables"):
                 assert read(one.kind, plain(one.kind, one.default)) == one.default, one.name
@@ -180,9 +180,9 @@ def test_every_field_can_be_written_and_read_back() -> None:
 
 
 def test_what_may_change_is_a_setting() -> None:
-    assert set(fields_of(TableChoices)) | set(fields_of(SinkChoices)) >= CHANGEABLE
-    assert not set(ELSEWHERE) & (set(fields_of(TableChoices)) | set(fields_of(SinkChoices)))
-    assert set(fields_of(KafkaChoices)) >= TOPICS_CHANGEABLE
+    assert set(fields_of(TableOptions)) | set(fields_of(ClickHouseOptions)) >= CHANGEABLE
+    assert not set(ELSEWHERE) & (set(fields_of(TableOptions)) | set(fields_of(ClickHouseOptions)))
+    assert set(fields_of(KafkaOptions)) >= TOPICS_CHANGEABLE
 
 
 @pytest.mark.parametrize("page", [TABLES_PAGE, *sorted(set(PAGES.values()))])
@@ -195,7 +195,7 @@ def test_the_pages_of_settings_are_true(page: str) -> None:
 def test_sections_about_kafka() -> None:
     text = '[kafka]\nformat = "specific"\npartitions = 6\nproperties = { linger.ms = 20 }\n[debezium]\nversions = "offset"\nepoch = 2\n'
     chosen = parse_settings(text.replace("linger.ms", '"linger.ms"'), "f")
-    expected = KafkaChoices(format=MessageFormat.SPECIFIC, partitions=6, properties=(("linger.ms", "20"),))
+    expected = KafkaOptions(format=MessageFormat.SPECIFIC, partitions=6, properties=(("linger.ms", "20"),))
     assert (chosen.kafka, chosen.debezium.epoch, chosen.debezium.versions) == (expected, 2, Versions.OFFSET)
     assert parse_settings(to_toml(chosen.plain), "f") == chosen
     assert parse_set("kafka.format=debezium").over(chosen).kafka.format is MessageFormat.DEBEZIUM
@@ -283,10 +283,10 @@ def test_a_restart_goes_on_with_what_the_state_remembers(tmp_path: Path) -> None
     directory.save(_state(ORDERS, engine="history", deletes="ignore"))
     assert stored_settings(tmp_path / "state").sink.of(ORDERS).deletes is Deletes.IGNORE
     goes_on = chosen_for(tmp_path / "state", "", [parse_set("missing_columns=add")])
-    assert goes_on.sink.of(ORDERS) == TableChoices(engine=EngineChoice.HISTORY, deletes=Deletes.IGNORE, missing_columns=MissingColumns.ADD)
+    assert goes_on.sink.of(ORDERS) == TableOptions(engine=EngineChoice.HISTORY, deletes=Deletes.IGNORE, missing_columns=MissingColumns.ADD)
     file = tmp_path / "f.toml"
     file.write_text("[sink]\nview = true\n")
-    assert chosen_for(tmp_path / "state", str(file), []).sink.of(ORDERS) == TableChoices(view=True)
+    assert chosen_for(tmp_path / "state", str(file), []).sink.of(ORDERS) == TableOptions(view=True)
 
 
 def test_a_state_of_before_there_were_settings(tmp_path: Path) -> None:

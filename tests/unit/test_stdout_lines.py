@@ -21,7 +21,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sinks.schema_changes import LedgerEntry
-from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sinks.stdout.output import Output
 from headrace.sinks.stdout.sink import parse_stdout
@@ -46,8 +46,8 @@ def block(columns: list[Column], rows: list[list[Any]], ops: list[Op], *, name: 
     )
 
 
-def lines(block: ChangeBlock, choices: LineChoices | None = None) -> list[str]:
-    made = [line for part in LineEncoder(choices or LineChoices()).encode(block) for line in part.text.to_pylist()]
+def lines(block: ChangeBlock, choices: LineOptions | None = None) -> list[str]:
+    made = [line for part in LineEncoder(choices or LineOptions()).encode(block) for line in part.text.to_pylist()]
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in made)
     return made
 
@@ -95,7 +95,7 @@ def test_every_kind_of_value_is_exact() -> None:
 
 def test_big_numbers_in_quotes_by_choice() -> None:
     columns = [Column("big", Kind.UINT64), Column("small", Kind.INT32)]
-    made = lines(block(columns, [[2**64 - 1, 7]], [Op.INSERT]), LineChoices(big_as_text=True))
+    made = lines(block(columns, [[2**64 - 1, 7]], [Op.INSERT]), LineOptions(big_as_text=True))
     assert json.loads(made[0])["after"] == {"big": "18446744073709551615", "small": 7}
 
 
@@ -127,8 +127,8 @@ def test_a_snapshot_row_and_a_table_without_a_key() -> None:
     assert [(one["op"], one["key"], one["before"], one["after"]) for one in made] == [("snapshot", None, None, {"a": 1})] * 2
 
 
-@pytest.mark.parametrize("choices", [LineChoices(), LineChoices(human=True), LineChoices(human=True, colour=True)])
-def test_nothing_hostile_reaches_a_terminal(choices: LineChoices) -> None:
+@pytest.mark.parametrize("choices", [LineOptions(), LineOptions(human=True), LineOptions(human=True, colour=True)])
+def test_nothing_hostile_reaches_a_terminal(choices: LineOptions) -> None:
     columns = [Column(HOSTILE, Kind.STRING), Column("e", Kind.ENUM, members=(HOSTILE,))]
     ops = [Op.INSERT, Op.BEFORE, Op.UPDATE, Op.DELETE]
     rows = [[HOSTILE * 100, HOSTILE], [HOSTILE, None], [HOSTILE + "!", HOSTILE], [None, HOSTILE]]
@@ -156,7 +156,7 @@ def test_every_mark_is_escaped_when_it_stands_alone(mark: str) -> None:
 def test_lines_for_people() -> None:
     columns = [Column("id", Kind.INT32, False), Column("status", Kind.STRING), Column("body", Kind.BYTES)]
     rows = [[1, "new", b"x"], [1, "new", b"x"], [1, "paid", b"x"], [1, "paid", None], [2, "é" * 500, b"y"]]
-    made = lines(block(columns, rows, [Op.INSERT, Op.BEFORE, Op.UPDATE, Op.DELETE, Op.INSERT], key=("id",)), LineChoices(human=True))
+    made = lines(block(columns, rows, [Op.INSERT, Op.BEFORE, Op.UPDATE, Op.DELETE, Op.INSERT], key=("id",)), LineOptions(human=True))
     when, at = "2023-11-14 22:13:20.123456", f"@binlog.000003:{EVENT}"
     assert made[:3] == [
         f'{when} + INSERT shop.orders id=1 status="new" body="eA==" {at}\n',
@@ -164,7 +164,7 @@ def test_lines_for_people() -> None:
         f'{when} - DELETE shop.orders id=1 status="paid" body=null {at}\n',
     ]
     assert f'status="{"é" * 160}"… (1000 bytes)' in made[3]
-    coloured = lines(block(columns, rows[:1], [Op.INSERT]), LineChoices(human=True, colour=True))[0]
+    coloured = lines(block(columns, rows[:1], [Op.INSERT]), LineOptions(human=True, colour=True))[0]
     assert "\x1b[32m+ INSERT\x1b[0m" in coloured
     assert re.sub("\x1b\\[[0-9]*m", "", coloured) == made[0]
 
@@ -172,17 +172,17 @@ def test_lines_for_people() -> None:
 def test_changes_behind_the_cut_are_shown_as_changes() -> None:
     rows = [[1, "x" * 500 + "a"], [1, "x" * 500 + "b"], [1, None], [1, "x"]]
     columns = [Column("id", Kind.INT32, False), Column("t", Kind.STRING)]
-    made = lines(block(columns, rows, [Op.BEFORE, Op.UPDATE] * 2, key=("id",)), LineChoices(human=True))
+    made = lines(block(columns, rows, [Op.BEFORE, Op.UPDATE] * 2, key=("id",)), LineOptions(human=True))
     assert " t: " in made[0]
     assert ' t: null → "x"' in made[1]
 
 
 def test_settings_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert parse_stdout("stdout:", terminal=False) == LineChoices()
+    assert parse_stdout("stdout:", terminal=False) == LineOptions()
     assert parse_stdout("stdout:", terminal=True).human
-    assert parse_stdout("stdout:?format=text&color=always", terminal=False) == LineChoices(human=True, colour=True)
-    assert parse_stdout("stdout:?format=json&colour=always&big=text", terminal=True) == LineChoices(big_as_text=True)
+    assert parse_stdout("stdout:?format=text&color=always", terminal=False) == LineOptions(human=True, colour=True)
+    assert parse_stdout("stdout:?format=json&colour=always&big=text", terminal=True) == LineOptions(big_as_text=True)
     with pytest.raises(DefiniteError, match="format=xml"):
         parse_stdout("stdout:?format=xml", terminal=False)
 

@@ -35,7 +35,7 @@ from headrace.service.status import PipeStage, PipeStatus, Sample
 from headrace.service.status_collector import Collected
 from headrace.service.supervisor import Supervisor, _shared_spark
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.base import Books
+from headrace.sinks.base import ProgressStore
 from headrace.spark.runtime.worker_logs import take_line
 from headrace.spark.session.session_provider import OwnSpark
 
@@ -78,7 +78,7 @@ class ToldPipe(RunnablePipe):
             self._view.waiting(waits().current())
 
     @property
-    def _books(self) -> Books:
+    def _books(self) -> ProgressStore:
         raise NotImplementedError
 
     @property

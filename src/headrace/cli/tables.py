@@ -138,7 +138,7 @@ def ddl(arguments: argparse.Namespace) -> int:
 def retry(arguments: argparse.Namespace) -> int:
     """Write rows again that a target table refused; 1 if some still wait."""
     from headrace.pipes.commands.retry_rows import retry_rows
-    from headrace.pipes.lifecycle.sink_factory import open_sink
+    from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import Chosen, read_settings
     from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
 
@@ -146,7 +146,7 @@ def retry(arguments: argparse.Namespace) -> int:
     for flag in chosen_by_flags(arguments):
         given = flag.over(given or Chosen())
     chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
-    with open_sink(arguments.sink) as named:
+    with open_clickhouse_sink(arguments.sink) as named:
         if arguments.list:
             letters = waiting(named.sink.own_tables(), **chosen)
             for letter in letters:

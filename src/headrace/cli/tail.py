@@ -78,7 +78,7 @@ def tail(arguments: argparse.Namespace) -> int:
 def _tail_changes(arguments: argparse.Namespace) -> int:
     """Print what happens to a server's tables, or what log files say of it."""
     from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, Looking, ServerTail
-    from headrace.sinks.stdout.batches import LineChoices, as_bytes
+    from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour
     from headrace.sources.mysql.offline_source import parse_directory
     from headrace.sources.mysql.server.connection import parse_mysql_url
@@ -95,7 +95,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
         arguments.start_at or (OLDEST if arguments.from_beginning or arguments.once else NOW),
         arguments.once,
         ZeroDates(arguments.zero_dates),
-        LineChoices(human=not arguments.json, colour=not arguments.json and may_colour(arguments.colour)),
+        LineOptions(human=not arguments.json, colour=not arguments.json and may_colour(arguments.colour)),
     )
     left = arguments.limit
 

@@ -68,14 +68,14 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
-    from headrace.pipes.lifecycle.sink_factory import open_sink
+    from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import read_settings
     from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
     from headrace.verify.view import choose_view
     from headrace.verify.watched_pipe import find_watermark, known_pipe, pipe_in_sink
 
     address = parse_mysql_url(arguments.source)
-    with open_sink(arguments.sink) as named:
+    with open_clickhouse_sink(arguments.sink) as named:
         known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(named.sink.own_tables(), address, arguments.pipe)
         options = VerifyOptions(
             projection=known.carried(Projection(tuple(arguments.columns), tuple(arguments.exclude_columns))),

@@ -20,7 +20,7 @@ from headrace.config.file_keys import (
 )
 from headrace.settings.dataclass_fields import Field, fields_of
 from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
-from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sinks.url_schemes import STDOUT
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
@@ -81,7 +81,7 @@ def sections() -> tuple[Section, ...]:
         *(_sink(section) for section in _SINKS),
         Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
         Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
-        Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableChoices), CHANGEABLE),
+        Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableOptions), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
     )
 
@@ -99,8 +99,8 @@ def _sink(section: str) -> Section:
 def sink_choices(section: str) -> dict[str, Field]:
     """The keys of a sink's own choices, but those that are about single tables."""
     if section == SINK:
-        of_sink = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
-        return {**of_sink, **fields_of(TableChoices)}
+        of_sink = {name: one for name, one in fields_of(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
+        return {**of_sink, **fields_of(TableOptions)}
     if section == STDOUT:
         return fields_of(StdoutWords)
     return dict(fields_of(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}

@@ -55,7 +55,7 @@ from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import fields_of
 from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
-from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_sink import CLASS as PRODUCER_SCHEME
 from headrace.sinks.producer_sink import is_producer, parse_producer
 from headrace.sinks.url_schemes import STDOUT, is_stdout
@@ -233,7 +233,7 @@ def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, prob
         path = (PIPES, pipe.name, TABLES, glob)
         with problems.catching():
             own = as_table(document, path, raw)
-            of_sink = fields_of(TableChoices) if sink.section == SINK else {}
+            of_sink = fields_of(TableOptions) if sink.section == SINK else {}
             known = {**fields_of(TransformChoices), **of_sink}
             for key, value in own.items():
                 with problems.catching():

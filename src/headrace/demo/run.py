@@ -18,7 +18,7 @@ from headrace.demo.shop import DATABASE, DONE, TABLES, Workload, create_shop
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.shutdown import stop_on_signal, temporary_directory
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, parse_mysql_url
@@ -79,7 +79,7 @@ def _trade(source: PrivateServer, stopped: threading.Event, seconds: float, pipe
 
 def _conclude(source: PrivateServer, home: Path, workload: Workload, pipe: subprocess.Popen[bytes]) -> int:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in workload.changes.items())
-    with open_sink(f"chdb:{home / 'clickhouse'}") as named:
+    with open_clickhouse_sink(f"chdb:{home / 'clickhouse'}") as named:
         reader = named.sink.reader()
         ended = time.monotonic()
         _await(lambda: _has_last_change(reader), pipe, "the last change to arrive")

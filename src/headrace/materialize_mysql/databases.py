@@ -20,7 +20,7 @@ from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import PYTHON, Background
 from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
 from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMirror, DropDatabase, parse_statement
-from headrace.pipes.lifecycle.sink_factory import NamedSink, open_sink
+from headrace.pipes.lifecycle.sink_factory import NamedSink, open_clickhouse_sink
 from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
@@ -44,18 +44,18 @@ class Databases:
         plan = plan_pipe(statement)
         pipe = Background(self._directory(statement.name))
         secrets = self._secrets(statement, pipe)
-        with open_sink(self.sink, creates=True) as named:
+        with open_clickhouse_sink(self.sink, creates=True) as named:
             there = find_pipe(named.sink.own_tables(), statement.name)
             self._check(named, statement, there)
         if there is not None and pipe.is_running:
             return f"{statement.name} is there, and its pipe is running"
         if not plan.starts_without_source:
             _reach(plan, secrets[SOURCE_PASSWORD])
-        with open_sink(self.sink, choices=plan.chosen.sink) as named:
+        with open_clickhouse_sink(self.sink, choices=plan.chosen.sink) as named:
             if there is None:
                 options = {"settings": plan.settings}
                 entry = PipeEntry(plan.name, plan.source, options=options, state=str(pipe.directory), statement=statement.shown)
-                register(named.sink.books(), entry)
+                register(named.sink.progress_store(), entry)
         command = (*PYTHON, "headrace", "replicate", plan.source, self._address, *plan.arguments)
         pipe.write(command, plan.settings, secrets, plan.retry_ms)
         pipe.start((SOURCE_PASSWORD, SINK_PASSWORD))
@@ -83,11 +83,11 @@ class Databases:
 
     def pipes(self) -> list[list[str]]:
         """Every pipe that fills the sink: name, source, whether it runs, why not, and its log if it runs in the background."""
-        with open_sink(self.sink) as named:
+        with open_clickhouse_sink(self.sink) as named:
             return [[entry.name, entry.source, *_status(entry)] for entry in all_pipes(named.sink.own_tables())]
 
     def find(self, name: str) -> PipeEntry | None:
-        with open_sink(self.sink) as named:
+        with open_clickhouse_sink(self.sink) as named:
             return find_pipe(named.sink.own_tables(), name)
 
     def _check(self, named: NamedSink[ClickHouseSink], statement: CreateMirror, there: PipeEntry | None) -> None:
@@ -117,7 +117,7 @@ class Databases:
         """Leave nothing of a database and its pipe. Repeatable."""
         pipe.stop()
         where = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-        with open_sink(self.sink) as named:
+        with open_clickhouse_sink(self.sink) as named:
             named.sink.reader().query(f"DROP DATABASE IF EXISTS {quote_name(name)}{where} SYNC")
             if pipe.directory.exists():
                 pipe.remove()

@@ -17,7 +17,7 @@ from headrace.materialize_mysql.statement_parser import CreateMirror, TableOverr
 from headrace.settings.dataclass_fields import NAMES, PAIRS, fields_of, nearest
 from headrace.settings.schema_policy import ChangeKind
 from headrace.settings.settings_file import SCHEMA_CHANGES, Chosen, Plain, choose, restored, split_list
-from headrace.sinks.clickhouse.server.options import SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TableOptions
 
 RETRY_MS: Final = 1000
 _CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary"}
@@ -102,7 +102,7 @@ def plan_pipe(statement: CreateMirror) -> PipePlan:
 
 
 def _check_known(settings: Mapping[str, str]) -> None:
-    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *fields_of(TableChoices), *fields_of(SinkChoices))
+    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *fields_of(TableOptions), *fields_of(ClickHouseOptions))
     for name in settings:
         if name in _MEANINGLESS:
             raise _refused(name, "has no meaning here", _MEANINGLESS[name])
@@ -120,7 +120,7 @@ def _chosen(name: str, value: str) -> Chosen:
     """What one setting of ours says of the tables."""
     if name in list(ChangeKind):
         return choose((SCHEMA_CHANGES, name), value, f"SETTINGS {name}")
-    known = {**fields_of(TableChoices), **fields_of(SinkChoices)}
+    known = {**fields_of(TableOptions), **fields_of(ClickHouseOptions)}
     if name not in known:
         return Chosen()
     kind = known[name].kind

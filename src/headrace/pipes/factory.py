@@ -76,7 +76,7 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     check_reach(spec)
     # What runs a pipe is imported by those who run one, what a source needs by those who have such a source.
     from headrace.kernels.compile import ensure_compiled
-    from headrace.pipes.lifecycle.sink_factory import open_any_sink
+    from headrace.pipes.lifecycle.sink_factory import open_sink
 
     ensure_compiled()
     if is_cql(spec.source):
@@ -88,7 +88,7 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         with open_log_target(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as target:
             yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
         return
-    with open_any_sink(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as named:
+    with open_sink(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as named:
         parts = (named.sink, named.name, spec.settings, view)
         pipe: RunnablePipe
         if is_kafka(spec.source):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import Warehouses
 from headrace.service.pipe_runner import Part
 from headrace.sinks.clickhouse.server.client import connect
@@ -40,7 +40,7 @@ class MergeGauge:
         wanted = merged_tables(self._prefix, self._parts)
         if not wanted or self._warehouses.is_lost(self._parts[0].spec.sink):
             return
-        with open_sink(self._parts[0].spec.sink, choices=self._parts[0].spec.chosen.sink) as named:
+        with open_clickhouse_sink(self._parts[0].spec.sink, choices=self._parts[0].spec.chosen.sink) as named:
             there = columns_of(named.sink, wanted)
             for name, below in wanted.items():
                 # What became of the columns of a table below shows above when the table is made anew.

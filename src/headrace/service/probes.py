@@ -23,7 +23,7 @@ from pymysql.err import MySQLError
 from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.factory import OFFLINE
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.service.embedded_servers import SCHEME, Warehouses
 from headrace.service.pipe_runner import Part
@@ -172,7 +172,7 @@ class SinkGauge:
         if self._warehouses.is_lost(self._sink):
             # Whoever fills it starts it.
             return
-        with open_sink(self._sink) as named:
+        with open_clickhouse_sink(self._sink) as named:
             sink: ClickHouseSink = named.sink
             own = sink.own_tables()
             if not self._remembered:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import SCHEME
 from headrace.sinks.clickhouse.reader import names_format
 from headrace.sinks.clickhouse.server.client import connect
@@ -45,7 +45,7 @@ def ask(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
     if names_format(sql):
         raise DefiniteError("the result is shown as a table, whatever the query says", place="FORMAT", hint="leave FORMAT … out")
     _check_reads(sql, embedded=sink.startswith(SCHEME))
-    with open_sink(sink) as named:
+    with open_clickhouse_sink(sink) as named:
         target = named.sink.target
         connection = connect(target)
         with _only_reading(), translated(target, "running a query"):

@@ -13,7 +13,7 @@ from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import OFFLINE, PipeSpec
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.retry import waits
 from headrace.service.embedded_servers import SCHEME
 from headrace.service.status import VerifyResult
@@ -79,7 +79,7 @@ def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
     from headrace.verify.watched_pipe import find_watermark
 
     address = parse_mysql_url(spec.source)
-    with open_sink(spec.sink) as named:
+    with open_clickhouse_sink(spec.sink) as named:
         options = VerifyOptions(
             projection=known.carried(Projection()), zero_dates=known.zero_dates, spark=SparkUse.NEVER, slots=2, transforms=known.transforms
         )
@@ -95,7 +95,7 @@ def _compare_cells(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Itera
     from headrace.verify.watched_pipe import watch
 
     address = parse_cql_url(spec.source)
-    with open_sink(spec.sink) as named, connect(address) as session:
+    with open_clickhouse_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
         watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
         yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _EndingView())

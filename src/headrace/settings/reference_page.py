@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from headrace.settings.dataclass_fields import NAMES, PAIRS, Field, allowed, fields_of, plain
 from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
 from headrace.settings.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
-from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
@@ -46,8 +46,8 @@ def setting_rows() -> Iterator[Row]:
 
 
 def _table_rows() -> Iterator[Row]:
-    of_sink = [one for one in fields_of(SinkChoices).values() if one.name not in ("all_tables", "tables")]
-    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableChoices).values())):
+    of_sink = [one for one in fields_of(ClickHouseOptions).values() if one.name not in ("all_tables", "tables")]
+    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableOptions).values())):
         yield from (row(section, one, one.name in CHANGEABLE) for one in fields)
     for kind in ChangeKind:
         values = ", ".join(f"`{policy}`" for policy in allowed_for(kind))

@@ -20,9 +20,9 @@ from headrace.settings.dataclass_fields import Field, Unfit, fields_of, nearest,
 from headrace.settings.foreign_names import ELSEWHERE
 from headrace.settings.schema_policy import EVERY, ChangeKind, SchemaPolicy
 from headrace.settings.toml_lines import find_lines, line_of, parse_key
-from headrace.sinks.clickhouse.server.options import Fields, SinkChoices, TableChoices
-from headrace.sinks.cql.options import ReplayChoices
-from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Fields, TableOptions
+from headrace.sinks.cql.options import ReplayOptions
+from headrace.sinks.kafka.messages.options import KafkaOptions
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.transforms.options import TransformChoices, Transforms, check_salt, read_hash, read_mask
@@ -34,11 +34,11 @@ REPLAY: Final = "replay"
 TRANSFORMS: Final = "transforms"
 PRODUCER: Final = "producer"
 """Whatever a producer of one's own is made with: its class knows what that may be."""
-PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaChoices, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayChoices}
+PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaOptions, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayOptions}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, TRANSFORMS, PRODUCER, *PLAIN_SECTIONS)
-_OF_SINK: Final = {name: one for name, one in fields_of(SinkChoices).items() if name not in ("all_tables", "tables")}
-_OF_TABLES: Final = fields_of(TableChoices)
+_OF_SINK: Final = {name: one for name, one in fields_of(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
+_OF_TABLES: Final = fields_of(TableOptions)
 _OF_TRANSFORMS: Final = fields_of(TransformChoices)
 _KEY_WORDS: Final = ("primary", "materialize")
 
@@ -51,15 +51,15 @@ class Chosen:
     """In the words of a file."""
 
     @property
-    def sink(self) -> SinkChoices:
+    def sink(self) -> ClickHouseOptions:
         written: Plain = self.plain.get(SINK, {})
         tables = tuple((glob, _fields(own)) for glob, own in written.get(TABLES, {}).items())
         own = {name: read(one.kind, written[name]) for name, one in _OF_SINK.items() if name in written}
-        return SinkChoices(all_tables=_fields(written), tables=tables, **own)
+        return ClickHouseOptions(all_tables=_fields(written), tables=tables, **own)
 
     @property
-    def kafka(self) -> KafkaChoices:
-        return KafkaChoices(**self._of(KAFKA))
+    def kafka(self) -> KafkaOptions:
+        return KafkaOptions(**self._of(KAFKA))
 
     @property
     def debezium(self) -> DebeziumChoices:
@@ -70,8 +70,8 @@ class Chosen:
         return ScyllaChoices(**self._of(SCYLLA))
 
     @property
-    def replay(self) -> ReplayChoices:
-        return ReplayChoices(**self._of(REPLAY))
+    def replay(self) -> ReplayOptions:
+        return ReplayOptions(**self._of(REPLAY))
 
     @property
     def producer(self) -> dict[str, Any]:

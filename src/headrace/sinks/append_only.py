@@ -13,40 +13,40 @@ from typing import Self
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs, Written
-from headrace.sinks.schema_changes import Altering, LedgerEntry, Step, Translation
+from headrace.sinks.base import BatchCommit, TableRequirements
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, SchemaApplier, Step
 from headrace.sinks.target_claims import ClaimStore
 
 
 @dataclass(frozen=True, slots=True)
-class AppendingAltering:
+class AppendOnlySchemaApplier:
     """There is nothing to alter: a table that is made or altered is prepared anew, and whoever keeps a record is told."""
 
     tell: Callable[[Iterable[LedgerEntry]], None]
 
-    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         del alteration, version
-        return Translation(prepared=True)
+        return DdlPlan(prepared=True)
 
-    def plan_removal(self, schema: TableSchema) -> Translation:
+    def plan_removal(self, schema: TableSchema) -> DdlPlan:
         del schema
-        return Translation()
+        return DdlPlan()
 
-    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+    def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         del schema, version
-        return Translation()
+        return DdlPlan()
 
-    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
         del schema, suffix, again
-        return Translation()
+        return DdlPlan()
 
-    def plan_creation(self, schema: TableSchema) -> Translation:
+    def plan_creation(self, schema: TableSchema) -> DdlPlan:
         del schema
-        return Translation()
+        return DdlPlan()
 
-    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
         del moves
-        return Translation()
+        return DdlPlan()
 
     def run_step(self, step: Step) -> None:
         raise DefiniteError("this sink has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
@@ -55,13 +55,13 @@ class AppendingAltering:
         self.tell(entries)
 
 
-class Appending:
+class AppendOnlySink:
     """The parts of the port (`sinks.base.Sink`) that mean nothing to such a sink."""
 
     __slots__ = ()
 
     @property
-    def appends(self) -> bool:
+    def append_only(self) -> bool:
         return True
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
@@ -71,10 +71,10 @@ class Appending:
         """What is there stays: the table's rows come again, as rows of a snapshot."""
         self.prepare([schema])
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
-        return {schema.name: Needs((), exact=True, keeps=True, transactions=True) for schema in schemas}
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
+        return {schema.name: TableRequirements((), exact=True, keeps=True, transactions=True) for schema in schemas}
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
         del schema, before
 
     def holds_rows(self, schema: TableSchema) -> bool:
@@ -85,25 +85,25 @@ class Appending:
         del schema
         return None
 
-    def clear(self, schema: TableSchema, since: int) -> None:
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
         """An attempt at a snapshot stays, and the next one follows with newer positions."""
         del schema, since
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         """Changes name their tables."""
         del schemas
 
-    def altering(self) -> Altering:
-        return AppendingAltering(self.record)
+    def schema_applier(self) -> SchemaApplier:
+        return AppendOnlySchemaApplier(self.record)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
         """Schema changes that were followed; may come again after a crash."""
         del entries
 
-    def settle(self, written: Written) -> None:
-        del written
+    def commit_batch(self, batch: BatchCommit) -> None:
+        del batch
 
-    def books(self) -> None:
+    def progress_store(self) -> None:
         """No place for what is told of pipes: the state directory keeps it."""
 
     def claims(self) -> ClaimStore | None:
@@ -112,20 +112,20 @@ class Appending:
     def target_of(self, name: TableName) -> str:
         return str(name)
 
-    def written_by(self, pipe: str, label: str = "") -> Self:
+    def for_pipe(self, pipe: str, label: str = "") -> Self:
         del pipe, label
         return self
 
-    def reading(self, connector: str, log: str) -> Self:
+    def with_source(self, connector: str, log: str) -> Self:
         del connector, log
         return self
 
-    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+    def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
         del schemas
         return self
 
-    def again(self) -> Self:
+    def for_replay(self) -> Self:
         return self
 
-    def renewed(self) -> Self:
+    def without_cache(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 A sink is a small picklable description; the driver calls `prepare`, every task opens its own `Writer`. A sink must be *idempotent*:
 writing a block again, in any order among others, leaves the same data, because a crash replays the last batch. Where a table's engine does
-not allow that, the sink says so (`Needs`), and gets the table's changes in order, cut the same way each time.
+not allow that, the sink says so (`TableRequirements`), and gets the table's changes in order, cut the same way each time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol, Self
 
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.schema_changes import Altering
+from headrace.sinks.schema_changes import SchemaApplier
 from headrace.sinks.target_claims import ClaimStore
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class TableRequirements:
     """What a sink needs to get of one table's changes."""
 
     key_columns: tuple[str, ...]
@@ -63,7 +63,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchCommit:
     """What a sink has got whole, before it counts: a batch of changes, or a part of a snapshot."""
 
     position: str
@@ -73,7 +73,7 @@ class Written:
     snapshot: bool = False
 
 
-class Books(Protocol):
+class ProgressStore(Protocol):
     """What is told of pipes: how far they are, and that they are there."""
 
     @property
@@ -102,17 +102,17 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-class Outlet(Protocol):
+class WriterFactory(Protocol):
     """What tasks carry of a sink. Picklable, cheap to copy."""
 
     def writer(self) -> Writer: ...
 
 
-class Sink(Outlet, Protocol):
+class Sink(WriterFactory, Protocol):
     """Where changes go, as the driver sees it."""
 
     @property
-    def appends(self) -> bool:
+    def append_only(self) -> bool:
         """Whether the sink only ever gets longer: nothing is taken away, merged or altered in it.
 
         Then rows that are read again come beside the table's changes, of which none is left out: a deletion in between would be lost.
@@ -124,10 +124,10 @@ class Sink(Outlet, Protocol):
     def replace(self, schema: TableSchema) -> None:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
         """What the sink needs of each table's changes."""
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
 
     def holds_rows(self, schema: TableSchema) -> bool:
@@ -136,19 +136,19 @@ class Sink(Outlet, Protocol):
     def newest_version(self, schema: TableSchema) -> int | None:
         """The highest version of a row in the target table; None if there is no row, or rows have none."""
 
-    def clear(self, schema: TableSchema, since: int) -> None:
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         """Raise `DefiniteError` if two of the tables would be written to one target. Nobody is asked."""
 
-    def settle(self, written: Written) -> None:
+    def commit_batch(self, batch: BatchCommit) -> None:
         """All blocks of a batch, or of a part of a snapshot, were written. It counts when this returns; else it comes again."""
 
-    def altering(self) -> Altering:
+    def schema_applier(self) -> SchemaApplier:
         """What makes the targets follow schema changes."""
 
-    def books(self) -> Books | None:
+    def progress_store(self) -> ProgressStore | None:
         """Where the sink keeps what it is told of pipes; None: it has no place for it."""
 
     def claims(self) -> ClaimStore | None:
@@ -157,17 +157,17 @@ class Sink(Outlet, Protocol):
     def target_of(self, name: TableName) -> str:
         """What the target of a source's table is called in the sink. No server is asked."""
 
-    def written_by(self, pipe: str, label: str = "") -> Self:
+    def for_pipe(self, pipe: str, label: str = "") -> Self:
         """The same sink, for the blocks of one pipe: no block of another is taken for one of them. `label`: what people call the pipe."""
 
-    def reading(self, connector: str, log: str) -> Self:
+    def with_source(self, connector: str, log: str) -> Self:
         """The same sink, for changes of one log: whose it is (`mysql` or `mariadb`), and what its files are called before their numbers."""
 
-    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+    def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
         """The same sink, for tasks that write these tables: what a task must know of them it asks for at once."""
 
-    def again(self) -> Self:
+    def for_replay(self) -> Self:
         """The same sink, for a batch of which blocks may be there from an earlier run."""
 
-    def renewed(self) -> Self:
+    def without_cache(self) -> Self:
         """The same sink, forgetting what it knew of its tables: the driver has changed some."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
-from headrace.sinks.base import Written
+from headrace.sinks.base import BatchCommit
 from headrace.sinks.schema_changes import LedgerEntry
 
 
@@ -43,7 +43,7 @@ class Producer:
         """A table's snapshot begins anew: rows of it with versions from `since` on, from an attempt that failed, may be taken away."""
         del schema, since
 
-    def committed(self, written: Written) -> None:
+    def committed(self, written: BatchCommit) -> None:
         """Everything of a batch (or of a part of a snapshot) was written; it counts when this returns, else it comes again."""
         del written
 

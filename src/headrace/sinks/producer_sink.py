@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl, unquote
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.append_only import Appending
-from headrace.sinks.base import Needs, Written
+from headrace.sinks.append_only import AppendOnlySink
+from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sinks.producer import Producer
 from headrace.sinks.schema_changes import LedgerEntry
 
@@ -102,7 +102,7 @@ class ProducerClass:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerSink(Appending):
+class ProducerSink(AppendOnlySink):
     """What the driver and tasks carry."""
 
     producer: ProducerClass
@@ -112,16 +112,16 @@ class ProducerSink(Appending):
         with _own_failures(self.producer, "failed to prepare", *wanted):
             self._mine.prepare(wanted)
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
         kind = self.producer.load()
         return {
-            schema.name: Needs(
+            schema.name: TableRequirements(
                 () if kind.before_images else schema.row_key, ordered=kind.ordered, exact=True, keeps=True, transactions=True
             )
             for schema in schemas
         }
 
-    def clear(self, schema: TableSchema, since: int) -> None:
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
         with _own_failures(self.producer, "failed when a snapshot began anew", schema):
             self._mine.restarted(schema, since)
 
@@ -130,9 +130,9 @@ class ProducerSink(Appending):
             with _own_failures(self.producer, f"failed when it was told of a change of {entry.source_table}"):
                 self._mine.schema_changed(entry)
 
-    def settle(self, written: Written) -> None:
-        with _own_failures(self.producer, f"failed to commit at {written.position}"):
-            self._mine.committed(written)
+    def commit_batch(self, batch: BatchCommit) -> None:
+        with _own_failures(self.producer, f"failed to commit at {batch.position}"):
+            self._mine.committed(batch)
 
     def writer(self) -> ProducerWriter:
         return ProducerWriter(self.producer)

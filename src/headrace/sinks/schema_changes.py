@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
+class DdlPlan:
     """What is to be done to the target."""
 
     steps: tuple[Step, ...] = ()
@@ -48,9 +48,9 @@ class Translation:
     def statements(self) -> tuple[str, ...]:
         return tuple(statement for step in self.steps for statement in step.statements)
 
-    def __add__(self, other: Translation) -> Translation:
+    def __add__(self, other: DdlPlan) -> DdlPlan:
         vacates, prepared = self.vacates or other.vacates, self.prepared or other.prepared
-        return Translation(self.steps + other.steps, self.reread or other.reread, vacates, prepared)
+        return DdlPlan(self.steps + other.steps, self.reread or other.reread, vacates, prepared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +84,30 @@ def renamed_from(table: str) -> str:
     return f"from {table}"
 
 
-class PlaceTaken(DefiniteError):
+class TargetNameTaken(DefiniteError):
     """Another table stands where one is to go."""
 
 
-class Altering(Protocol):
+class SchemaApplier(Protocol):
     """Makes a sink follow. Schemas are as the sink sees them; a plan raises `DefiniteError` where the sink cannot follow."""
 
-    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """What makes the target of a table follow its alteration. `version`: of the statement's position."""
 
-    def plan_removal(self, schema: TableSchema) -> Translation:
+    def plan_removal(self, schema: TableSchema) -> DdlPlan:
         """The source's table is no more."""
 
-    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+    def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         """The source's table has no rows any more. No steps: the rows from before the statement are swept instead. `version`: of its
         position."""
 
-    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
         """The target gets another name with all its rows; `again`: an empty one takes its place."""
 
-    def plan_creation(self, schema: TableSchema) -> Translation:
+    def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """What makes the target of a table, before it is prepared."""
 
-    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
         """What makes tables go to the places of their new names."""
 
     def run_step(self, step: Step) -> None:

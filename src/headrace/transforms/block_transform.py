@@ -35,7 +35,7 @@ class Shaper:
     transforms: Transforms
     salts: Salts = field(default_factory=Salts)
     moving: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
-    """The columns in the sink whose change moves a row there (`Needs.key_columns`); none: every before image is wanted."""
+    """The columns in the sink whose change moves a row there (`TableRequirements.key_columns`); none: every before image is wanted."""
     whole: bool = True
     """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
     what may be in the sink is deleted there, which does no harm where it is not."""

@@ -19,7 +19,7 @@ from headrace.pipes.state.stored_settings import settings_of
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, read_progress
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -37,7 +37,7 @@ class KnownPipe:
     selection: Selection | None = None
     projection: Projection | None = None
     zero_dates: ZeroDates = ZeroDates.HALT
-    choices: SinkChoices = field(default_factory=SinkChoices)
+    choices: ClickHouseOptions = field(default_factory=ClickHouseOptions)
     name: str = ""
     """As the sink knows it; empty: not known."""
     transforms: Transforms = field(default_factory=Transforms)

@@ -14,7 +14,7 @@ from headrace.cli import main
 from headrace.embedded.access.credentials import CREDENTIALS_FILE
 from headrace.embedded.process import PASSWORD_VARIABLE, EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from testkit.embedded_access import PASSWORD, basic
 from testkit.httpclient import Client
 
@@ -77,7 +77,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
     """Start it as every pipe does. Nobody can query without the password; Headrace's own commands find it; a restart keeps it."""
     monkeypatch.delenv(PASSWORD_VARIABLE)
     sink = f"chdb:{tmp_path / 'db'}"
-    with open_sink(sink, creates=True) as named:
+    with open_clickhouse_sink(sink, creates=True) as named:
         target = named.sink.target
         server = EmbeddedServer.connect_or_start(tmp_path / "db")
         password = server.password
@@ -94,7 +94,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
         assert main(["connection", sink, "password"]) == 0
         assert capsys.readouterr().out == f"{password}\n"
         assert password not in (tmp_path / "db" / "headrace-server.log").read_text()
-    with open_sink(sink) as named:
+    with open_clickhouse_sink(sink) as named:
         assert named.sink.target.password == password
     assert main(["connection", sink]) == 2
     assert f"headrace serve {tmp_path / 'db'}" in capsys.readouterr().err
@@ -102,10 +102,10 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
 
 def test_the_password_of_the_environment_is_honoured_by_whoever_starts_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "chosen by me")
-    with open_sink(f"chdb:{tmp_path / 'db'}", creates=True):
+    with open_clickhouse_sink(f"chdb:{tmp_path / 'db'}", creates=True):
         # A command in another terminal does not know the variable and finds the server all the same.
         monkeypatch.delenv(PASSWORD_VARIABLE)
-        with open_sink(f"chdb:{tmp_path / 'db'}") as other:
+        with open_clickhouse_sink(f"chdb:{tmp_path / 'db'}") as other:
             assert other.sink.target.password == "chosen by me"
             assert other.sink.reader().text("SELECT 1 FORMAT TSV") == "1\n"
 

@@ -14,15 +14,15 @@ from headrace.model.schema import TableName
 from headrace.model.schema_change import Catalogue, apply_all
 from headrace.pipes.lifecycle.schema_change_intents import Executor
 from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.schema_change_planner import Decision
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sinks.clickhouse.schema_changes.alter_columns import has_view
 from headrace.sinks.clickhouse.schema_changes.alter_tables import Place
-from headrace.sinks.clickhouse.schema_changes.applier import Altering
-from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
 from headrace.sinks.clickhouse.tables.hypothetical_table import imagine, imagine_over
@@ -61,7 +61,7 @@ class ImaginedTables:
             self._tables[place] = imagine(layout) if layout.holder is None else imagine_over(layout)
             if layout.holder is not None:
                 self._holders[place] = imagine(layout)
-            if has_view(layout, TableChoices()):
+            if has_view(layout, TableOptions()):
                 self._tables[layout.database, layout.table + VIEW_SUFFIX] = FoundTable("", "", (), kind="View")
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
@@ -89,8 +89,8 @@ class Rehearsal:
         followed.check()
         state = self._state()
         directory = StateDirectory(self.settings.state, make=False)
-        executor = Executor(state, directory, _no_snapshots(directory), Targets(self.sink), Showing(self.settings), lambda _: None)
-        decision = Decision(followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._altering)
+        executor = Executor(state, directory, _no_snapshots(directory), SinkTables(self.sink), Showing(self.settings), lambda _: None)
+        decision = Decision(followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._schema_applier)
         intent = decision.intent()
         return tuple(
             Rehearsed(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
@@ -132,15 +132,15 @@ class Rehearsal:
         }
         return PipeState("", "", "", self.settings.selection.to_json(), _BEFORE.to_json(), 0, {}, tables)
 
-    def _altering(self) -> Altering:
+    def _schema_applier(self) -> ClickHouseSchemaApplier:
         if self.looks:
-            return self.sink.altering()
+            return self.sink.schema_applier()
         scope = LayoutScope(self.sink.target, self.sink.choices)
         layouts = [
             plan_layout(Showing(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
             for table in self._state().tables.values()
         ]
-        return Altering(scope, ImaginedTables(layouts))
+        return ClickHouseSchemaApplier(scope, ImaginedTables(layouts))
 
 
 def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Catalogue:

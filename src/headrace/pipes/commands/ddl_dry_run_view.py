@@ -12,7 +12,7 @@ from headrace.model.projection import Projection
 from headrace.model.schema_change import Catalogue
 from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of
 from headrace.settings.pipe_settings import PipeSettings
@@ -61,7 +61,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         chosen = asked.chosen.over(settings_of(state, asked.state)) if state is not None else asked.chosen
         sink = ClickHouseSink(parse_target(_NOWHERE), chosen.sink)
         if asked.sink:
-            sink = open_things.enter_context(open_sink(asked.sink, choices=chosen.sink)).sink
+            sink = open_things.enter_context(open_clickhouse_sink(asked.sink, choices=chosen.sink)).sink
         selection = Selection.from_json(state.selection) if state is not None else _EVERYTHING
         columns = state.options["columns"] if state is not None else {"include": (), "exclude": ()}
         projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))

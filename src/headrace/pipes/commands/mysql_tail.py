@@ -23,7 +23,7 @@ from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.model.schema_change import Catalogue
 from headrace.model.table_selection import Selection
 from headrace.sinks.schema_changes import LedgerEntry
-from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sources.base import Work
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -56,7 +56,7 @@ class Looking:
     once: bool = False
     """Up to where the log ends now."""
     zero_dates: ZeroDates = ZeroDates.HALT
-    lines: LineChoices = field(default_factory=LineChoices)
+    lines: LineOptions = field(default_factory=LineOptions)
 
     @property
     def options(self) -> ReadOptions:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from headrace.pipes.state.pipe_registry import find_pipe
 from headrace.sinks.clickhouse.dead_letter_retry import Outcome, retry_letters
 from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 
 def retry_rows(
-    sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = (), choices: SinkChoices | None = None
+    sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = (), choices: ClickHouseOptions | None = None
 ) -> Iterator[Outcome]:
     """Write rows that wait, pipe by pipe; `choices` instead of those that each pipe was last begun with."""
     tables = sink.own_tables()

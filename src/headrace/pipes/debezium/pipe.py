@@ -31,7 +31,7 @@ from headrace.pipes.lifecycle.base import ChangePipe
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_schema import Showing, shaper_for
-from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
@@ -270,7 +270,7 @@ class Batches:
     address: KafkaAddress
     topics: TopicSettings
     settings: PipeSettings
-    targets: Targets
+    targets: SinkTables
     directory: StateDirectory
     state: PipeState
     notes: Notes
@@ -394,7 +394,7 @@ class Batches:
         """A task that reads tables as they are known now."""
         shapes = self._shapes()
         written = [shape.schema for shape in shapes.values()]
-        needs = retrying(lambda: self.targets.needs(written))
+        needs = retrying(lambda: self.targets.requirements(written))
         known = {
             name: KnownTable(self.state.tables[name].schema, shape.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
             for name, shape in shapes.items()
@@ -410,7 +410,7 @@ class Batches:
         shaper = shaper_for(self.settings, shapes.values(), needs, whole=False)
         carried = {name: shape.source for name, shape in shapes.items()}
         fetched = functools.partial(fetch, self.address)
-        return RecordTask(reader, self.targets.sink.expecting(written), retry, carried, keeper, left_out, news, fetched, shaper)
+        return RecordTask(reader, self.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, shaper)
 
     def _tell(self, reports: list[Report]) -> None:
         written = [report for report in reports if report.kind == CHANGES]

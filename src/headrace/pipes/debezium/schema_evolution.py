@@ -19,11 +19,11 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.pipes.debezium.type_lookup import Descriptions
 from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
-from headrace.sinks.schema_changes import LedgerEntry, Step, Translation
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 from headrace.sources.debezium.events.records import Found, Truncation
 from headrace.sources.debezium.types.schema_widening import Growth, grow
 
@@ -48,7 +48,7 @@ class Evolution:
 
     state: PipeState
     directory: StateDirectory
-    targets: Targets
+    targets: SinkTables
     show: Showing
     policy: SchemaPolicy
     pipe: str
@@ -91,11 +91,11 @@ class Evolution:
 
     def _sweep(self, table: TableState, one: Truncation) -> None:
         schema = self.show(table.schema, table.hidden)
-        retrying(functools.partial(self.targets.sweep, schema, one.version))
+        retrying(functools.partial(self.targets.delete_stale, schema, one.version))
 
     def _record(self, one: Truncation, text: str, outcome: str) -> None:
         entry = LedgerEntry(self.pipe, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, "")
-        retrying(functools.partial(self.targets.sink.altering().record, [entry]))
+        retrying(functools.partial(self.targets.sink.schema_applier().record, [entry]))
         self.changed(str(one.table), text, outcome)
         self.note(text)
 
@@ -116,15 +116,15 @@ class Evolution:
         schema = found.schema
         policy = self._allowed(ChangeKind.CREATE_TABLE, found, "is new")
         if policy is Policy.IGNORE:
-            self._carry_out(None, Translation(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
+            self._carry_out(None, DdlPlan(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
             return
         self.show.check_new(schema)
         shown = self.show(schema, ())
         others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
-        self.targets.check_apart([*others, shown])
+        self.targets.check_target_conflicts([*others, shown])
         retrying(lambda: self.targets.claim([schema.name]))
         check_engine(self.targets, shown)
-        plan = retrying(lambda: self.targets.sink.altering().plan_creation(shown))
+        plan = retrying(lambda: self.targets.sink.schema_applier().plan_creation(shown))
         columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
         self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
@@ -141,7 +141,7 @@ class Evolution:
             modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
             left = self.show.named(modified, known.schema, known.hidden)
         seen = replace(self.show.alteration(told, known.hidden, hidden), left=left)
-        plan = retrying(lambda: self.targets.sink.altering().plan_alteration(seen, 0))
+        plan = retrying(lambda: self.targets.sink.schema_applier().plan_alteration(seen, 0))
         reread = plan.reread or self.show.reread_reason(told, known.hidden, hidden)
         if reread:
             raise DefiniteError(
@@ -154,7 +154,7 @@ class Evolution:
         self._carry_out(table, plan, found, kinds, text, outcome)
 
     def _carry_out(
-        self, table: TableState | None, plan: Translation, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
+        self, table: TableState | None, plan: DdlPlan, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
     ) -> None:
         # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
         version, name = time.time_ns() // 1000, found.schema.name
@@ -182,7 +182,7 @@ class Evolution:
         if table is not None:
             shown = self.show(table.schema, table.hidden)
             retrying(lambda: self.targets.prepare([shown]))
-        retrying(functools.partial(self.targets.sink.altering().record, [LedgerEntry.from_json(intent["entry"])]))
+        retrying(functools.partial(self.targets.sink.schema_applier().record, [LedgerEntry.from_json(intent["entry"])]))
         if table is None:
             self.state.ignored.add(name)
         else:
@@ -204,9 +204,9 @@ class Evolution:
         return DefiniteError(f"table {name} {what}, and {kind} is set to halt", place=place, hint=hint)
 
 
-def check_engine(targets: Targets, shown: TableSchema) -> None:
+def check_engine(targets: SinkTables, shown: TableSchema) -> None:
     """Refuse targets in which a row that is written twice counts twice."""
-    needs = retrying(lambda: targets.needs([shown]))[shown.name]
+    needs = retrying(lambda: targets.requirements([shown]))[shown.name]
     if needs.ordered:
         raise DefiniteError(
             f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "

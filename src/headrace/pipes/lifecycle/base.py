@@ -17,11 +17,11 @@ from headrace.pipes.lifecycle.progress_reporter import Place
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import Executor, resume
 from headrace.pipes.lifecycle.sink_factory import same_sink
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.mysql.startup import is_wanted
 from headrace.pipes.state.event_skips import note_halt
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_registry import entry_of, register
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import pending_requests, with_state
@@ -29,7 +29,7 @@ from headrace.pipes.state.sink_record import Told, ask_witness
 from headrace.retry import Waits, own_waits, retrying
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.shortage import shortages_at
-from headrace.sinks.base import Books, Sink
+from headrace.sinks.base import ProgressStore, Sink
 from headrace.sinks.target_claims import Claim, ClaimStore
 from headrace.sources.base import Offset
 from headrace.sources.mysql.segments.skipped_events import is_place
@@ -104,7 +104,7 @@ class RunnablePipe(ABC):
 
     @property
     @abstractmethod
-    def _books(self) -> Books:
+    def _books(self) -> ProgressStore:
         """What is told of pipes."""
 
     @property
@@ -166,11 +166,11 @@ class ChangePipe(RunnablePipe):
 
     def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink_name, settings, view)
-        self._targets = Targets(sink, LocalBooks(settings.state))
+        self._targets = SinkTables(sink, FileProgressStore(settings.state))
 
     @property
-    def _books(self) -> Books:
-        return self._targets.books
+    def _books(self) -> ProgressStore:
+        return self._targets.progress_store
 
     @property
     def _written_by(self) -> Sink:

@@ -17,12 +17,12 @@ from headrace.model.alter_effects import Alteration, Fate, Kept
 from headrace.model.projection import Projection
 from headrace.model.schema import DATES, TableName, TableSchema, ZeroDates
 from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, TableState
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
 from headrace.settings.pipe_settings import RESHAPED, PipeSettings
-from headrace.sinks.schema_changes import Translation
+from headrace.sinks.schema_changes import DdlPlan
 from headrace.sources.mysql.server.position import BinlogPosition
 
 _COLUMNS, _ZERO_DATES = "--columns or --exclude-columns", "--zero-dates"
@@ -39,7 +39,7 @@ def stored_column_settings(state: PipeState, settings: PipeSettings) -> PipeSett
 
 
 def take_column_settings(
-    targets: Targets, state: PipeState, settings: PipeSettings, read_again: Callable[[TableName], bool] | None
+    targets: SinkTables, state: PipeState, settings: PipeSettings, read_again: Callable[[TableName], bool] | None
 ) -> None:
     """Store the settings of this run in the state and alter the target tables for them; raise if rows in the sink would differ.
 
@@ -66,7 +66,7 @@ def take_column_settings(
     state.options |= {name: settings.lasting[name] for name in ("zero_dates", "columns")}
 
 
-def _alter_date_columns(targets: Targets, state: PipeState, before: PipeSettings, settings: PipeSettings) -> None:
+def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSettings, settings: PipeSettings) -> None:
     """Let the date columns in the sink accept NULL if they must from now on. A repetition after a crash finds nothing left to do."""
     for name, table in state.tables.items():
         was, now = (Showing(one)(table.schema, table.hidden) for one in (before, settings))
@@ -86,6 +86,6 @@ def _changed_flag(table: TableState, before: PipeSettings, settings: PipeSetting
     return _ZERO_DATES if differs else ""
 
 
-def _plan(targets: Targets, was: TableSchema, now: TableSchema, version: int) -> Translation:
+def _plan(targets: SinkTables, was: TableSchema, now: TableSchema, version: int) -> DdlPlan:
     fates = tuple(Fate(column, column.name, Kept()) for column in now.columns)
-    return targets.sink.altering().plan_alteration(Alteration(was, now, fates), version)
+    return targets.sink.schema_applier().plan_alteration(Alteration(was, now, fates), version)

@@ -20,7 +20,7 @@ from headrace.pipes.lifecycle.lag import Backlog
 from headrace.pipes.lifecycle.progress_view import Written
 from headrace.pipes.state.seal import StateSeal
 from headrace.retry import in_context, retrying
-from headrace.sinks.base import Books, Progress
+from headrace.sinks.base import Progress, ProgressStore
 from headrace.spark.runtime.tasks import Report
 
 log = logging.getLogger("headrace")
@@ -58,7 +58,7 @@ class Told(Protocol):
     """Where progress is told; may be another place from one time to the next."""
 
     @property
-    def books(self) -> Books: ...
+    def progress_store(self) -> ProgressStore: ...
 
 
 class Reporter:
@@ -84,7 +84,7 @@ class Reporter:
 
     def begin(self, position: Place, *, is_new: bool) -> None:
         """Make the table; go on counting where an earlier run of the same pipe stopped."""
-        books = self._targets.books
+        books = self._targets.progress_store
         retrying(books.begin)
         known = retrying(lambda: books.progress(self._pipe))
         if known is not None and is_new:
@@ -164,7 +164,7 @@ class Reporter:
         pending_us = self._pending_us() or (progress.seen_us if self._stopped else 0)
         state = self._seal.state if self._seal is not None else ""
         complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
-        self._targets.books.tell(complete)
+        self._targets.progress_store.tell(complete)
         self._told, self._told_at = complete, time.monotonic()
         if self._seal is not None:
             self._seal.note_told(self._pipe)

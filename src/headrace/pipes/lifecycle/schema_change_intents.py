@@ -18,7 +18,7 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.retry import retrying
 from headrace.sinks.schema_changes import LedgerEntry, Step
@@ -95,7 +95,7 @@ class Executor:
     state: PipeState
     directory: StateDirectory
     snapshots: SnapshotLog
-    targets: Targets
+    targets: SinkTables
     show: Showing
     reread: Callable[[tuple[str, ...]], None] | None
     """Has tables (globs) read again, where there is a server to read them from."""
@@ -150,7 +150,7 @@ class Executor:
         if again and self.reread is not None:
             # First the request, then the note that the table waits for it: the other way round, a crash could let it wait for ever.
             self.reread(tuple(glob.escape(str(name)) for name in sorted(again)))
-        retrying(lambda: self.targets.sink.altering().record(intent.entries))
+        retrying(lambda: self.targets.sink.schema_applier().record(intent.entries))
         self._apply(intent)
         self.directory.save(self.state)
 
@@ -161,7 +161,7 @@ class Executor:
 
     def _sweep(self, intent: Intent) -> None:
         for schema in intent.swept:
-            retrying(functools.partial(self.targets.sweep, schema, intent.position.version))
+            retrying(functools.partial(self.targets.delete_stale, schema, intent.position.version))
             snapshot = self.snapshots.tables.get(str(schema.name))
             if snapshot is not None and snapshot.pending and schema.name not in intent.gone:
                 # What its chunks have read before this and not yet written must go too.

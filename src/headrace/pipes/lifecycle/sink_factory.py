@@ -20,7 +20,7 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.settings.settings_file import KAFKA as KAFKA_SETTINGS
 from headrace.settings.settings_file import PRODUCER, SINK, Chosen
 from headrace.sinks.base import Sink
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.server.url import same_sink as same_clickhouse
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -42,14 +42,16 @@ class NamedSink(Generic[S_co]):
 
 
 @contextmanager
-def open_sink(address: str, *, choices: SinkChoices | None = None, creates: bool = False) -> Iterator[NamedSink[ClickHouseSink]]:
+def open_clickhouse_sink(
+    address: str, *, choices: ClickHouseOptions | None = None, creates: bool = False
+) -> Iterator[NamedSink[ClickHouseSink]]:
     """A sink that holds tables: `clickhouse://user:password@host:port/db`, or `chdb:PATH` for an embedded ClickHouse in a directory.
 
     `creates`: a directory that does not exist is created, because the caller writes to the sink; otherwise it is an error.
     """
     if address.startswith(CLICKHOUSE):
         target = parse_target(address)
-        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), str(target))
+        yield NamedSink(ClickHouseSink(target, choices or ClickHouseOptions()), str(target))
         return
     if is_kafka(address):
         raise DefiniteError(
@@ -74,11 +76,11 @@ def open_sink(address: str, *, choices: SinkChoices | None = None, creates: bool
     with EmbeddedServer.connect_or_start(Path(path)) as server:
         target = ClickHouseTarget(server.host, server.port, server.user, server.password)
         is_lost = functools.partial(_is_other, Path(path).resolve(), server.port)
-        yield NamedSink(ClickHouseSink(target, choices or SinkChoices()), f"chdb:{Path(path).resolve()}", is_lost)
+        yield NamedSink(ClickHouseSink(target, choices or ClickHouseOptions()), f"chdb:{Path(path).resolve()}", is_lost)
 
 
 @contextmanager
-def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[NamedSink[Sink]]:
+def open_sink(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[NamedSink[Sink]]:
     """Any sink, with what was chosen for its kind; what was chosen for another kind is refused.
 
     `state` is the pipe's directory, `host` is where its tasks find this process.
@@ -100,7 +102,7 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Itera
     chosen.check_sections((PRODUCER,), "this is about a producer of your own, and the sink is none")
     if not is_kafka(address):
         chosen.check_sections((KAFKA_SETTINGS,), "this is about messages in Kafka, and the sink is ClickHouse")
-        with open_sink(address, choices=chosen.sink, creates=True) as named:
+        with open_clickhouse_sink(address, choices=chosen.sink, creates=True) as named:
             yield named
         return
     chosen.check_sections((SINK,), "this is about tables in ClickHouse, and the sink is Kafka (see [kafka])")
@@ -115,18 +117,18 @@ def open_any_sink(address: str, chosen: Chosen, state: Path, host: str) -> Itera
 def open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
     """Where the sink of an address records which pipe writes to which target, and the address without its secrets."""
     if is_kafka(address):
-        from headrace.sinks.kafka.messages.options import KafkaChoices
+        from headrace.sinks.kafka.messages.options import KafkaOptions
         from headrace.sinks.kafka.target_claims import KafkaClaims
 
         cluster = parse_kafka_url(address)
-        yield KafkaClaims(cluster, KafkaChoices()), str(cluster)
+        yield KafkaClaims(cluster, KafkaOptions()), str(cluster)
     elif is_cql(address):
         from headrace.sinks.cql.target_claims import CqlClaims
 
         nodes = parse_cql_url(address)
         yield CqlClaims(nodes, creates=False), str(nodes)
     else:
-        with open_sink(address) as named:
+        with open_clickhouse_sink(address) as named:
             yield named.sink.claims(), named.name
 
 

@@ -14,7 +14,7 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.state.pipe_state import PipeState
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.base import Needs
+from headrace.sinks.base import TableRequirements
 from headrace.transforms.alteration import reread_reason, shaped_alteration
 from headrace.transforms.block_transform import Shaper
 from headrace.transforms.name_checks import check_new_table, check_read_again
@@ -83,7 +83,9 @@ class Showing:
             ) from error
 
 
-def shaper_for(settings: PipeSettings, shapes: Iterable[Shape], needs: Mapping[TableName, Needs], *, whole: bool = True) -> Shaper | None:
+def shaper_for(
+    settings: PipeSettings, shapes: Iterable[Shape], needs: Mapping[TableName, TableRequirements], *, whole: bool = True
+) -> Shaper | None:
     """What tasks do to blocks of these tables; None: nothing. `whole`: see `Shaper`."""
     transformed = [shape.schema.name for shape in shapes if not shape.is_plain]
     if not transformed:

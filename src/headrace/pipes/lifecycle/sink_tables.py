@@ -11,9 +11,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.state.event_skips import Found, Skips
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.retry import retrying
-from headrace.sinks.base import Books, Needs, Sink, Written
+from headrace.sinks.base import BatchCommit, ProgressStore, Sink, TableRequirements
 from headrace.sinks.clickhouse.dead_letters.skipped_events import post_skipped
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.schema_changes import Step
@@ -21,24 +21,24 @@ from headrace.transforms.options import Transforms
 
 
 @dataclass(slots=True)
-class Targets:
+class SinkTables:
     """One sink's tables."""
 
     sink: Sink
     """As tasks carry it now."""
-    local: Books = field(default_factory=LocalBooks)
+    local: ProgressStore = field(default_factory=FileProgressStore)
     """Where progress is kept if the sink has no place for it."""
     ownership: TargetOwnership | None = None
     """The pipe's claims on its targets; None: the sink has no place for them, or nothing is written."""
 
     @property
-    def books(self) -> Books:
+    def progress_store(self) -> ProgressStore:
         """What is told of pipes."""
-        return self.sink.books() or self.local
+        return self.sink.progress_store() or self.local
 
     @property
-    def appends(self) -> bool:
-        return self.sink.appends
+    def append_only(self) -> bool:
+        return self.sink.append_only
 
     def claim(self, names: Iterable[TableName]) -> None:
         """Become the owner of the tables' targets; raise `DefiniteError` if another pipe owns one."""
@@ -54,24 +54,24 @@ class Targets:
         """Claim the targets, then create what is missing."""
         wanted = tuple(schemas)
         # A pipe that cannot start leaves nothing in the sink, no claim either.
-        self.sink.check_apart(wanted)
+        self.sink.check_target_conflicts(wanted)
         with self._creating(schema.name for schema in wanted):
             self.sink.prepare(wanted)
-        self.sink = self.sink.renewed()
+        self.sink = self.sink.without_cache()
 
     def _creating(self, names: Iterable[TableName]) -> AbstractContextManager[None]:
         return self.ownership.creating(map(self.sink.target_of, names)) if self.ownership is not None else nullcontext()
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
-        self.sink.check_apart(schemas)
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
+        self.sink.check_target_conflicts(schemas)
 
     def replace(self, schema: TableSchema) -> None:
         self.claim([schema.name])
         self.sink.replace(schema)
-        self.sink = self.sink.renewed()
+        self.sink = self.sink.without_cache()
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
-        self.sink.sweep(schema, before)
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
+        self.sink.delete_stale(schema, before)
 
     def holds_rows(self, schema: TableSchema) -> bool:
         return self.sink.holds_rows(schema)
@@ -91,12 +91,12 @@ class Targets:
             )
         return newest
 
-    def clear(self, schema: TableSchema, since: int) -> None:
-        self.sink.clear(schema, since)
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
+        self.sink.discard_partial_snapshot(schema, since)
 
-    def settle(self, written: Written) -> None:
+    def commit_batch(self, batch: BatchCommit) -> None:
         """All of a batch, or of a part of a snapshot, was written, and is about to count."""
-        retrying(lambda: self.sink.settle(written))
+        retrying(lambda: self.sink.commit_batch(batch))
 
     def skips(self, directory: Path, pipe: str, transforms: Transforms) -> Skips:
         """What a pipe leaves out by request; a sink that keeps what is not in its tables is told, but not what transforms hide from it."""
@@ -112,21 +112,21 @@ class Targets:
 
     def write_as(self, pipe: str, label: str) -> None:
         """From now on blocks are those of this pipe, which people call by its label."""
-        self.sink = self.sink.written_by(pipe, label)
+        self.sink = self.sink.for_pipe(pipe, label)
 
     def read_from(self, connector: str, file: str) -> None:
         """From now on changes are those of this log: `file` is any of its files."""
-        self.sink = self.sink.reading(connector, file.rpartition(".")[0])
+        self.sink = self.sink.with_source(connector, file.rpartition(".")[0])
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
-        return self.sink.needs(schemas)
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
+        return self.sink.requirements(schemas)
 
     def run_step(self, step: Step) -> None:
-        self.sink.altering().run_step(step)
-        self.sink = self.sink.renewed()
+        self.sink.schema_applier().run_step(step)
+        self.sink = self.sink.without_cache()
 
 
-def targets_of(targets: Targets, schemas: Iterable[TableSchema]) -> dict[str, str]:
+def targets_of(targets: SinkTables, schemas: Iterable[TableSchema]) -> dict[str, str]:
     """The tables by the source's names, with what they are called in the sink; empty where it has other things than tables."""
     sink = targets.sink
     if not isinstance(sink, ClickHouseSink):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
 from headrace.model.schema import TableSchema
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.retry import in_context, retrying, waits
 from headrace.sinks.clickhouse.bookkeeping.own_tables import instant_us
 from headrace.sinks.clickhouse.dead_letters.dead_letters import wait_for
@@ -32,10 +32,10 @@ QUIET_S = 900.0
 
 
 @dataclass(slots=True)
-class Cleaner:
+class TombstonePurger:
     """Purges one pipe's tables, one after the other, in a thread beside the stream."""
 
-    targets: Targets
+    targets: SinkTables
     pipe: str
     tables: Callable[[], Iterable[TableSchema]]
     """As the sink sees them."""

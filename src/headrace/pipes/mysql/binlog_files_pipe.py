@@ -117,7 +117,7 @@ class OfflinePipe(FollowingPipe):
     def _check_counting(self, state: PipeState) -> None:
         """The state is an old copy: refuse to read changes again into tables that would count them twice."""
         shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
-        counting = sorted(str(name) for name, need in retrying(lambda: self._targets.needs(shown)).items() if need.exact)
+        counting = sorted(str(name) for name, need in retrying(lambda: self._targets.requirements(shown)).items() if need.exact)
         if counting:
             raise DefiniteError(
                 f"the state is older than the sink, and changes that are read again would count twice in {', '.join(counting)}",

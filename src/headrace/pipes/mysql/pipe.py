@@ -20,7 +20,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import Executor
 from headrace.pipes.lifecycle.sink_schema import Showing, shown_now
 from headrace.pipes.lifecycle.sink_tables import targets_of
-from headrace.pipes.lifecycle.tombstone_purger import Cleaner
+from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
 from headrace.pipes.mysql.failover import reached, written
 from headrace.pipes.mysql.resync_runner import Resynchroniser
 from headrace.pipes.mysql.schema_follower import Follower
@@ -127,7 +127,7 @@ class Pipe(FollowingPipe):
             self._stop.is_set,
         )
         resyncs = Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written)
-        cleaner = Cleaner(
+        cleaner = TombstonePurger(
             self._targets,
             settings.pipe_name,
             lambda: [shows(table.schema) for table in list(state.tables.values())],
@@ -192,7 +192,9 @@ class Pipe(FollowingPipe):
 class _Parts:
     """What an open pipe consists of."""
 
-    def __init__(self, settings: PipeSettings, streaming: Streaming, copier: Copier, resyncs: Resynchroniser, cleaner: Cleaner) -> None:
+    def __init__(
+        self, settings: PipeSettings, streaming: Streaming, copier: Copier, resyncs: Resynchroniser, cleaner: TombstonePurger
+    ) -> None:
         self._once, self.streaming, self.copier, self.resyncs, self.cleaner = settings.once, streaming, copier, resyncs, cleaner
 
     def is_finished(self, target: BinlogPosition) -> bool:

@@ -127,7 +127,7 @@ class Resynchroniser:
     def _known_beside(self, name: TableName) -> TableState | None:
         """The table as the stream reads it, if its rows are to be read beside its changes."""
         state = self.copier.state
-        return state.tables.get(name) if self.copier.targets.appends and name not in state.waiting else None
+        return state.tables.get(name) if self.copier.targets.append_only and name not in state.waiting else None
 
     def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         copier, state = self.copier, self.copier.state
@@ -180,7 +180,7 @@ class Resynchroniser:
 
     def _sweep(self, shown: TableSchema, position: BinlogPosition) -> None:
         try:
-            retrying(lambda: self.copier.targets.sweep(shown, position.version))
+            retrying(lambda: self.copier.targets.delete_stale(shown, position.version))
         except DefiniteError as error:
             if shown.name not in self.copier.state.waiting:
                 raise

@@ -32,7 +32,7 @@ from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import pending_requests
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
-from headrace.sinks.schema_changes import Altering, LedgerEntry, PlaceTaken, Translation, renamed_from
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, SchemaApplier, TargetNameTaken, renamed_from
 from headrace.sources.mysql.schema.alter_effects import effect_of
 from headrace.sources.mysql.schema.schema_history import Followed
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
@@ -54,7 +54,7 @@ class Decision:
     executor: Executor
     policy: SchemaPolicy
     pipe: str
-    altering: Callable[[], Altering]
+    schema_applier: Callable[[], SchemaApplier]
     notes: list[str] = field(default_factory=list)
     """For people: what becomes of which table."""
     _intent: Intent = field(init=False)
@@ -117,11 +117,11 @@ class Decision:
     def _is_owed(self, name: TableName) -> bool:
         """Whether the table's rows are still to be read beside its changes, by a request that names it as it was called before."""
         executor = self.executor
-        return executor.targets.appends and any(Selection(one.tables)(name) for one in pending_requests(executor.directory))
+        return executor.targets.append_only and any(Selection(one.tables)(name) for one in pending_requests(executor.directory))
 
-    def _ask(self, plan: Callable[[Altering], Translation]) -> Translation:
+    def _ask(self, plan: Callable[[SchemaApplier], DdlPlan]) -> DdlPlan:
         """What the sink says to a plan, when it can be reached."""
-        return retrying(lambda: plan(self.altering()))
+        return retrying(lambda: plan(self.schema_applier()))
 
     def _renewed(self, table: TableState, **changes: object) -> TableState:
         """The table as of the statement: all its changes before it are in the sink."""
@@ -140,7 +140,7 @@ class Decision:
         policy = self._policy(kind, name)
         if policy is Policy.IGNORE:
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
-            self._enter(name, [kind], Translation(), IGNORED)
+            self._enter(name, [kind], DdlPlan(), IGNORED)
         elif is_waiting:
             # The table is made anew when it is read again.
             self._take(name, [kind], self._keeping(schema, "truncated", again=False), KEPT)
@@ -154,7 +154,7 @@ class Decision:
             self._intent.swept.append(schema)
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
             # Where nothing is taken away, those who read it are told.
-            told = self._ask(lambda sink: sink.plan_emptying(schema, self._version)) if self.executor.targets.appends else Translation()
+            told = self._ask(lambda sink: sink.plan_emptying(schema, self._version)) if self.executor.targets.append_only else DdlPlan()
             self._intent.steps += told.steps
             self._enter(name, [kind], told, APPLIED, "its rows were taken away by version, for it is being read")
         else:
@@ -182,16 +182,16 @@ class Decision:
         policy = self._policy(kind, name)
         self._intent.gone.add(name)
         if policy is Policy.IGNORE:
-            self._enter(name, [kind], Translation(), IGNORED, "the target keeps its rows")
+            self._enter(name, [kind], DdlPlan(), IGNORED, "the target keeps its rows")
         elif policy is Policy.KEEP:
             # Also of a table that was being read, or was to be read again: what was read of it so far is kept.
             self._vacated.add(name)
             self._take(name, [kind], self._keeping(schema, "dropped", again=False), KEPT)
-        elif self.executor.targets.appends and name in self.executor.state.waiting:
-            self._enter(name, [kind], Translation(), KEPT, "it was to be read again; the target stays as it was")
-        elif self.executor.targets.appends and not self._is_settled(name):
+        elif self.executor.targets.append_only and name in self.executor.state.waiting:
+            self._enter(name, [kind], DdlPlan(), KEPT, "it was to be read again; the target stays as it was")
+        elif self.executor.targets.append_only and not self._is_settled(name):
             self._intent.swept.append(schema)
-            self._enter(name, [kind], Translation(), APPLIED, "its rows were taken away by version, for it was being read")
+            self._enter(name, [kind], DdlPlan(), APPLIED, "its rows were taken away by version, for it was being read")
         else:
             self._remove(name, schema)
 
@@ -204,7 +204,7 @@ class Decision:
             if name not in self.executor.state.waiting:
                 raise
             # The snapshot would have refused a target that Headrace did not create and that does not fit. It holds none of the rows.
-            self._enter(name, [kind], Translation(), KEPT, f"it was to be read again; the target stays as it was: {error.message}")
+            self._enter(name, [kind], DdlPlan(), KEPT, f"it was to be read again; the target stays as it was: {error.message}")
             return
         if found.vacates:
             self._vacated.add(name)
@@ -220,7 +220,7 @@ class Decision:
         kind = ChangeKind.CREATE_TABLE
         if self._policy(kind, name) is Policy.IGNORE:
             self._intent.ignored.add(name)
-            self._enter(name, [kind], Translation(), IGNORED)
+            self._enter(name, [kind], DdlPlan(), IGNORED)
             return
         if not self._is_settled(name):
             # Chunks of an earlier table of this name may still be read: they would be read from this one, by the definition of that one.
@@ -235,9 +235,9 @@ class Decision:
         keeps = self.policy.of(ChangeKind.DROP_TABLE) is Policy.KEEP
         try:
             # Where the old target is gone by then, it does not matter what it is now.
-            found = Translation() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
+            found = DdlPlan() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
         except DefiniteError as error:
-            if keeps and not self.executor.targets.appends:
+            if keeps and not self.executor.targets.append_only:
                 found = self._keeping(shown, "dropped", again=False)
                 self._vacated.add(name)
             elif self._makes_anew:
@@ -255,13 +255,13 @@ class Decision:
             self._intent.swept.append(shown)
         self._take(name, [kind], found, APPLIED)
 
-    def _keeping(self, schema: TableSchema, why: str, *, again: bool) -> Translation:
+    def _keeping(self, schema: TableSchema, why: str, *, again: bool) -> DdlPlan:
         """Renames the target, whatever it is, unless a stranger made it for other columns."""
         return self._ask(lambda sink: sink.plan_keeping(schema, f"{why}_{self._tag}", again=again))
 
     def _holds_rows(self, schema: TableSchema) -> bool:
         targets = self.executor.targets
-        return not targets.appends and retrying(lambda: targets.holds_rows(schema))
+        return not targets.append_only and retrying(lambda: targets.holds_rows(schema))
 
     @property
     def _makes_anew(self) -> bool:
@@ -274,7 +274,7 @@ class Decision:
         tables = {**self.executor.state.tables, **self._intent.tables}
         others = self._intent.gone | self.executor.state.waiting | {made.name}
         left = [table for name, table in tables.items() if name not in others]
-        self.executor.targets.check_apart([*map(self.executor.shown, left), made])
+        self.executor.targets.check_target_conflicts([*map(self.executor.shown, left), made])
 
     def _rename(self) -> None:
         moved = {new: old for new, old in self.followed.moved.items() if self.executor.is_news(new, self.followed.position)}
@@ -288,9 +288,9 @@ class Decision:
             table is not None and self._was_read_before(moved[new]) and not self._is_owed(moved[new]) for new, table in tables.items()
         )
         if not ready or Policy.RESYNC in policies:
-            found = Translation((), "it is not in the sink yet")
+            found = DdlPlan((), "it is not in the sink yet")
         elif not all(self.executor.show.is_same(old, new) for new, old in moved.items()):
-            found = Translation((), "other transforms hold for its new name")
+            found = DdlPlan((), "other transforms hold for its new name")
         else:
             found = self._plan_moves(moved, tables)
         if found.reread or self._intent.reread & moved.keys():
@@ -308,7 +308,7 @@ class Decision:
         self._intent.gone |= set(moved.values()) - self.after.tables.keys()
         self._intent.gone -= set(moved)
 
-    def _plan_moves(self, moved: dict[TableName, TableName], tables: dict[TableName, TableState | None]) -> Translation:
+    def _plan_moves(self, moved: dict[TableName, TableName], tables: dict[TableName, TableState | None]) -> DdlPlan:
         pairs = []
         for new, table in tables.items():
             before = self._known(moved[new])
@@ -317,12 +317,12 @@ class Decision:
             pairs.append((self.executor.shown(before), self.executor.show(self.after.tables[new], table.hidden)))
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
-        except PlaceTaken as error:
+        except TargetNameTaken as error:
             # The next snapshot replaces the target of a waiting table. The same holds for a table whose new name was read later.
             left = {change.table for change in self.followed.changes if isinstance(change, DropTable)}
             if not self._makes_anew and not moved.keys() & (self.executor.state.waiting | left):
                 raise
-            return Translation((), f"a target for an earlier table of its new name is there: {error.message}")
+            return DdlPlan((), f"a target for an earlier table of its new name is there: {error.message}")
 
     # -- one table's definition
 
@@ -414,19 +414,19 @@ class Decision:
             )
         return policy
 
-    def _take(self, name: TableName, kinds: list[ChangeKind], found: Translation, outcome: str) -> None:
+    def _take(self, name: TableName, kinds: list[ChangeKind], found: DdlPlan, outcome: str) -> None:
         self._intent.steps += found.steps
         self._enter(name, kinds, found, outcome)
 
-    def _read_again(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: Translation | None = None) -> None:
+    def _read_again(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: DdlPlan | None = None) -> None:
         waiting = self.executor.state.waiting | self._intent.reread | self._intent.beside
         if name in waiting or not self.executor.is_news(name, self.followed.position):
             return
-        if self.executor.targets.appends and name in self.after.tables:
+        if self.executor.targets.append_only and name in self.after.tables:
             self._go_on_beside(name)
         else:
             self._intent.reread.add(name)
-        self._enter(name, kinds, found or Translation(), READ_AGAIN, why)
+        self._enter(name, kinds, found or DdlPlan(), READ_AGAIN, why)
 
     def _go_on_beside(self, name: TableName) -> None:
         """Its changes from here on are sent like any other table's; its rows are read again beside them."""
@@ -441,7 +441,7 @@ class Decision:
         self._intent.gone.discard(name)
         self._intent.beside.add(name)
 
-    def _enter(self, name: TableName, kinds: Iterable[ChangeKind], found: Translation, outcome: str, detail: str = "") -> None:
+    def _enter(self, name: TableName, kinds: Iterable[ChangeKind], found: DdlPlan, outcome: str, detail: str = "") -> None:
         followed = self.followed
         position, statement, translation = str(followed.position), followed.query.statement, "\n".join(found.statements)
         kind = ", ".join(kinds) or _OTHER

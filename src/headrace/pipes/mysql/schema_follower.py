@@ -76,7 +76,7 @@ class Follower:
             return
         followed.check()
         self._check_start(followed)
-        after, altering = self.history.as_of(position), self.executor.targets.sink.altering
+        after, altering = self.history.as_of(position), self.executor.targets.sink.schema_applier
         decision = Decision(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
         intent = decision.intent()
         self.executor.carry_out(intent)

@@ -4,9 +4,9 @@ A snapshot runs before the stream or beside it; either way it is noted chunk by 
 Rows carry the position at which they were read as version, so they never hide a later change. A table that had rows in the sink before is
 swept at the end: what this snapshot has not seen, and no change since, is gone from the source.
 
-Some tables must be read exactly as of one position, because an image that comes twice would count twice (`Needs.exact`). Nothing is written
-to them by the stream meanwhile, what an attempt left is taken away before the next, and changes before the position are left out from then
-on. Such a table is one chunk, or, in a consistent snapshot, chunks of one moment; a part of them is worth nothing.
+Some tables must be read exactly as of one position, because an image that comes twice would count twice (`TableRequirements.exact`).
+Nothing is written to them by the stream meanwhile, what an attempt left is taken away before the next, and changes before the position are
+left out from then on. Such a table is one chunk, or, in a consistent snapshot, chunks of one moment; a part of them is worth nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.failover import forget_seen, note_seen
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.retry import in_context, retrying, waits
 from headrace.settings.pipe_settings import RESHAPED, PipeSettings, SnapshotMode
-from headrace.sinks.base import Needs, Written
+from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Work
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
@@ -71,7 +71,7 @@ class Copier:
     """Takes the snapshots of one pipe's tables."""
 
     address: MySQLAddress
-    targets: Targets
+    targets: SinkTables
     settings: PipeSettings
     view: ProgressView
     directory: StateDirectory
@@ -91,13 +91,13 @@ class Copier:
             # What waits to be read again is planned with the request for that.
             if name not in self.state.waiting and not self.log.is_planned(name, table.snapshot)
         ]
-        self.targets.check_apart(self._written())
+        self.targets.check_target_conflicts(self._written())
         for _, table in unplanned:
             if table.snapshot:
                 retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
         self.prepare()
         # One request for the layouts of all tables: each plan asks for its own, and finds it known.
-        retrying(lambda: self.targets.needs(self._written()))
+        retrying(lambda: self.targets.requirements(self._written()))
         for name, table in unplanned:
             self._empty_reshaped(name, table)
             self._plan_table(connection, name, table)
@@ -108,10 +108,10 @@ class Copier:
 
     def _empty_reshaped(self, name: TableName, table: TableState) -> None:
         """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
-        if str(name) not in self.state.options.get(RESHAPED, ()) or self.targets.appends:
+        if str(name) not in self.state.options.get(RESHAPED, ()) or self.targets.append_only:
             return
         schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
-        plan = retrying(lambda: self.targets.sink.altering().plan_emptying(schema, position.version))
+        plan = retrying(lambda: self.targets.sink.schema_applier().plan_emptying(schema, position.version))
         for step in plan.steps:
             retrying(functools.partial(self.targets.run_step, step))
         self.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
@@ -168,8 +168,8 @@ class Copier:
                 f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"
             )
 
-    def _needs(self, table: TableState) -> Needs:
-        return self.targets.needs([self.shown(table.schema)])[table.schema.name]
+    def _needs(self, table: TableState) -> TableRequirements:
+        return self.targets.requirements([self.shown(table.schema)])[table.schema.name]
 
     @property
     def is_complete(self) -> bool:
@@ -225,7 +225,7 @@ class Copier:
         table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
         needs = self._needs(table)
         if not (needs.emptied or needs.keeps):
-            retrying(functools.partial(self.targets.sweep, self.shown(table.schema), version))
+            retrying(functools.partial(self.targets.delete_stale, self.shown(table.schema), version))
         self.log.swept(name)
 
     def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
@@ -258,7 +258,7 @@ class Copier:
                 return
             # First the request, then the note that the tables wait for it.
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
-            if not self.targets.appends:
+            if not self.targets.append_only:
                 self.state.waiting |= names
                 self.directory.save(self.state)
             for name in names:
@@ -338,7 +338,7 @@ class Copier:
         self.view.snapshot_ends(total, time.monotonic() - started)
 
     def _settle(self, taken: BinlogPosition) -> None:
-        self.targets.settle(Written(str(taken), taken.version, snapshot=True))
+        self.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
         """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
@@ -351,7 +351,7 @@ class Copier:
             if len(planned) > 1 and self.settings.snapshot is not SnapshotMode.CONSISTENT:
                 planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
             since = BinlogPosition.from_json(table.captured_at).version
-            retrying(functools.partial(self.targets.clear, self.shown(table.schema), since))
+            retrying(functools.partial(self.targets.discard_partial_snapshot, self.shown(table.schema), since))
             self.log.restart(name, [chunk.to_json() for chunk in planned])
             again += planned
         return again
@@ -447,7 +447,7 @@ class Copier:
 
     def _sends_earlier(self, name: TableName) -> bool:
         """Whether changes from before the rows must come: an append-only target keeps rows of an earlier attempt, also deleted ones."""
-        return self.targets.appends and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
+        return self.targets.append_only and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
 
 
 def _chunk_of(work: Work) -> Work:

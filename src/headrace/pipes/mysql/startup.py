@@ -21,7 +21,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.column_settings import take_column_settings
 from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.lifecycle.sink_tables import Targets
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
 from headrace.pipes.mysql.failover import begin_new_log, reached, rewind, take_over, written
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -67,7 +67,7 @@ class Opening:
     directory: StateDirectory
     settings: PipeSettings
     sink_name: str
-    targets: Targets
+    targets: SinkTables
 
     def open(self, server: ServerIdentity, told: Told) -> Opened:
         """The state and history to go on with, or new ones. `told`: what the sink was told of the state."""
@@ -157,13 +157,13 @@ class Opening:
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
                 # It was dropped while it was read; the log will say so.
-                if self.targets.appends:
+                if self.targets.append_only:
                     # Or it has another name, under which its rows are still to be read.
                     ask_for_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
         # Those that wait are asked for already.
         came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
-        if self.targets.appends:
+        if self.targets.append_only:
             # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
             came = [schema for schema in came if not chosen_before(schema.name)]
         for schema in came:
@@ -204,8 +204,8 @@ class Opening:
         counted = list(state.tables.values()) if is_old else former
         if counted:
             showing = Showing(self.settings)
-            needs = retrying(lambda: self.targets.needs([showing(table.schema, table.hidden) for table in counted]))
-            names.update(name for name, need in needs.items() if need.exact and not self.targets.appends)
+            needs = retrying(lambda: self.targets.requirements([showing(table.schema, table.hidden) for table in counted]))
+            names.update(name for name, need in needs.items() if need.exact and not self.targets.append_only)
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 

@@ -17,14 +17,14 @@ from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_schema import Showing, hidden_in, read_as, shaper_for, shown_now
-from headrace.pipes.lifecycle.sink_tables import Targets, targets_of
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.mysql.schema_follower import Follower
 from headrace.pipes.mysql.startup import selection_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.retry import retrying, waits
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.base import Written
+from headrace.sinks.base import BatchCommit
 from headrace.sources.base import Source
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
 from headrace.sources.mysql.events.event_types import Query
@@ -44,7 +44,7 @@ class Streaming:
 
     address: MySQLAddress | None
     """The server, if there is one: a snapshot is read from it."""
-    targets: Targets
+    targets: SinkTables
     settings: PipeSettings
     view: ProgressView
     directory: StateDirectory
@@ -140,7 +140,7 @@ class Streaming:
         showing = Showing(self.settings)
         shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
-        needs = self.targets.needs(written)
+        needs = self.targets.requirements(written)
         reader = MySQLReader(
             self.address,
             {name: read_as(schema, self.settings) for name, schema in schemas.items()},
@@ -161,15 +161,15 @@ class Streaming:
             self.skips.pending,
         )
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
-        sink = self.targets.sink.expecting(written)
-        return Task(reader, sink.again() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
+        sink = self.targets.sink.with_tables(written)
+        return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
         done = [json.loads(report.detail) for report in reports if report.kind == "done"]
         ends = [BinlogPosition.from_json(one) for one in done]
         self.skips.left_out(found for one in done for found in one.get("skipped", ()))
         if ends:
-            self.targets.settle(Written(str(max(ends)), max(ends).version))
+            self.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
                 work = json.loads(report.detail)

@@ -41,7 +41,7 @@ from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import pause, retrying, waits
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
-from headrace.sinks.base import Books
+from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -81,8 +81,8 @@ class ScyllaPipe(RunnablePipe):
         self._owned: TargetOwnership | None = None
 
     @property
-    def _books(self) -> Books:
-        return self._target.books
+    def _books(self) -> ProgressStore:
+        return self._target.progress_store
 
     @property
     def _written_by(self) -> LogSink:

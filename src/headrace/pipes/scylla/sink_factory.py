@@ -12,10 +12,10 @@ from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
-from headrace.pipes.lifecycle.sink_factory import open_sink, same_sink
-from headrace.pipes.state.file_progress_store import LocalBooks
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, same_sink
+from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
-from headrace.sinks.base import Books
+from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.postimages.sink import ImageSink
@@ -34,7 +34,7 @@ class LogTarget:
 
     sink: LogSink
     name: str
-    books: Books
+    progress_store: ProgressStore
     is_lost: Callable[[], bool] = lambda: False
     """Whether it is gone for good: an embedded server that has ended."""
     place: Callable[[TableName], str] = lambda _: ""
@@ -56,7 +56,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
         chosen.check_sections((SINK, KAFKA), "the sink is a CQL cluster (see [replay])")
         target = parse_cql_url(address)
         replay = ReplaySink(target, chosen.replay)
-        yield LogTarget(replay, str(target), LocalBooks(state), claims=replay.claims(), target_of=replay.target_of)
+        yield LogTarget(replay, str(target), FileProgressStore(state), claims=replay.claims(), target_of=replay.target_of)
         return
     chosen.check_sections((REPLAY,), "this is about replay into another cluster, and the sink is none")
     if is_kafka(address):
@@ -66,7 +66,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
 
         topics = KafkaLogSink.from_url(address, chosen.kafka)
         name = str(parse_kafka_url(address))
-        yield LogTarget(topics, name, LocalBooks(state), claims=topics.claims(), target_of=topics.choices.topic_of)
+        yield LogTarget(topics, name, FileProgressStore(state), claims=topics.claims(), target_of=topics.choices.topic_of)
         return
     if is_stdout(address):
         chosen.check_sections((KAFKA, SINK), "the sink is the standard output, which has none")
@@ -74,7 +74,7 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
 
         parse_stdout(address, terminal=False)
         with handover(state, host) as lines:
-            yield LogTarget(StdoutLogSink(lines), STDOUT, LocalBooks(state))
+            yield LogTarget(StdoutLogSink(lines), STDOUT, FileProgressStore(state))
         return
     if not address.startswith((*CLICKHOUSE, "chdb:")):
         raise DefiniteError(
@@ -84,9 +84,11 @@ def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Ite
             "stdout:",
         )
     chosen.check_sections((KAFKA,), "this is about messages in Kafka, and the sink is ClickHouse")
-    with open_sink(address, choices=chosen.sink, creates=True) as named:
+    with open_clickhouse_sink(address, choices=chosen.sink, creates=True) as named:
         sink = named.sink
-        yield LogTarget(_kept(chosen, sink), named.name, sink.books(), named.is_lost, sink.target_of, sink.claims(), sink.target_of)
+        yield LogTarget(
+            _kept(chosen, sink), named.name, sink.progress_store(), named.is_lost, sink.target_of, sink.claims(), sink.target_of
+        )
 
 
 def same_log_sink(one: str, other: str) -> bool:

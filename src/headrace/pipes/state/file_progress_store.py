@@ -19,7 +19,7 @@ _FILE = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
-class LocalBooks:
+class FileProgressStore:
     """One pipe's, in its directory; without one, nowhere."""
 
     directory: Path | None = None

@@ -19,7 +19,7 @@ from headrace.model.projection import Projection
 from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import PipeState
 from headrace.settings.settings_file import Chosen, restored
-from headrace.sinks.base import Books
+from headrace.sinks.base import ProgressStore
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
 from headrace.sinks.clickhouse.bookkeeping.progress_store import PIPES
 from headrace.sinks.clickhouse.server.quoting import quote_text
@@ -67,7 +67,7 @@ def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
     return PipeEntry(name, state.source, state.selection, state.options, str(directory))
 
 
-def register(books: Books, entry: PipeEntry) -> None:
+def register(books: ProgressStore, entry: PipeEntry) -> None:
     """Say how a pipe was begun."""
     books.register(
         {

@@ -49,7 +49,7 @@ class TableState:
     hidden: tuple[str, ...] = ()
     """Columns that are not carried: they came when new ones were to be ignored."""
     beside: bool = False
-    """Whether its rows are read again beside its changes, of which none is left out (`Sink.appends`)."""
+    """Whether its rows are read again beside its changes, of which none is left out (`Sink.append_only`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError
 from headrace.jsonl import START_OVER
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import pause, retrying
-from headrace.sinks.base import Books, Progress
+from headrace.sinks.base import Progress, ProgressStore
 
 log = logging.getLogger("headrace")
 
@@ -38,7 +38,7 @@ class Told:
         return self.version > planned
 
 
-def ask_witness(books: Books, directory: StateDirectory, pipe: str, committed: int, can_resync: bool) -> Told:
+def ask_witness(books: ProgressStore, directory: StateDirectory, pipe: str, committed: int, can_resync: bool) -> Told:
     """What the sink was told of the pipe of a state directory. Raises if that is less than Spark has committed (a version, or -1).
 
     `can_resync`: whether all tables of the pipe can be read again.

@@ -19,9 +19,9 @@ from headrace.pipes.state.resync_requests import resync_command
 from headrace.settings.dataclass_fields import fields_of, plain
 from headrace.settings.pipe_settings import RESHAPED, SALTS
 from headrace.settings.settings_file import Chosen, Plain, read_settings, restored
-from headrace.sinks.clickhouse.server.options import CHANGEABLE, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
-from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.messages.options import KafkaOptions
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 
@@ -57,13 +57,13 @@ def take_settings(state: PipeState, written: Plain, place: str, read_again: Call
     _check_topics(state, restored(written, place), place)
     _check_transforms(state, restored(written, place).transforms, place, read_again)
     before, after = settings_of(state, place).sink, restored(written, place).sink
-    for one in fields_of(SinkChoices).values():
+    for one in fields_of(ClickHouseOptions).values():
         was, wanted = getattr(before, one.name), getattr(after, one.name)
         if state.tables and was != wanted and one.name not in CHANGEABLE | {"all_tables", "tables"}:
             raise _refused(one.name, was, wanted, "the tables were", place)
     for name in state.tables:
         old, new = before.of(name), after.of(name)
-        for one in fields_of(TableChoices).values():
+        for one in fields_of(TableOptions).values():
             was, wanted = getattr(old, one.name), getattr(new, one.name)
             if was != wanted and one.name not in CHANGEABLE:
                 raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
@@ -101,7 +101,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
 def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:
     """What is in a topic stays as it was written: readers would find two kinds of messages there."""
     before, after = settings_of(state, place).kafka, chosen.kafka
-    for one in fields_of(KafkaChoices).values():
+    for one in fields_of(KafkaOptions).values():
         was, wanted = (plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
         if was != wanted and one.name not in TOPICS_CHANGEABLE:
             raise DefiniteError(
@@ -111,7 +111,7 @@ def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:
             )
 
 
-def warn_of_unmatched(choices: SinkChoices, tables: Iterable[TableName]) -> None:
+def warn_of_unmatched(choices: ClickHouseOptions, tables: Iterable[TableName]) -> None:
     """Name the globs that are about no table: most likely misspelt."""
     names = tuple(tables)
     for glob in choices.unmatched(names):

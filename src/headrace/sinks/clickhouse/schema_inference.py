@@ -14,7 +14,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
-from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
 from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, parse_engine, plain_name, split_key
 from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable, find_with_holders
@@ -64,7 +64,7 @@ def recognise(scope: LayoutScope, names: Iterable[TableName]) -> Mapping[TableNa
     }
 
 
-def schema_of(name: TableName, found: FoundTable, choices: TableChoices) -> TableSchema:
+def schema_of(name: TableName, found: FoundTable, choices: TableOptions) -> TableSchema:
     """A table that is there as its source would have it: without the columns that Headrace writes and those that ClickHouse computes."""
     ours = _own_columns(found, choices)
     sources = {target: source for source, target in choices.rename}
@@ -77,7 +77,7 @@ def schema_of(name: TableName, found: FoundTable, choices: TableChoices) -> Tabl
     )
 
 
-def _own_columns(found: FoundTable, choices: TableChoices) -> frozenset[str]:
+def _own_columns(found: FoundTable, choices: TableOptions) -> frozenset[str]:
     named = (choices.version_column, choices.sign_column, choices.delete_column, choices.tombstone_column, choices.content_column)
     own = {*named, choices.operation_column, choices.time_column, DELETED, OCCURRENCE, ROW}
     with contextlib.suppress(UnreadableEngine):  # said by whoever adapts to it

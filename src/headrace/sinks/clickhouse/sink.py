@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.base import Needs, Written
+from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseBooks
+from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
 from headrace.sinks.clickhouse.dead_letters.dead_letters import check_choices, supersede
 from headrace.sinks.clickhouse.maintenance.replicas import sync_replica
@@ -23,9 +23,9 @@ from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table, ho
 from headrace.sinks.clickhouse.maintenance.table_setup import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.row_digests import ClickHouseDigests
-from headrace.sinks.clickhouse.schema_changes.applier import Altering
+from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.schema_inference import recognise
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.create_table import plan_layouts
 from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, look_up, resolve
@@ -39,9 +39,9 @@ from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRefused
 class ClickHouseSink:
     """Where changes go: a server and, perhaps, one database in it. Picklable; the password is never shown."""
 
-    appends: ClassVar[bool] = False
+    append_only: ClassVar[bool] = False
     target: ClickHouseTarget
-    choices: SinkChoices = field(default_factory=SinkChoices)
+    choices: ClickHouseOptions = field(default_factory=ClickHouseOptions)
     generation: int = 0
     pipe: str = ""
     """Who writes: part of the names of blocks."""
@@ -64,7 +64,7 @@ class ClickHouseSink:
         check_choices(layouts, self.choices)
         ensure_windows(self._scope, (layout for layout in layouts if layout.is_ordered))
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         """Raise `DefiniteError` if two of the tables would be written to one target. No server is asked."""
         plan_layouts(schemas, self.target, self.choices)
 
@@ -72,7 +72,7 @@ class ClickHouseSink:
         """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
         replace_table(self._scope, schema)
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
         """A change of the sort key deletes the old row and inserts the new one; engines that count want all that was there before."""
         return {name: _needs(layout) for name, layout in resolve(self._scope, schemas).items()}
 
@@ -88,7 +88,7 @@ class ClickHouseSink:
         """Those of the tables whose targets are there, as the targets describe them: for changes that come without types."""
         return recognise(self._scope, names)
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
         sync_replica(self._scope, self.layout(schema))
         sweep_table(self._scope, self.layout(schema), before)
@@ -102,7 +102,7 @@ class ClickHouseSink:
         """The highest version of a row in the target table; None if there is no row, or rows have none."""
         return newest_version(self._scope, self.layout(schema))
 
-    def clear(self, schema: TableSchema, since: int) -> None:
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
         """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
         clear_table(self._scope, self.layout(schema), since)
         # Rows of the earlier attempt that wait in headrace.errors have versions from `since` on: all that wait are read again.
@@ -111,38 +111,38 @@ class ClickHouseSink:
     def _supersede(self, schema: TableSchema, before: int | None) -> None:
         supersede(self.own_tables(), self.layout(schema), self.label, before, time.time_ns() // 1000)
 
-    def written_by(self, pipe: str, label: str = "") -> Self:
+    def for_pipe(self, pipe: str, label: str = "") -> Self:
         return replace(self, pipe=pipe, label=label)
 
-    def reading(self, connector: str, log: str) -> Self:
+    def with_source(self, connector: str, log: str) -> Self:
         """Rows are the same, whoever logged them."""
         del connector, log
         return self
 
-    def expecting(self, schemas: Iterable[TableSchema]) -> Self:
+    def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
         return replace(self, expected=tuple(schemas))
 
-    def again(self) -> Self:
+    def for_replay(self) -> Self:
         return replace(self, repeats=True)
 
-    def settle(self, written: Written) -> None:
+    def commit_batch(self, batch: BatchCommit) -> None:
         """Every block was visible when its write returned."""
-        del written
+        del batch
 
-    def altering(self) -> Altering:
+    def schema_applier(self) -> ClickHouseSchemaApplier:
         """What makes the tables follow schema changes."""
-        return Altering(self._scope)
+        return ClickHouseSchemaApplier(self._scope)
 
-    def renewed(self) -> Self:
+    def without_cache(self) -> Self:
         return replace(self, generation=self.generation + 1)
 
     def own_tables(self) -> OwnTables:
         """What Headrace keeps in the sink for itself."""
         return OwnTables(self._scope)
 
-    def books(self) -> ClickHouseBooks:
+    def progress_store(self) -> ClickHouseProgressStore:
         """What is told of pipes."""
-        return ClickHouseBooks(self.own_tables())
+        return ClickHouseProgressStore(self.own_tables())
 
     def claims(self) -> ClickHouseClaims:
         return ClickHouseClaims(self.own_tables())
@@ -169,8 +169,8 @@ class ClickHouseSink:
         return LayoutScope(self.target, self.choices, self.generation)
 
 
-def _needs(layout: Layout) -> Needs:
+def _needs(layout: Layout) -> TableRequirements:
     emptied = layout.family in (Family.COLLAPSING, Family.VERSIONED)
     # Rows that nothing tells apart would be counted beside those that are read again.
     keeps = layout.ignores_deletes and layout.has_key
-    return Needs(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied, keeps)
+    return TableRequirements(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied, keeps)

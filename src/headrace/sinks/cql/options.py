@@ -27,7 +27,7 @@ class Dropped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayChoices:
+class ReplayOptions:
     """How a log is replayed."""
 
     missing: Missing = Missing.CREATE

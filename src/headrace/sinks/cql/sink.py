@@ -13,7 +13,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
 from headrace.sinks.cql import cassandra_lists, target_tables
-from headrace.sinks.cql.options import Dropped, Missing, ReplayChoices
+from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
 from headrace.sinks.cql.target_claims import CqlClaims
 from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
@@ -23,7 +23,7 @@ class ReplaySink:
     """Picklable. With a keyspace in the address, all tables go there; without, each to the keyspace of its source's name."""
 
     address: CqlAddress
-    choices: ReplayChoices = field(default_factory=ReplayChoices)
+    choices: ReplayOptions = field(default_factory=ReplayOptions)
 
     def __str__(self) -> str:
         return str(self.address)

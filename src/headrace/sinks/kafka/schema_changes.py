@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
-from headrace.sinks.schema_changes import LedgerEntry, Step, Translation
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 
 log = logging.getLogger("headrace")
 
@@ -32,7 +32,7 @@ def _say_untold() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaAltering:
+class KafkaSchemaApplier:
     """Follows by preparing."""
 
     check: Callable[[TableSchema], None]
@@ -40,36 +40,36 @@ class KafkaAltering:
     tell_emptied: Callable[[TableSchema, int], None] | None = None
     """Tells readers that a table was emptied at a version; None if nobody is told."""
 
-    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         del version
         self._check(alteration.after)
-        return Translation(prepared=True)
+        return DdlPlan(prepared=True)
 
-    def plan_removal(self, schema: TableSchema) -> Translation:
+    def plan_removal(self, schema: TableSchema) -> DdlPlan:
         del schema
-        return Translation()
+        return DdlPlan()
 
-    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+    def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         if self.tell_emptied is None:
             _say_untold()
-            return Translation()
-        return Translation((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
+            return DdlPlan()
+        return DdlPlan((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
 
-    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
         """The topic keeps what it has, under its own name; a table of that name goes on in it."""
         del schema, suffix, again
-        return Translation()
+        return DdlPlan()
 
-    def plan_creation(self, schema: TableSchema) -> Translation:
+    def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """It may follow another table of its name, whose messages are in the topic."""
         self._check(schema)
-        return Translation()
+        return DdlPlan()
 
-    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
         """From here on the changes go to the topic of the new name."""
         for _, new in moves:
             self._check(new)
-        return Translation()
+        return DdlPlan()
 
     def _check(self, schema: TableSchema) -> None:
         try:

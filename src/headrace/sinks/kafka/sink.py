@@ -16,35 +16,35 @@ from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.kafka.mypipe.values import Mapping as ValueMapping
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.append_only import Appending
-from headrace.sinks.base import Needs
+from headrace.sinks.append_only import AppendOnlySink
+from headrace.sinks.base import TableRequirements
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
 from headrace.sinks.kafka.messages.messages import Encoder
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat, TextAs, Truncates, UnsignedAs
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, TextAs, Truncates, UnsignedAs
 from headrace.sinks.kafka.messages.topics import ensure_topics
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.mypipe.encoder import Forms, MypipeEncoder, check_ids
 from headrace.sinks.kafka.mypipe.generic import GenericForms
 from headrace.sinks.kafka.mypipe.schema_registration import open_book
 from headrace.sinks.kafka.mypipe.specific import SpecificForms
-from headrace.sinks.kafka.schema_changes import KafkaAltering
+from headrace.sinks.kafka.schema_changes import KafkaSchemaApplier
 from headrace.sinks.kafka.target_claims import KafkaClaims
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSink(Appending):
+class KafkaSink(AppendOnlySink):
     """Where changes go: a cluster. Picklable; the password is never shown."""
 
     address: KafkaAddress
-    choices: KafkaChoices = field(default_factory=KafkaChoices)
+    choices: KafkaOptions = field(default_factory=KafkaOptions)
     origin: Origin = field(default_factory=Origin)
     """What Debezium's events say of the source."""
 
     @classmethod
-    def from_url(cls, url: str, choices: KafkaChoices | None = None) -> KafkaSink:
+    def from_url(cls, url: str, choices: KafkaOptions | None = None) -> KafkaSink:
         """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
         address = parse_kafka_url(url)
-        chosen = choices or KafkaChoices()
+        chosen = choices or KafkaOptions()
         if address.topic:
             chosen = replace(chosen, topic=address.topic)
         return cls(replace(address, topic=""), chosen)
@@ -52,7 +52,7 @@ class KafkaSink(Appending):
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Make the topics that are missing, and register the schemas; raise `DefiniteError` if one cannot be held."""
         wanted = tuple(schemas)
-        self.check_apart(wanted)
+        self.check_target_conflicts(wanted)
         for schema in wanted:
             self.check(schema)
         ensure_topics(self.address, self.choices, (self.choices.topic_of(schema.name) for schema in wanted))
@@ -68,7 +68,7 @@ class KafkaSink(Appending):
         if forms is not None:
             forms.check(schema)
 
-    def check_apart(self, schemas: Iterable[TableSchema]) -> None:
+    def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
         """Raise `DefiniteError` if two tables' names, made fit for Kafka, are one topic. No broker is asked."""
         taken: dict[str, TableName] = {}
         for schema in schemas:
@@ -85,12 +85,12 @@ class KafkaSink(Appending):
                     hint="give each table a topic (kafka.topic with ${db} and ${table}), or leave out kafka.cleanup = compact",
                 )
 
-    def needs(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Needs]:
+    def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
         """Every update with the row before it, in order; a snapshot of one position; and transactions."""
-        return {schema.name: Needs((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
+        return {schema.name: TableRequirements((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
 
-    def altering(self) -> KafkaAltering:
-        return KafkaAltering(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
+    def schema_applier(self) -> KafkaSchemaApplier:
+        return KafkaSchemaApplier(self.check, self._tell_emptied if self.choices.truncates is Truncates.SEND else None)
 
     def claims(self) -> KafkaClaims:
         return KafkaClaims(self.address, self.choices)
@@ -98,7 +98,7 @@ class KafkaSink(Appending):
     def target_of(self, name: TableName) -> str:
         return self.choices.topic_of(name)
 
-    def reading(self, connector: str, log: str) -> Self:
+    def with_source(self, connector: str, log: str) -> Self:
         """Debezium's events name their source."""
         return replace(self, origin=Origin(connector, log))
 

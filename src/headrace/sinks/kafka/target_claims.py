@@ -20,7 +20,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.kafka.consumers.message_source import TopicConsumer
 from headrace.sinks.kafka.messages.delivery import client_log, producer_settings
 from headrace.sinks.kafka.messages.errors import failure
-from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.messages.options import KafkaOptions
 from headrace.sinks.kafka.messages.topics import client_properties, create_compacted, existing_topics
 from headrace.sinks.target_claims import Claim
 
@@ -38,7 +38,7 @@ class KafkaClaims:
     """All claims of one cluster."""
 
     address: KafkaAddress
-    choices: KafkaChoices
+    choices: KafkaOptions
 
     def read(self) -> list[Claim]:
         if not self._exists:

@@ -21,7 +21,7 @@ _LINE_BYTES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class LineChoices:
+class LineOptions:
     """What lines look like. Picklable."""
 
     human: bool = False

@@ -19,7 +19,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.event_positions import event_places, file_name, file_numbers
 from headrace.sinks.schema_changes import LedgerEntry
-from headrace.sinks.stdout.batches import LineChoices, LineForm, Piece, committed, pieces
+from headrace.sinks.stdout.batches import LineForm, LineOptions, Piece, committed, pieces
 from headrace.sinks.stdout.json_values import NULL, join, or_null, renderer
 from headrace.sinks.stdout.text_format import HumanForm, statement_line
 from headrace.terminal_text import escape_text
@@ -40,7 +40,7 @@ class Lines:
 class LineEncoder:
     """Encodes blocks of any tables. Belongs to one task."""
 
-    choices: LineChoices = field(default_factory=LineChoices)
+    choices: LineOptions = field(default_factory=LineOptions)
     log: str = "binlog"
     """What the source's log files are called before their numbers."""
     _tables: dict[TableSchema, LineForm] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class LineEncoder:
     def _form(self, schema: TableSchema) -> LineForm:
         form = self._tables.get(schema)
         if form is None:
-            made: Callable[[TableSchema, LineChoices], LineForm] = HumanForm if self.choices.human else JsonForm
+            made: Callable[[TableSchema, LineOptions], LineForm] = HumanForm if self.choices.human else JsonForm
             form = self._tables[schema] = made(schema, self.choices)
         return form
 
@@ -71,7 +71,7 @@ class LineEncoder:
 class JsonForm:
     """A line of JSON for each change of one table."""
 
-    def __init__(self, schema: TableSchema, choices: LineChoices) -> None:
+    def __init__(self, schema: TableSchema, choices: LineOptions) -> None:
         self._key = schema.row_key
         self._renderers = {column.name: renderer(column, big_as_text=choices.big_as_text) for column in schema.columns}
         name = schema.name

@@ -19,10 +19,10 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sinks.append_only import Appending
-from headrace.sinks.base import Written
+from headrace.sinks.append_only import AppendOnlySink
+from headrace.sinks.base import BatchCommit
 from headrace.sinks.schema_changes import LedgerEntry
-from headrace.sinks.stdout.batches import LineChoices
+from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
 from headrace.sinks.stdout.output import STDOUT, may_colour
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
@@ -34,7 +34,7 @@ _BIG: Final = ("number", "text")
 _KNOWN: Final = {"format": _FORMATS, "colour": _COLOURS, "color": _COLOURS, "big": _BIG}
 
 
-def parse_stdout(address: str, *, terminal: bool) -> LineChoices:
+def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
     """`stdout:?format=auto|json|text&colour=auto|always|never&big=number|text`; on a terminal, lines are for people."""
     chosen = {"format": "auto", "colour": "auto", "big": "number"}
     for name, value in parse_qsl(address.partition("?")[2], keep_blank_values=True):
@@ -44,7 +44,7 @@ def parse_stdout(address: str, *, terminal: bool) -> LineChoices:
             raise DefiniteError(f"stdout: has no setting {name}={value}", place=_PLACE, hint=f"known: {known}")
         chosen["colour" if name == "color" else name] = value
     human = chosen["format"] == "text" or (chosen["format"] == "auto" and terminal)
-    return LineChoices(human, human and may_colour(chosen["colour"]), chosen["big"] == "text")
+    return LineOptions(human, human and may_colour(chosen["colour"]), chosen["big"] == "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ def handover(directory: Path, host: str) -> Iterator[Handover]:
 
 
 @dataclass(frozen=True, slots=True)
-class StdoutSink(Appending):
+class StdoutSink(AppendOnlySink):
     """Prints change blocks."""
 
     handover: Handover
-    choices: LineChoices = field(default_factory=LineChoices)
+    choices: LineOptions = field(default_factory=LineOptions)
     log: str = "binlog"
 
-    def reading(self, connector: str, log: str) -> Self:
+    def with_source(self, connector: str, log: str) -> Self:
         """Lines name their place in the log."""
         del connector
         return replace(self, log=log)
@@ -84,9 +84,9 @@ class StdoutSink(Appending):
         for entry in entries:
             print_line(self.handover.token, encoder.statement(entry))
 
-    def settle(self, written: Written) -> None:
+    def commit_batch(self, batch: BatchCommit) -> None:
         """The batch's lines are printed before it counts."""
-        del written
+        del batch
         print_batch(self.handover.token)
 
     def writer(self) -> LineWriter:
@@ -114,7 +114,7 @@ class StdoutLogSink:
     """Prints rows of ScyllaDB's log, as the documents that Kafka's messages have. Their order is that of the times within a block."""
 
     handover: Handover
-    choices: LineChoices = field(default_factory=LineChoices)
+    choices: LineOptions = field(default_factory=LineOptions)
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         del tables

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.model.change_block import Op
 from headrace.model.schema import Kind, TableSchema
 from headrace.sinks.schema_changes import LedgerEntry
-from headrace.sinks.stdout.batches import LineChoices, Piece, committed
+from headrace.sinks.stdout.batches import LineOptions, Piece, committed
 from headrace.sinks.stdout.json_values import join, or_null, renderer
 from headrace.terminal_text import escape_text
 
@@ -31,7 +31,7 @@ _CUT: Final = (Kind.STRING, Kind.JSON, Kind.BYTES, Kind.GEOMETRY)
 class HumanForm:
     """A line for each change of one table."""
 
-    def __init__(self, schema: TableSchema, choices: LineChoices) -> None:
+    def __init__(self, schema: TableSchema, choices: LineOptions) -> None:
         self._key = schema.row_key
         self._schema, self._colour = schema, choices.colour
         self._renderers = {column.name: renderer(column) for column in schema.columns}

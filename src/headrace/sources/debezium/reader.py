@@ -24,8 +24,8 @@ class KnownTable:
 
     schema: TableSchema
     keys: tuple[str, ...] | None = None
-    """The columns whose change moves a row in the sink (`Needs.key_columns`): none of them: every update's row before is wanted. None: the
-    primary key's, whose changes Debezium sends as two events."""
+    """The columns whose change moves a row in the sink (`TableRequirements.key_columns`). Empty: every update comes with the row before
+    it. None: the primary key's, whose changes Debezium sends as two events."""
     order: Order | None = None
     """What makes versions; None until the first record told it (`Decoded.orders`)."""
 

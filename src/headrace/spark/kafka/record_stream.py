@@ -25,7 +25,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import waits
-from headrace.sinks.base import Outlet, Writer
+from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange
@@ -211,7 +211,7 @@ class RecordTask:
     """Reads records and writes their blocks. Picklable."""
 
     reader: RecordReader
-    sink: Outlet
+    sink: WriterFactory
     retry: Retry
     shown: Mapping[TableName, TableSchema]
     """The tables that are written, with the columns that are read of them; blocks of others are counted as left out."""

@@ -48,7 +48,7 @@ class AnyWriter(Protocol):
 
 
 class AnyOutlet(Protocol):
-    """What tasks carry of a sink (`sinks.base.Outlet`), whatever kind its blocks are of. Picklable."""
+    """What tasks carry of a sink (`sinks.base.WriterFactory`), whatever kind its blocks are of. Picklable."""
 
     def writer(self) -> AnyWriter: ...
 
@@ -92,7 +92,7 @@ class Task:
                 # What the first attempt wrote counts; the driver takes it away before it tries again.
                 raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
             # Blocks of the first attempt may be there.
-            sink = getattr(sink, "again", lambda: sink)()
+            sink = getattr(sink, "for_replay", lambda: sink)()
         writer = sink.writer()
         try:
             return self._copy(work, writer)

@@ -113,7 +113,7 @@ class _OneChange:
     def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
         return schema.row_key
 
-    def sweep(self, schema: TableSchema, before: int) -> None:
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
         del schema, before
 
     def writer(self) -> Writer:

@@ -11,7 +11,7 @@ from headrace.cql.address import parse_cql_url
 from headrace.cql.session import connect
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_factory import open_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.stored_settings import settings_of
 from headrace.settings.settings_file import read_settings
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -26,7 +26,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
     """Compare tables with their views; `selected` gives the tables that were asked for in a keyspace."""
     _check(arguments)
     address = parse_cql_url(arguments.source)
-    with open_sink(arguments.sink) as named, connect(address) as session:
+    with open_clickhouse_sink(arguments.sink) as named, connect(address) as session:
         own = named.sink.own_tables()
         known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(own, address, arguments.pipe)
         chosen = known.selection if known.selection is not None and not arguments.tables else selected(address.keyspace)

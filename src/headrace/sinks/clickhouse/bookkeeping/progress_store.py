@@ -27,7 +27,7 @@ PIPES = OwnTable(
 
 
 @dataclass(frozen=True, slots=True)
-class ClickHouseBooks:
+class ClickHouseProgressStore:
     """Both, in our own tables."""
 
     own: OwnTables

@@ -19,7 +19,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused, key_text, place_text
-from headrace.sinks.clickhouse.server.options import OnRefusedRow, SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.tables.target_table import Family, Layout
 from headrace.sinks.clickhouse.types.row_json import values_of
@@ -191,7 +191,7 @@ def supersede(tables: OwnTables, layout: Layout, pipe: str, before: int | None, 
         mark(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
 
 
-def check_choices(layouts: Iterable[Layout], choices: SinkChoices) -> None:
+def check_choices(layouts: Iterable[Layout], choices: ClickHouseOptions) -> None:
     """Refuse dead letters where a row that comes later than others would change what the table shows."""
     for layout in layouts:
         chosen = choices.of(layout.source).on_refused_row

@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.schema_changes.alter_values import (
     is_nullable,
     shortened,
 )
-from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.existing_table import adapt
@@ -32,7 +32,7 @@ from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTab
 from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Mark, Meaning, StoredColumn
 from headrace.sinks.clickhouse.tables.views import create_view_sql, shown_from
 from headrace.sinks.clickhouse.types.type_mapping import ROW, grown_enum
-from headrace.sinks.schema_changes import Step, Translation
+from headrace.sinks.schema_changes import DdlPlan, Step
 
 _ASIDE = "_headrace_{}"
 REBUILT = "{}__rebuilt"
@@ -52,7 +52,7 @@ class Subject:
     """As it would have been made before the alteration."""
     wanted: Layout
     """As it would be made after it."""
-    choices: TableChoices
+    choices: TableOptions
     uuid: str = ""
     """What tells it from another table of its name; empty where the server does not say."""
     viewed: bool = False
@@ -63,7 +63,7 @@ class Subject:
         return f"{self.layout.database}.{self.layout.table}"
 
 
-def translate(alteration: Alteration, subject: Subject, version: int) -> Translation:
+def translate(alteration: Alteration, subject: Subject, version: int) -> DdlPlan:
     """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
     alteration = _respelled(alteration, subject)
     attempt = _InPlace(alteration, subject)
@@ -74,7 +74,7 @@ def translate(alteration: Alteration, subject: Subject, version: int) -> Transla
         attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
     if not attempt.obstacle:
         steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
-        return Translation(tuple(steps), "; ".join(attempt.untold))
+        return DdlPlan(tuple(steps), "; ".join(attempt.untold))
     return _rebuilt(alteration, subject, attempt, version)
 
 
@@ -96,7 +96,7 @@ def _respelled(alteration: Alteration, subject: Subject) -> Alteration:
     return replace(alteration, fates=tuple(map(told, alteration.fates)))
 
 
-def has_view(layout: Layout, choices: TableChoices) -> bool:
+def has_view(layout: Layout, choices: TableOptions) -> bool:
     """Whether a view shows the source's rows by name."""
     return choices.view or not layout.has_key
 
@@ -380,7 +380,7 @@ def _view_steps(subject: Subject) -> list[Step]:
     return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
 
 
-def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, version: int) -> Translation:
+def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, version: int) -> DdlPlan:
     """The table made anew beside the old one, filled from it, and put in its place."""
     layout, wanted = subject.layout, subject.wanted
     if alteration.left:
@@ -403,7 +403,7 @@ def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, versio
     if None in values:
         untold.append("a default cannot be said in the target's type")
     if untold:
-        return Translation((), "; ".join(dict.fromkeys(untold)))
+        return DdlPlan((), "; ".join(dict.fromkeys(untold)))
     aside = replace(wanted, table=REBUILT.format(wanted.table))
     names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.marks]
     source = layout.qualified if layout.family is Family.HISTORY else shown_from(layout)
@@ -416,7 +416,7 @@ def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, versio
         f"EXCHANGE TABLES {layout.qualified} AND {aside.qualified}",
     )
     swapped = Step(statements, (layout.database, layout.table, subject.uuid))
-    return Translation((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
+    return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
 
 
 def _untold(fate: Fate) -> str:

@@ -12,7 +12,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name
 from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.target_table import Family, Layout
-from headrace.sinks.schema_changes import PlaceTaken, Step, Translation
+from headrace.sinks.schema_changes import DdlPlan, Step, TargetNameTaken
 
 Place = tuple[str, str]
 """Database and table."""
@@ -43,25 +43,25 @@ class Standing:
         return (f"DROP VIEW IF EXISTS {self.layout.view}{self.on_cluster}",) if self.viewed else ()
 
 
-def remove(table: Standing) -> Translation:
+def remove(table: Standing) -> DdlPlan:
     """The source's table is no more."""
     if table.layout.family is Family.HISTORY:
-        return Translation()
+        return DdlPlan()
     if not table.layout.made:
         return empty(table)
     drops = (f"DROP TABLE IF EXISTS {name}{table.on_cluster}" for name in table.names)
-    return Translation((Step((*table.without_view(), *drops)),), vacates=True)
+    return DdlPlan((Step((*table.without_view(), *drops)),), vacates=True)
 
 
-def empty(table: Standing) -> Translation:
+def empty(table: Standing) -> DdlPlan:
     """The source's table has no rows any more."""
     if table.layout.family is Family.HISTORY:
         # A history keeps what was.
-        return Translation()
-    return Translation((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))
+        return DdlPlan()
+    return DdlPlan((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))
 
 
-def keep(table: Standing, name: str, *, again: bool) -> Translation:
+def keep(table: Standing, name: str, *, again: bool) -> DdlPlan:
     """The table gets another name with all its rows; `again`: an empty one takes its place."""
     layout = table.layout
     if layout.holder is not None or table.cluster:
@@ -75,10 +75,10 @@ def keep(table: Standing, name: str, *, again: bool) -> Translation:
     steps = [Step((*table.without_view(), f"RENAME TABLE IF EXISTS {layout.qualified} TO {kept}"))]
     if again:
         steps.append(Step((create_sql(layout) if layout.ours else f"CREATE TABLE IF NOT EXISTS {layout.qualified} AS {kept}",)))
-    return Translation(tuple(steps))
+    return DdlPlan(tuple(steps))
 
 
-def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -> Translation:
+def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -> DdlPlan:
     """Tables that go to other places, perhaps each to the other's. `there`: the places that are taken, with their tables' identities."""
     waiting = {table.place: place for table, place in tables if table.place != place}
     taken, by_place = dict(there), {table.place: table for table, _ in tables}
@@ -102,7 +102,7 @@ def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -
         ring = next((old for old, new in waiting.items() if new in waiting), None)
         if ring is None:
             old, blocked = next(iter(waiting.items()))
-            raise PlaceTaken(
+            raise TargetNameTaken(
                 f"a table cannot be renamed to {blocked[0]}.{blocked[1]}: there is another table of that name in the sink",
                 place=f"table {old[0]}.{old[1]}",
                 hint=f"drop or rename {blocked[0]}.{blocked[1]} in ClickHouse, then start again",
@@ -120,7 +120,7 @@ def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -
         onward = waiting.pop(new)
         if onward != old:
             waiting[old] = onward
-    return Translation(tuple(step for step in steps if step.statements))
+    return DdlPlan(tuple(step for step in steps if step.statements))
 
 
 def qualified(place: Place) -> str:

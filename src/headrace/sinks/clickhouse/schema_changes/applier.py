@@ -1,4 +1,4 @@
-"""Altering target tables: what is asked of the server before a translation is made, and doing its steps.
+"""ClickHouseSchemaApplier target tables: what is asked of the server before a translation is made, and doing its steps.
 
 Invariant: a step that was done is not done again to another effect, whatever happened between doing it and noting that it is done.
 """
@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.tables.system_tables import FoundTable, find_with
 from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
 from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX
 from headrace.sinks.clickhouse.tables.views import create_view_sql
-from headrace.sinks.schema_changes import LedgerEntry, Step, Translation
+from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,
@@ -68,56 +68,56 @@ class ServerTables:
             return {(database, name): uuid for database, name, uuid in connect(self._target).client.query(sql).result_rows}
 
 
-class Altering:
+class ClickHouseSchemaApplier:
     """Alters the tables of one sink."""
 
     def __init__(self, scope: LayoutScope, tables: Tables | None = None) -> None:
         self._scope, self._tables = scope, tables or ServerTables(scope)
 
-    def plan_alteration(self, alteration: Alteration, version: int) -> Translation:
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """What makes the target of a table follow its alteration; nothing if there is no target."""
         usual, wanted = (plan_layout(schema, self._scope.target, self._scope.choices) for schema in (alteration.before, alteration.after))
         place, view = (usual.database, usual.table), (usual.database, usual.table + VIEW_SUFFIX)
         choices = self._scope.choices.of(usual.source)
         tables, holders = self._tables.find([place, view])
         if place not in tables:
-            return Translation()
+            return DdlPlan()
         found, holder = tables[place], holders.get(place)
         layout = adapt(usual, found, choices, holder)
         uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
         over = None if holder is None else found
         return translate(alteration, Subject(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
 
-    def plan_removal(self, schema: TableSchema) -> Translation:
+    def plan_removal(self, schema: TableSchema) -> DdlPlan:
         table = self._standing(schema, must_fit=False)
-        return remove(table) if table is not None else Translation()
+        return remove(table) if table is not None else DdlPlan()
 
-    def plan_emptying(self, schema: TableSchema, version: int) -> Translation:
+    def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         del version
         table = self._standing(schema)
-        return empty(table) if table is not None else Translation()
+        return empty(table) if table is not None else DdlPlan()
 
-    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> Translation:
+    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
         table = self._standing(schema, must_fit=again)
-        return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else Translation()
+        return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else DdlPlan()
 
-    def plan_creation(self, schema: TableSchema) -> Translation:
+    def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """What makes the target of a table; nothing if it is there and fit."""
         plan = plan_layout(schema, self._scope.target, self._scope.choices)
         if self._standing(schema) is not None:
-            return Translation()
+            return DdlPlan()
         views = (create_view_sql(plan),) if has_view(plan, self._scope.choices.of(plan.source)) else ()
         cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
         database = f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}{cluster}"
-        return Translation((Step((database, *create_statements(plan), *views)),))
+        return DdlPlan((Step((database, *create_statements(plan), *views)),))
 
-    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> Translation:
+    def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
         """What makes tables go to the places of their new names."""
         pairs = list(moves)
         for old, new in pairs:
             before, after = (replace(self._scope.choices.of(schema.name), target="") for schema in (old, new))
             if before != after:
-                return Translation((), f"other choices hold for {new.name} than for {old.name}")
+                return DdlPlan((), f"other choices hold for {new.name} than for {old.name}")
         places = [(self._standing(old), place_of(new, self._scope.target, self._scope.choices)) for old, new in pairs]
         moving = [(table, place) for table, place in places if table is not None]
         there = self._tables.identities(one for table, place in moving for one in (table.place, place))

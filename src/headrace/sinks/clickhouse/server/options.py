@@ -139,7 +139,7 @@ class OnRefusedRow(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TableChoices:
+class TableOptions:
     """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
 
     database: str = ""
@@ -218,11 +218,11 @@ CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup
 """The fields that may change while a table is there: they say what is done from now on, not what the table is."""
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]
-"""Fields of `TableChoices` and their values."""
+"""Fields of `TableOptions` and their values."""
 
 
 @dataclass(frozen=True, slots=True)
-class SinkChoices:
+class ClickHouseOptions:
     """The choices for all tables, and those for some."""
 
     all_tables: Fields = ()
@@ -235,13 +235,13 @@ class SinkChoices:
     replica_name: str = "{replica}"
     """With a path: what a server calls itself there."""
 
-    def of(self, name: TableName) -> TableChoices:
+    def of(self, name: TableName) -> TableOptions:
         """What was chosen for a table."""
         chosen = dict(self.all_tables)
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
                 chosen.update({field: _laid_over(chosen.get(field), value) for field, value in own})
-        return replace(TableChoices(), **chosen)
+        return replace(TableOptions(), **chosen)
 
     def unmatched(self, names: Sequence[TableName]) -> tuple[str, ...]:
         """The globs that match none of these tables."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.server.options import Deletes, EngineChoice, SinkChoices, TableChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, EngineChoice, TableOptions
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.table_keys import (
@@ -45,12 +45,12 @@ _ENGINES: Final = {
 }
 
 
-def place_of(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
+def place_of(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[str, str]:
     """Target database and table of a source table."""
     return place_of_name(schema.name, target, choices)
 
 
-def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: SinkChoices) -> tuple[Layout, ...]:
+def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[Layout, ...]:
     """The tables that the schemas need; a definite error where one of them cannot be held."""
     layouts = tuple(plan_layout(schema, target, choices) for schema in schemas)
     taken: dict[tuple[str, str], TableName] = {}
@@ -65,7 +65,7 @@ def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choic
     return layouts
 
 
-def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoices) -> Layout:
+def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> Layout:
     """The table that would be made for a schema."""
     chosen = choices.of(schema.name)
     database, table = place_of(schema, target, choices)
@@ -105,7 +105,7 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: SinkChoi
     return Layout(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
 
 
-def plan_columns(schema: TableSchema, choices: TableChoices) -> tuple[StoredColumn, ...]:
+def plan_columns(schema: TableSchema, choices: TableOptions) -> tuple[StoredColumn, ...]:
     """Where the source's columns are kept, in a table that is made."""
     renamed = dict(choices.rename)
     return tuple(
@@ -121,7 +121,7 @@ def plan_columns(schema: TableSchema, choices: TableChoices) -> tuple[StoredColu
     )
 
 
-def _marks(schema: TableSchema, family: Family, choices: TableChoices) -> tuple[Mark, ...]:
+def _marks(schema: TableSchema, family: Family, choices: TableOptions) -> tuple[Mark, ...]:
     version = Mark(choices.version_column, Meaning.VERSION, "UInt64")
     sign = Mark(choices.sign_column, Meaning.SIGN, "Int8")
     if family is Family.HISTORY:
@@ -133,7 +133,7 @@ def _marks(schema: TableSchema, family: Family, choices: TableChoices) -> tuple[
     return (mark, version) if schema.row_key else (mark, version, Mark(OCCURRENCE, Meaning.OCCURRENCE, "UInt64"))
 
 
-def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[ComputedColumn, ...]:
+def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[ComputedColumn, ...]:
     content = f"cityHash64(tuple({', '.join(quote_name(column.name) for column in columns)}))"
     if family is Family.VERSIONED:
         return (ComputedColumn(choices.content_column, "UInt64", content),)
@@ -146,7 +146,7 @@ def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, 
     return (ComputedColumn(choices.tombstone_column, "UInt8", f"{quote_name(choices.sign_column)} = -1"),)
 
 
-def _arguments(family: Family, marks: tuple[Mark, ...], computed: tuple[ComputedColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+def _arguments(family: Family, marks: tuple[Mark, ...], computed: tuple[ComputedColumn, ...], choices: TableOptions) -> tuple[str, ...]:
     match family:
         case Family.COLLAPSING:
             return (choices.sign_column,)
@@ -179,7 +179,7 @@ def _check_names(schema: TableSchema, columns: tuple[StoredColumn, ...], own: tu
         taken[column.name] = column.source.name
 
 
-def _sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+def _sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
     stored = {column.source.name: quote_name(column.name) for column in columns}
     if isinstance(choices.sort_key, tuple):
         key = expressions(choices.sort_key, columns)
@@ -215,14 +215,14 @@ def _check_sort_key(schema: TableSchema, family: Family, columns: tuple[StoredCo
             )
 
 
-def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableChoices) -> str:
+def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableOptions) -> str:
     if choices.partition_by == "primary":
         key = [column for name in schema.row_key for column in columns if column.source.name == name]
         return materialize_partition(key)
     return expressions([choices.partition_by], columns)[0]
 
 
-def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableChoices) -> tuple[str, ...]:
+def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
     """Columns and indexes that a user wants besides the source's columns."""
     taken = {column.name for column in columns} & {name for name, _ in choices.extra_columns}
     if taken:
@@ -236,12 +236,12 @@ def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: 
     return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in choices.indexes))
 
 
-def _clauses(choices: TableChoices) -> tuple[tuple[str, str], ...]:
+def _clauses(choices: TableOptions) -> tuple[tuple[str, str], ...]:
     """In the order in which ClickHouse takes them, between ORDER BY and SETTINGS."""
     return ("PRIMARY KEY", choices.primary_key), ("SAMPLE BY", choices.sample_by), ("TTL", choices.ttl)
 
 
-def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: TableChoices) -> str:
+def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: TableOptions) -> str:
     if choices.shard_by:
         return expressions([choices.shard_by], columns)[0]
     # Rows that nothing tells apart are told apart by all their values.
@@ -250,7 +250,7 @@ def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: 
 
 
 def _settings(
-    family: Family, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableChoices, *, clustered: bool
+    family: Family, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableOptions, *, clustered: bool
 ) -> tuple[tuple[str, str], ...]:
     settings: dict[str, str] = {}
     if family is not Family.REPLACING:

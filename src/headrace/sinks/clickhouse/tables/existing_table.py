@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableChoices
+from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.create_table import MADE
 from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, split_key
@@ -21,13 +21,13 @@ from headrace.sinks.clickhouse.types.codec_registry import misfit
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 
 
-def adapt(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None = None) -> Layout:
+def adapt(plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None = None) -> Layout:
     """The layout of a table that is there; a definite error if it cannot be used. `plan` is the layout of the table that would be made,
     `holder` the table beneath one that only distributes rows."""
     return _Adapter(plan, found, choices, holder).layout()
 
 
-def missing_parts(plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None = None) -> Missing:
+def missing_parts(plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None = None) -> Missing:
     """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
     if choices.missing_columns != MissingColumns.ADD:
         return Missing()

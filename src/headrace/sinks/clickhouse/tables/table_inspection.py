@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.options import TableChoices
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import Engine, UnreadableEngine, fickle_function, parse_distribution, parse_engine
 from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
@@ -61,7 +61,7 @@ _HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_S
 class Subject:
     """One table that is there, looked at for one source table."""
 
-    def __init__(self, plan: Layout, found: FoundTable, choices: TableChoices, holder: FoundTable | None) -> None:
+    def __init__(self, plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None) -> None:
         self.plan, self.found, self.choices = plan, found, choices
         self.shard_by = ""
         engine = self._parsed(found)

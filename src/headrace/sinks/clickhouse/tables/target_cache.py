@@ -15,7 +15,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
 from headrace.sinks.clickhouse.tables.existing_table import adapt
@@ -28,7 +28,7 @@ class LayoutScope:
     """What a layout depends on besides the table: part of the picklable sink."""
 
     target: ClickHouseTarget
-    choices: SinkChoices
+    choices: ClickHouseOptions
     generation: int = 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.model.schema import TableName
-from headrace.sinks.clickhouse.server.options import SinkChoices
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 
-def place_of_name(name: TableName, target: ClickHouseTarget, choices: SinkChoices) -> tuple[str, str]:
+def place_of_name(name: TableName, target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[str, str]:
     """Target database and table of the source table of that name."""
     chosen = choices.of(name)
     before, _, table = chosen.target.rpartition(".")

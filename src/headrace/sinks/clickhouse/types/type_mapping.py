@@ -22,7 +22,7 @@ from headrace.sinks.clickhouse.server.options import (
     GeometryAs,
     JsonAs,
     SetAs,
-    TableChoices,
+    TableOptions,
     TimeAs,
     TinyintAs,
     UnsignedAs,
@@ -76,10 +76,10 @@ _NOT_NULL = re.compile(r"\s+NOT\s+NULL\s*$", re.IGNORECASE)
 _NEVER_NULLABLE: Final = frozenset(
     {"Array", "Map", "Tuple", "Geometry", "LineString", "Ring", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
 )
-_DEFAULTS = TableChoices()
+_DEFAULTS = TableOptions()
 
 
-def storage_type(schema: TableSchema, column: Column, choices: TableChoices = _DEFAULTS) -> str:
+def storage_type(schema: TableSchema, column: Column, choices: TableOptions = _DEFAULTS) -> str:
     """The column's type in a target table that is made, spelled as the server spells it."""
     explicit = _given(column, choices)
     if explicit:
@@ -115,7 +115,7 @@ def grown_enum(old: str, new: str) -> str:
     return replace(after, plain=grown).spelled
 
 
-def _given(column: Column, choices: TableChoices) -> str:
+def _given(column: Column, choices: TableOptions) -> str:
     given = dict(choices.types)
     return given.get(column.name) or given.get(f"kind:{column.kind.value}") or ""
 
@@ -144,7 +144,7 @@ def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredTyp
     return StoredType(kind.plain, kind.nullable or nullable, kind.low_cardinality)
 
 
-def _chosen_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
+def _chosen_type(schema: TableSchema, column: Column, choices: TableOptions) -> str:
     match column.kind:
         case Kind.DECIMAL:
             _check_decimal(schema, column)
@@ -165,7 +165,7 @@ def _chosen_type(schema: TableSchema, column: Column, choices: TableChoices) -> 
     return _number_type(column, choices) or _PLAIN[column.kind]
 
 
-def _instant_type(schema: TableSchema, column: Column, choices: TableChoices) -> str:
+def _instant_type(schema: TableSchema, column: Column, choices: TableOptions) -> str:
     _check_fraction(schema, column)
     if choices.datetime is DatetimeAs.STRING:
         return "String"
@@ -174,7 +174,7 @@ def _instant_type(schema: TableSchema, column: Column, choices: TableChoices) ->
     return TypeName("DateTime64", (digits, zone)).spelled
 
 
-def _number_type(column: Column, choices: TableChoices) -> str:
+def _number_type(column: Column, choices: TableOptions) -> str:
     """What was chosen instead of the plain type; empty: nothing."""
     match column.kind:
         case Kind.JSON if choices.json is JsonAs.JSON:

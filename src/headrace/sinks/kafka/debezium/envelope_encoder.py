@@ -28,7 +28,7 @@ from headrace.sinks.event_positions import EventPlaces, Places, event_places, fi
 from headrace.sinks.kafka.debezium.envelope_schemas import key_schema, value_schema
 from headrace.sinks.kafka.debezium.json_fragments import MARIADB, NULL, shown
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.messages.options import KafkaOptions
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
@@ -58,7 +58,7 @@ class Origin:
 class DebeziumEncoder:
     """Encodes blocks of any tables. Belongs to one task."""
 
-    def __init__(self, choices: KafkaChoices, origin: Origin | None = None, clock: Clock = time.time_ns) -> None:
+    def __init__(self, choices: KafkaOptions, origin: Origin | None = None, clock: Clock = time.time_ns) -> None:
         self._choices, self._origin, self._clock = choices, origin or Origin(), clock
         self._tables: dict[TableSchema, _TableEncoder] = {}
 
@@ -96,7 +96,7 @@ class _Plan:
 class _TableEncoder:
     """Encodes the blocks of one table under one schema."""
 
-    def __init__(self, choices: KafkaChoices, origin: Origin, schema: TableSchema) -> None:
+    def __init__(self, choices: KafkaOptions, origin: Origin, schema: TableSchema) -> None:
         self._origin, self._schema = origin, schema
         self._topic = choices.topic_of(schema.name)
         self._tombstones = choices.has_tombstones
@@ -197,7 +197,7 @@ class _TableEncoder:
         found = [name.split("-")[1] if name is not None and _GTID.fullmatch(name) else known for name in names]
         return pc.fill_null(pa.array(found, pa.string()).take(taken.indices), known)
 
-    def _ends(self, choices: KafkaChoices, describe: Callable[[TableSchema, str, str], dict[str, Any]]) -> tuple[str, str]:
+    def _ends(self, choices: KafkaOptions, describe: Callable[[TableSchema, str, str], dict[str, Any]]) -> tuple[str, str]:
         """What stands around every payload."""
         if not choices.schemas:
             return "", ""

@@ -21,7 +21,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.kafka.mypipe.wire_format import COMMITTED_HEADER, POSITION_HEADER, position_bytes
 from headrace.sinks.kafka.messages.errors import Refusals, failure
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices, Timestamps
+from headrace.sinks.kafka.messages.options import KafkaOptions, Timestamps
 
 client_log = logging.getLogger("headrace.kafka.client")
 # What librdkafka has to say comes as the errors of messages; its own lines would repeat that for every broker and try.
@@ -42,7 +42,7 @@ _POLL_S: Final = 0.2
 Headers = list[tuple[str, str | bytes | None]]
 
 
-def producer_settings(address: KafkaAddress, choices: KafkaChoices) -> dict[str, str]:
+def producer_settings(address: KafkaAddress, choices: KafkaOptions) -> dict[str, str]:
     """What librdkafka is told; a property that would break the guarantee is refused."""
     own = {**address.client_settings(), **dict(choices.properties)}
     for name, value in _FIXED.items():

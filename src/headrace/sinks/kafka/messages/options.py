@@ -137,7 +137,7 @@ _LONGEST: Final = 249
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaChoices:
+class KafkaOptions:
     """How changes go to Kafka."""
 
     format: MessageFormat = MessageFormat.GENERIC

@@ -16,7 +16,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.retry import limited
 from headrace.sinks.kafka.messages.delivery import client_log
 from headrace.sinks.kafka.messages.errors import Refusals, failure
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions
 
 _WAIT_S: Final = 30.0
 _TRY_S: Final = 3.0
@@ -34,7 +34,7 @@ _PRODUCER_ONLY: Final = (
 )
 
 
-def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[str]) -> None:
+def ensure_topics(address: KafkaAddress, choices: KafkaOptions, names: Iterable[str]) -> None:
     """Make the topics that are missing; raise `DefiniteError` if one is missing and may not be made. The brokers are asked in any case."""
     wanted = sorted(set(names))
     admin, refusals = _admin(address, choices)
@@ -49,12 +49,12 @@ def ensure_topics(address: KafkaAddress, choices: KafkaChoices, names: Iterable[
             _await(name, made, address)
 
 
-def existing_topics(address: KafkaAddress, choices: KafkaChoices) -> set[str]:
+def existing_topics(address: KafkaAddress, choices: KafkaOptions) -> set[str]:
     """The topics of the cluster."""
     return _existing(*_admin(address, choices), address)
 
 
-def create_compacted(address: KafkaAddress, choices: KafkaChoices, name: str) -> None:
+def create_compacted(address: KafkaAddress, choices: KafkaOptions, name: str) -> None:
     """Create a topic of one partition that keeps the last record of each key, unless it exists."""
     admin, refusals = _admin(address, choices)
     if name in _existing(admin, refusals, address):
@@ -64,7 +64,7 @@ def create_compacted(address: KafkaAddress, choices: KafkaChoices, name: str) ->
         _await(name, created, address)
 
 
-def _admin(address: KafkaAddress, choices: KafkaChoices) -> tuple[AdminClient, Refusals]:
+def _admin(address: KafkaAddress, choices: KafkaOptions) -> tuple[AdminClient, Refusals]:
     refusals = Refusals()
     heard: dict[str, Any] = {"error_cb": refusals.note}
     try:
@@ -73,7 +73,7 @@ def _admin(address: KafkaAddress, choices: KafkaChoices) -> tuple[AdminClient, R
         raise failure(error, "making a client of Kafka's", str(address)) from error
 
 
-def client_properties(address: KafkaAddress, choices: KafkaChoices) -> dict[str, Any]:
+def client_properties(address: KafkaAddress, choices: KafkaOptions) -> dict[str, Any]:
     """What is set for the cluster, without what only producers know."""
     shared = {name: value for name, value in choices.properties if not name.startswith(_PRODUCER_ONLY)}
     own = {name: value for name, value in address.client_settings().items() if not name.startswith(_PRODUCER_ONLY)}
@@ -92,7 +92,7 @@ def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> 
                 raise failure(refusals.said or error, "asking for the topics", str(address)) from error
 
 
-def _new_topic(name: str, choices: KafkaChoices) -> NewTopic:
+def _new_topic(name: str, choices: KafkaOptions) -> NewTopic:
     config = {} if choices.cleanup is Cleanup.BROKER else {"cleanup.policy": choices.cleanup.value}
     return NewTopic(name, choices.partitions or _AS_THE_BROKER_SAYS, choices.replication or _AS_THE_BROKER_SAYS, config=config)
 

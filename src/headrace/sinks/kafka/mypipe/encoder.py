@@ -20,7 +20,7 @@ from headrace.kafka.mypipe.wire_format import Mutation, head
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import KafkaChoices
+from headrace.sinks.kafka.messages.options import KafkaOptions
 from headrace.sinks.kafka.mypipe.mutations import Mutations, Places, guids_of, mutations_of, table_id, with_tombstones
 from headrace.sinks.kafka.mypipe.null_headers import Extra
 
@@ -61,7 +61,7 @@ def check_ids(form: Form) -> None:
 class MypipeEncoder:
     """Encodes blocks of any tables. Belongs to one task."""
 
-    def __init__(self, choices: KafkaChoices, forms: Forms) -> None:
+    def __init__(self, choices: KafkaOptions, forms: Forms) -> None:
         self._choices, self._forms = choices, forms
         self._tables: dict[TableSchema, _TableEncoder] = {}
 
@@ -78,7 +78,7 @@ class MypipeEncoder:
 class _TableEncoder:
     """Encodes the blocks of one table under one schema."""
 
-    def __init__(self, choices: KafkaChoices, schema: TableSchema, form: Form) -> None:
+    def __init__(self, choices: KafkaOptions, schema: TableSchema, form: Form) -> None:
         self._choices, self._form = choices, form
         self._topic = choices.topic_of(schema.name)
         self._constants = {

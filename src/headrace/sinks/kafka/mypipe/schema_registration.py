@@ -16,7 +16,7 @@ from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.mypipe.wire_format import generic_repository
 from headrace.kafka.registry import MEMORY, Compatibility, SchemaRepository, open_repository, refusal
 from headrace.kafka.registry_files import DirectoryRepository
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaChoices
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions
 
 _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
 
@@ -46,7 +46,7 @@ class SchemaBook:
             raise refusal(subject, found)
 
 
-def open_book(choices: KafkaChoices, *, must_be_shared: bool) -> SchemaBook:
+def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:
     """The repository that was chosen; one for the process."""
     if choices.registry == MEMORY and must_be_shared:
         raise DefiniteError("specific messages need a schema repository that their readers share", hint=_SHARED)

@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaChoices, MessageFormat, Tombstones
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, Tombstones
 from headrace.sinks.kafka.messages.topics import ensure_topics
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
@@ -34,12 +34,12 @@ class KafkaLogSink:
     """Where log rows go: a cluster. Picklable; the password is never shown."""
 
     address: KafkaAddress
-    choices: KafkaChoices = field(default_factory=KafkaChoices)
+    choices: KafkaOptions = field(default_factory=KafkaOptions)
 
     @classmethod
-    def from_url(cls, url: str, choices: KafkaChoices | None = None) -> KafkaLogSink:
+    def from_url(cls, url: str, choices: KafkaOptions | None = None) -> KafkaLogSink:
         """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
-        address, chosen = parse_kafka_url(url), choices or KafkaChoices()
+        address, chosen = parse_kafka_url(url), choices or KafkaOptions()
         _check(chosen)
         return cls(replace(address, topic=""), replace(chosen, topic=address.topic or chosen.topic or TOPIC))
 
@@ -72,7 +72,7 @@ class KafkaLogSink:
 class LogEncoder:
     """Blocks to messages."""
 
-    choices: KafkaChoices
+    choices: KafkaOptions
 
     def encode(self, block: LogBlock | RowBlock) -> list[Messages]:
         made = log_documents(block) if isinstance(block, LogBlock) else row_documents(block)
@@ -90,7 +90,7 @@ class LogEncoder:
         ]
 
 
-def _check(choices: KafkaChoices) -> None:
+def _check(choices: KafkaOptions) -> None:
     """Raise `DefiniteError` for what log rows cannot be."""
     if choices.format is not MessageFormat.GENERIC:
         raise DefiniteError(
