@@ -15,9 +15,9 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.sources.mysql.binlog.batch_planner import Planner, Statement
 from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import Limits
 
 FIRST = 4
 """Where the first event of a log file lies."""
@@ -53,7 +53,7 @@ class Chain:
         mirror = _Mirror()
         appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
         end, fault = mirror.take(appender, log)
-        planner = Planner(mirror, Limits(), mariadb=self._mariadb)
+        planner = Planner(mirror, BatchLimits(), mariadb=self._mariadb)
         start, stop = BinlogPosition(self._file, FIRST), BinlogPosition(self._file, end)
         return Published(end, fault, planner, tuple(planner.segments(start, stop)), tuple(planner.statements(start, stop)))
 

@@ -25,10 +25,10 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.base import Work
+from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.sources.mysql.preflight.required import check_server
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import CHUNK_ROWS, Limits
 from headrace.sources.mysql.split_reader import LogPlanner
 from headrace.spark.runtime.micro_batch import OnDone
 from headrace.spark.runtime.tasks import Task, WorkGroup
@@ -104,7 +104,7 @@ class DrivenPipe:
         start = streaming.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
-        planner = LogPlanner(log.mirror, positions[0], Limits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
+        planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in pairwise(positions):
             self._batch(planner.works(begin.to_json(), end.to_json()), end)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sources.mysql.binlog.batch_planner import Limits, Planner, Statement
+from headrace.sources.mysql.binlog.batch_planner import Planner, Statement
 from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -20,14 +21,14 @@ from testkit.binlogs import Image, Logbook, Place, Row, images_of
 class PlannedLog:
     """The log of a server from a place to now."""
 
-    def __init__(self, book: Logbook, start: Place, limits: Limits | None = None, gtid: str = "") -> None:
+    def __init__(self, book: Logbook, start: Place, limits: BatchLimits | None = None, gtid: str = "") -> None:
         self._book = book
         self.start = BinlogPosition(start.file, start.offset, gtid)
         self.mirror = Mirror(1 << 62)
         for path in sorted(book.server.binlog_dir.glob("binlog.[0-9]*")):
             if start.file <= path.name <= book.place().file:
                 self._index(path, start.offset if path.name == start.file else 4)
-        self.planner = Planner(self.mirror, limits or Limits(), mariadb=book.server.flavour == "mariadb")
+        self.planner = Planner(self.mirror, limits or BatchLimits(), mariadb=book.server.flavour == "mariadb")
 
     def _index(self, path: Path, offset: int) -> None:
         file = MirrorFile(path.name, path, offset)

@@ -22,8 +22,8 @@ from headrace.pipes.lifecycle.schema_change_intents import Executor
 from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
-from headrace.sources.mysql.source import Limits
 from headrace.sources.mysql.split_reader import LogPlanner
 from headrace.spark.runtime.micro_batch import OnDone
 from headrace.spark.runtime.tasks import Task, WorkGroup
@@ -238,7 +238,7 @@ class SteeredPipe(DrivenPipe):
         start = self.parts.streaming.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
-        planner = LogPlanner(log.mirror, positions[0], Limits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
+        planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in islice(pairwise(positions), batches):
             self._batch(planner.works(begin.to_json(), end.to_json()), end)

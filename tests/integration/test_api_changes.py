@@ -22,7 +22,7 @@ from headrace.api.feed import Feed
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sources.mysql.source import Limits
+from headrace.sources.mysql.limits import BatchLimits
 from testkit.binlogs import Image, Logbook, Row, images_of, open_logbook
 
 Changes = Callable[..., Feed[ChangeBlock]]
@@ -103,7 +103,7 @@ def test_replayed_changes_are_the_tables(book: Logbook, changes: Changes) -> Non
 
 def test_resuming_after_any_item_gives_the_rest(book: Logbook, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.sources.mysql.rows.row_decoder.MAX_BLOCK_ROWS", 11)
-    monkeypatch.setattr("headrace.api.feed._LIMITS", Limits(flush_bytes=4000, flush_seconds=0, parallelism=1))
+    monkeypatch.setattr("headrace.api.feed._LIMITS", BatchLimits(flush_bytes=4000, flush_seconds=0, parallelism=1))
     start = changes().position
     work(book)
     whole = images_of(list(changes(start=start, stop="end")))

@@ -16,11 +16,11 @@ import pytest
 
 from headrace.demo.private_server import PrivateServer
 from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import directory_planner, open_directory
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
 from testkit.accounts import create_replica_account
 from testkit.binlogs import Logbook, Place, images_of, open_logbook
 from testkit.pipeline import Pipeline
@@ -126,7 +126,7 @@ def test_log_files_of_several_algorithms(book: Logbook, tmp_path: Path) -> None:
         if file.name >= start.file:
             shutil.copy(file, tmp_path)
     log = open_directory(tmp_path)
-    planner = directory_planner(BinlogDirectory(log.path, log.start, Limits(flush_seconds=0), log.mariadb))
+    planner = directory_planner(log.path, log.start, BatchLimits(flush_seconds=0), mariadb=log.mariadb)
     found, at = [], log.start
     try:
         while at < log.end:

@@ -14,7 +14,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay
-from headrace.sources.mysql.binlog.batch_planner import Limits
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments import event_expander
 from headrace.sources.mysql.segments.event_expander import Expander
 from headrace.sources.mysql.segments.segment_reader import read_segment
@@ -75,7 +75,7 @@ def test_cuts_and_pieces_change_nothing(book: Logbook, monkeypatch: pytest.Monke
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 700)
     monkeypatch.setattr(relay, "SPLIT_BYTES", 1)
     monkeypatch.setattr(event_expander, "_PIECE_BYTES", 3000)
-    planned = PlannedLog(book, start, Limits(flush_bytes=900, parallelism=8))
+    planned = PlannedLog(book, start, BatchLimits(flush_bytes=900, parallelism=8))
     segments = planned.segments()
     assert len(segments) > 4
     assert any(segment.shift for segment in segments)
@@ -89,7 +89,7 @@ def test_cuts_and_pieces_change_nothing(book: Logbook, monkeypatch: pytest.Monke
 
 def test_rows_are_counted_in_compressed_events(book: Logbook) -> None:
     start = work(book)
-    positions = PlannedLog(book, start, Limits(flush_rows=3100)).positions()
+    positions = PlannedLog(book, start, BatchLimits(flush_rows=3100)).positions()
     planned = PlannedLog(book, start)
     changes = []
     for pair in pairwise(positions):

@@ -11,7 +11,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import ChangeBlock
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
-from headrace.sources.mysql.binlog.batch_planner import Limits
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.binlogs import Image, Logbook, Place, open_logbook
 from testkit.planned import PlannedLog, replayed
@@ -108,7 +108,7 @@ def test_what_is_rolled_back_leaves_nothing(flavour: str, fresh_server: Callable
         images = check(book, start, "t", "m")
         assert {image.row[1] for image in images} & {"never"} == set()
         # Cut however it is: the same images, and names that rise with the log.
-        cut = PlannedLog(book, start, Limits(flush_bytes=1))
+        cut = PlannedLog(book, start, BatchLimits(flush_bytes=1))
         assert cut.images("t", "m") == images
         assert sum(block.changes for block in cut.blocks("t", "m")) == len(images)
         check_names(book, PlannedLog(book, start).blocks("t", "m", options=ReadOptions(transactions=True)), flavour)
@@ -181,7 +181,7 @@ def test_transactions_and_statements_are_named(book: Logbook, monkeypatch: pytes
     assert PlannedLog(book, start).blocks("t")[0].transaction is None
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 300)
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
-    cut = PlannedLog(book, start, Limits(parallelism=8))
+    cut = PlannedLog(book, start, BatchLimits(parallelism=8))
     assert any(segment.opened for segment in cut.segments())
     assert labelled(cut.blocks("t", options=options)) == whole
 

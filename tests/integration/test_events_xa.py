@@ -17,8 +17,9 @@ from headrace.model.change_block import Op
 from headrace.model.version import unpack_version
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
-from headrace.sources.mysql.binlog.batch_planner import Limits, Planner
+from headrace.sources.mysql.binlog.batch_planner import Planner
 from headrace.sources.mysql.binlog.relay import Relay
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
@@ -85,7 +86,7 @@ def test_rows_count_when_and_where_they_are_committed(book: Logbook, other: Logb
     assert planned.statements() == []
     assert planned.positions()[-1].prepared == ()
     # One batch per group, and every position carries what is prepared there: the same images with the same versions.
-    small = PlannedLog(book, start, Limits(flush_bytes=1))
+    small = PlannedLog(book, start, BatchLimits(flush_bytes=1))
     assert small.images("t") == images
     waiting = [[one.xid for one in position.prepared] for position in small.positions()]
     assert ["X'61',X'62',7"] in waiting
@@ -106,11 +107,11 @@ def test_splits_and_counts(book: Logbook, other: Logbook, monkeypatch: pytest.Mo
     whole = PlannedLog(book, start).images("t")
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 300)
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
-    planned = PlannedLog(book, start, Limits(parallelism=8))
+    planned = PlannedLog(book, start, BatchLimits(parallelism=8))
     assert len(planned.segments()) >= 3
     assert planned.images("t") == whole
     assert [unpack_version(image.version)[2] for image in whole] == sorted(unpack_version(image.version)[2] for image in whole)
-    counted = PlannedLog(book, start, Limits(flush_rows=30))
+    counted = PlannedLog(book, start, BatchLimits(flush_rows=30))
     changes = []
     for pair in pairwise(counted.positions()):
         blocks = [block for one in counted.planner.segments(*pair) for block in read_segment(one, book.catalog("t"))]
@@ -171,7 +172,7 @@ def test_a_relay_keeps_what_is_prepared_and_fetches_it_after_a_restart(
     for statement in ("INSERT INTO t VALUES (22, 'x')", "XA COMMIT 'a'", "INSERT INTO t VALUES (23, 'x')"):
         # Each round is a run of its own, which starts from the checkpoint with an empty directory.
         relay = Relay(address, tmp_path / "relay", 1 << 30, print)
-        planner = Planner(relay, Limits(flush_seconds=0), mariadb=book.server.flavour == "mariadb")
+        planner = Planner(relay, BatchLimits(flush_seconds=0), mariadb=book.server.flavour == "mariadb")
         relay.start(position)
         try:
             (other if statement.startswith("XA") else book).run(statement)

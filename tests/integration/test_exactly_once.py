@@ -29,9 +29,9 @@ from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
-from headrace.sources.mysql.source import Limits
 from testkit.binlogs import Logbook, Place, open_logbook
 from testkit.embedded_access import target_of
 from testkit.replication import await_executed, executed, promote, start_replica
@@ -86,7 +86,7 @@ class Runs:
 
     def __call__(self, *, slots: int = 2, flush_rows: int = 0, snapshot: SnapshotMode = SnapshotMode.LOCK_FREE) -> None:
         """Replicate up to now."""
-        limits = Limits(flush_rows=flush_rows, flush_seconds=0.0)
+        limits = BatchLimits(flush_rows=flush_rows, flush_seconds=0.0)
         settings = PipeSettings(
             Selection((f"{self.book.database}.*",)),
             self.state,

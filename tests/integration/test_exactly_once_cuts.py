@@ -21,11 +21,12 @@ from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Work
 from headrace.sources.mysql.binlog import batch_planner
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments import event_expander, segment_reader
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import MySQLReader
 from testkit.binlogs import Logbook, Place, images_of, open_logbook
 
@@ -43,7 +44,7 @@ class Batch:
 
     def works(self, parallelism: int) -> list[Work]:
         source = BinlogDirectory(
-            self.book.server.binlog_dir, self.start, Limits(parallelism=parallelism), self.book.server.flavour == "mariadb"
+            self.book.server.binlog_dir, self.start, BatchLimits(parallelism=parallelism), self.book.server.flavour == "mariadb"
         )
         made = source.planner()
         try:

@@ -13,12 +13,12 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.sources.mysql import failover
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.failover import check_same_log, continue_on
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
-from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import Limits, MySQLSource
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
+from headrace.sources.mysql.source import MySQLSource
 from headrace.sources.mysql.start_position import resolve_start
 from testkit.binlogs import images_of, open_logbook
 from testkit.replication import await_applied, await_executed, execute, executed, follow, promote, start_replica
@@ -113,7 +113,7 @@ def check_going_on(
     start = continued(replica, committed, planned.gtid)
     assert (start.epoch, start.gtid, start.ahead, start.offset) == (1, committed.gtid, True, 4)
     assert start.version > planned.version
-    source = MySQLSource(address_of(replica), start, directory / "relay", 1 << 30, Limits(), primary.flavour == "mariadb")
+    source = MySQLSource(address_of(replica), start, directory / "relay", 1 << 30, BatchLimits(), primary.flavour == "mariadb")
     # Offsets of the former server: nothing to read between them; after them comes what the committed set lacks, and nothing else.
     planner = source.planner()
     try:
@@ -200,7 +200,7 @@ def test_a_prepared_transaction_goes_along(fresh_server: Callable[..., PrivateSe
     for name in ("kept", "undone", "done"):
         execute(primary, f"XA START '{name}'", f"INSERT INTO shop.t VALUES ('{name}')", f"XA END '{name}'", f"XA PREPARE '{name}'")
     execute(primary, "INSERT INTO shop.t VALUES ('plain')", "XA COMMIT 'done'")
-    source = MySQLSource(address_of(primary), start, tmp_path / "first", 1 << 30, Limits(), primary.flavour == "mariadb")
+    source = MySQLSource(address_of(primary), start, tmp_path / "first", 1 << 30, BatchLimits(), primary.flavour == "mariadb")
     reached: list[BinlogPosition] = []
     assert keys_of(source, start, primary, reached) == ["plain", "done"]
     committed = reached[-1]
@@ -211,7 +211,7 @@ def test_a_prepared_transaction_goes_along(fresh_server: Callable[..., PrivateSe
     execute(primary, "INSERT INTO shop.t VALUES ('later')", "XA ROLLBACK 'undone'", "XA COMMIT 'kept'")
     await_executed(replica, executed(primary))
     moved = continued(replica, committed)
-    other = MySQLSource(address_of(replica), moved, tmp_path / "second", 1 << 30, Limits(), primary.flavour == "mariadb")
+    other = MySQLSource(address_of(replica), moved, tmp_path / "second", 1 << 30, BatchLimits(), primary.flavour == "mariadb")
     assert keys_of(other, committed, replica) == ["later", "kept"]
 
 
@@ -220,7 +220,7 @@ def test_another_server_at_the_same_address(fresh_server: Callable[..., PrivateS
     """A relay that reconnects must not go on at its file and offset in another server's log."""
     server = fresh_server()
     start = now(server)
-    source = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, Limits(), server.flavour == "mariadb", "another")
+    source = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, BatchLimits(), server.flavour == "mariadb", "another")
     planner = source.planner()
     try:
         # Nothing is written, so only the refusal ends the waiting.
@@ -234,7 +234,7 @@ def test_another_server_at_the_same_address(fresh_server: Callable[..., PrivateS
 def test_a_planned_batch_beyond_the_log_s_end(server: PrivateServer, tmp_path: Path) -> None:
     """What was planned was in the log once; a log that ends before it has lost something, and waiting does not bring it back."""
     start = now(server)
-    planner = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, Limits(), server.flavour == "mariadb").planner()
+    planner = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, BatchLimits(), server.flavour == "mariadb").planner()
     beyond = replace(start, offset=start.offset + 100_000_000)
     try:
         with pytest.raises(DefiniteError, match="lost a part of its log"):

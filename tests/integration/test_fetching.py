@@ -16,10 +16,12 @@ from headrace.sources.base import Work
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog import segment_fetch
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import Limits, MySQLSource, Reach
+from headrace.sources.mysql.source import MySQLSource
 from headrace.sources.mysql.split_reader import MySQLReader
 from testkit.accounts import Account
 from testkit.binlogs import Image, Logbook, Place, images_of, open_logbook
@@ -39,13 +41,13 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
 
 
 @contextmanager
-def planned(book: Logbook, address: MySQLAddress, start: Place, reach: Reach, directory: Path) -> Iterator[list[Work]]:
+def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[Work]]:
     """What tasks are told of the log from a place to now, by way of JSON; the mirror is there inside of the block."""
     mariadb = book.server.flavour == "mariadb"
     identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
-    limits = Limits(flush_seconds=0, parallelism=8)
+    limits = BatchLimits(flush_seconds=0, parallelism=8)
     position, end = BinlogPosition(start.file, start.offset), book.place()
-    planner = MySQLSource(address, position, directory / reach, 1 << 30, limits, mariadb, identity, reach).planner()
+    planner = MySQLSource(address, position, directory / access, 1 << 30, limits, mariadb, identity, access).planner()
     try:
         at, works = planner.initial(), []
         while BinlogPosition.from_json(at) < BinlogPosition(end.file, end.offset):
@@ -91,18 +93,18 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 1 << 12)
     start = book.place()
     change(book)
-    with planned(book, address, start, Reach.HERE, tmp_path) as works:
+    with planned(book, address, start, SegmentAccess.LOCAL, tmp_path) as works:
         assert len(works) > 4
         assert any("opened" in work for work in works)
         assert any("inserts" in work for work in works)
         mapped = images(book, works, None)
     assert replayed(sorted(mapped, key=lambda image: image.version)) == book.select(book.schema("t"))
-    with planned(book, address, start, Reach.SOUGHT, tmp_path) as works:
+    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as works:
         # Where the files are found nobody is asked: there is no address.
         assert images(book, works, None) == mapped
     # The same when the mirror is gone from where it was; and when nobody says where it is.
     assert images(book, works, address) == mapped
-    with planned(book, address, start, Reach.HIDDEN, tmp_path) as works:
+    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as works:
         assert str(tmp_path) not in json.dumps(works)
         assert images(book, works, address) == mapped
         assert images(book, works, address, ordered=True) == mapped
@@ -114,7 +116,7 @@ def test_a_mirror_that_lags_behind_is_not_believed(
     """A shared directory may show a file that is short, or has holes where bytes will be."""
     start = book.place()
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)), "COMMIT")
-    with planned(book, address, start, Reach.SOUGHT, tmp_path) as [work]:
+    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as [work]:
         mapped, path = images(book, [work], None), Path(work["path"])
         whole = path.read_bytes()
         holes = whole[: work["start"] + 100] + bytes(100) + whole[work["start"] + 200 :]
@@ -130,12 +132,12 @@ def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tm
     monkeypatch.setattr(segment_fetch, "_PATIENCE_S", 0.1)
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")
-    with planned(book, address, start, Reach.HIDDEN, tmp_path) as [work]:
+    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as [work]:
         pass
     with pytest.raises(TransientError, match="another server answers"):
         images(book, [{**work, "server": "somebody"}], address)
     with pytest.raises(TransientError, match="is not what it was when the batch was planned"):
-        images(book, [{**work, "proof": "00000000"}], address)
+        images(book, [{**work, "crc": "00000000"}], address)
     with pytest.raises(TransientError, match="did not send its log up to"):
         images(book, [{**work, "end": work["end"] + (1 << 20)}], address)
     with pytest.raises(DefiniteError, match="log"):

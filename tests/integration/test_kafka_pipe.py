@@ -38,11 +38,11 @@ from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, Me
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
 from headrace.sources.mysql.snapshot import lock_free
 from headrace.sources.mysql.snapshot.table_scan import scan_table
-from headrace.sources.mysql.source import Limits
 from testkit.binlogs import Logbook, open_logbook
 from testkit.broker import PrivateBroker
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_records
@@ -77,7 +77,7 @@ class Runs:
             once=True,
             start_at=start_at,
             lock_free=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
-            limits=Limits(flush_rows=flush_rows, flush_seconds=0.0),
+            limits=BatchLimits(flush_rows=flush_rows, flush_seconds=0.0),
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.of_pairs(policy),
         )
@@ -468,7 +468,7 @@ def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateSe
         tmp_path / "offline",
         once=True,
         start_at=f"{place.file}:{place.offset}",
-        limits=Limits(flush_seconds=0.0),
+        limits=BatchLimits(flush_seconds=0.0),
     )
     OfflinePipe(server.binlog_dir, sink, "sink", settings, LogView()).run()
     second = read_sent(broker, f"offline_{database}_t")

@@ -12,12 +12,11 @@ import pytest
 
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.connection import connect
-from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.start_position import complete_gtid, resolve_start
 from testkit.binlogs import Logbook, images_of, open_logbook
 from testkit.servers import mysql

@@ -16,15 +16,16 @@ from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.sources.mysql.binlog.binlog_directory import last_position, read_head
 from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import find_schemas, open_directory, parse_directory
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import LogPlanner
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 
-SMALL = Limits(flush_bytes=20_000, flush_seconds=0)
+SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_a_run_goes_on_where_it_stopped(book: Logbook, copied: tuple[Path, list[
     log = open_directory(directory, f"{names[1]}:4")
     later = open_directory(directory, f"{log.end.file}:{log.end.offset}")
     assert later.start == later.end == open_directory(directory, "now").start
-    planner = BinlogDirectory(log.path, log.start, Limits(), log.mariadb).planner()
+    planner = BinlogDirectory(log.path, log.start, BatchLimits(), log.mariadb).planner()
     try:
         images = list(read_from(planner, log.start, catalog_of(book), lambda at: at >= log.end))
         assert {image.op for image in images if image.version < BinlogPosition(names[2], 4).version} >= {Op.UPDATE, Op.DELETE}
@@ -165,7 +166,7 @@ def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]
     assert set(schemas) == set(found) == {TableName(book.database, table) for table in ("t", "u", "packed")}
     assert schemas[TableName(book.database, "u")].primary_key == ("b", "a")
     keys = {name: schema.primary_key for name, schema in schemas.items()}
-    planner = BinlogDirectory(log.path, log.start, Limits(), log.mariadb).planner()
+    planner = BinlogDirectory(log.path, log.start, BatchLimits(), log.mariadb).planner()
     try:
         images = list(read_from(planner, log.start, Catalog(schemas, keys, lambda name: name in schemas), lambda at: at >= log.end))
     finally:
@@ -177,7 +178,7 @@ def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]
 def failure_of(directory: Path, mariadb: bool) -> DefiniteError:
     """What following the directory to its end comes to."""
     log_start = BinlogPosition(min(path.name for path in directory.glob("binlog.0*")), 4)
-    planner = BinlogDirectory(directory, log_start, Limits(), mariadb).planner()
+    planner = BinlogDirectory(directory, log_start, BatchLimits(), mariadb).planner()
     try:
         at = log_start.to_json()
         for _ in range(20):

@@ -15,10 +15,10 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog.binlog_directory import read_head
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import directory_planner, open_directory
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 from testkit.old_logs import LENGTHS, MAGIC, SETTINGS, as_old, format_description
 from testkit.planned import replayed
@@ -70,7 +70,7 @@ def write_old(book: Logbook, directory: Path, version: str) -> list[Path]:
 
 def images_in(directory: Path, book: Logbook, table: str) -> list[Image]:
     log = open_directory(directory)
-    planner = directory_planner(BinlogDirectory(log.path, log.start, Limits(flush_seconds=0), log.mariadb))
+    planner = directory_planner(log.path, log.start, BatchLimits(flush_seconds=0), mariadb=log.mariadb)
     catalog, found, at = book.catalog(table), [], log.start
     try:
         while at < log.end:

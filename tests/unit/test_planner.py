@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import batch_planner as planner_module
-from headrace.sources.mysql.binlog.batch_planner import Limits, Planner
+from headrace.sources.mysql.binlog.batch_planner import Planner
 from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile, Relay
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -87,7 +88,7 @@ def mirror_of(log: Log, name: str, directory: Path, split_bytes: int = 1) -> Mir
     return MirrorFile(name, path, START, False, found, splits[: state[scan.SPLITS]].copy(), len(log.data))
 
 
-def planner_over(mirrors: list[MirrorFile], directory: Path, limits: Limits) -> Planner:
+def planner_over(mirrors: list[MirrorFile], directory: Path, limits: BatchLimits) -> Planner:
     relay = Relay(MySQLAddress("127.0.0.1", 1, "nobody", ""), directory / "relay", 1 << 30, print)
     relay.files = mirrors
     return Planner(relay, limits, mariadb=True)
@@ -120,7 +121,7 @@ def test_batches_keep_their_limits_and_end_on_group_bounds(
         directory = Path(name)
         logs = {"log.000001": write_log(first), "log.000002": write_log(second)}
         mirrors = [mirror_of(log, file, directory) for file, log in logs.items()]
-        planner = planner_over(mirrors, directory, Limits(flush_bytes=flush_bytes, flush_rows=flush_rows))
+        planner = planner_over(mirrors, directory, BatchLimits(flush_bytes=flush_bytes, flush_rows=flush_rows))
         ends = batches_of(planner, at("log.000001", START))
 
     groups = [
@@ -163,7 +164,7 @@ def test_segments_tile_a_batch_and_start_with_statements(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner_module, "_MIN_SEGMENT_BYTES", share)
         mirrors = [mirror_of(log, file, Path(name)) for file, log in logs.items()]
-        segments = planner_over(mirrors, Path(name), Limits(parallelism=parallelism)).segments(start, end)
+        segments = planner_over(mirrors, Path(name), BatchLimits(parallelism=parallelism)).segments(start, end)
 
     covered = {file: sorted((s.start, s.end) for s in segments if s.file == file) for file in logs}
     for file, log in logs.items():
@@ -191,14 +192,14 @@ def statements_of(log: Log) -> list[tuple[int, int]]:
 
 def test_a_single_group_beyond_every_limit_is_a_batch(tmp_path: Path) -> None:
     log = write_log([[500], [1], [1]])
-    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, Limits(flush_bytes=10, flush_rows=3))
+    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits(flush_bytes=10, flush_rows=3))
     ends = batches_of(planner, at("log.000001", START))
     assert [end.offset for end in ends[1:]] == log.group_ends
 
 
 def test_rows_alone_cut_a_batch(tmp_path: Path) -> None:
     log = write_log([[3], [2, 2], [4], [1], [20], [1]])
-    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, Limits(flush_rows=8))
+    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits(flush_rows=8))
     ends = [end.offset for end in batches_of(planner, at("log.000001", START))[1:]]
     # 3 + 4, then 4 + 1, then 20 alone, then 1.
     assert ends == [log.group_ends[i] for i in (1, 3, 4, 5)]
@@ -207,7 +208,7 @@ def test_rows_alone_cut_a_batch(tmp_path: Path) -> None:
 def test_a_batch_ends_at_the_last_group_before_a_given_place(tmp_path: Path) -> None:
     first, second = write_log([[1], [1], [1]]), write_log([[1], [1]])
     mirrors = [mirror_of(first, "log.000001", tmp_path), mirror_of(second, "log.000002", tmp_path)]
-    planner = planner_over(mirrors, tmp_path, Limits(flush_seconds=0))
+    planner = planner_over(mirrors, tmp_path, BatchLimits(flush_seconds=0))
     start, (one, two, three), (four, _) = at("log.000001", START), first.group_ends, second.group_ends
     wanted = {(1, one - 1): (1, START), (1, one): (1, one), (1, two + 5): (1, two), (1, three): (1, three), (2, four): (2, four)}
     for (file, offset), (end_file, end_offset) in wanted.items():
@@ -220,7 +221,7 @@ def test_a_batch_ends_at_the_last_group_before_a_given_place(tmp_path: Path) -> 
 
 def test_statements_are_told_with_their_end(tmp_path: Path) -> None:
     log = write_log([[1], "TRUNCATE t", [1]])
-    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, Limits())
+    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits())
     ends = batches_of(planner, at("log.000001", START))
     assert [end.offset for end in ends[1:]] == log.group_ends[1:]
     [found] = planner.statements(ends[0], ends[1])
@@ -230,7 +231,7 @@ def test_statements_are_told_with_their_end(tmp_path: Path) -> None:
 
 def test_a_failed_relay_is_heard_only_after_what_it_brought(tmp_path: Path) -> None:
     log = write_log([[1], [2]])
-    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, Limits(flush_seconds=0))
+    planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits(flush_seconds=0))
     planner._relay.failure = DefiniteError("the log is damaged")
     end = planner.plan(at("log.000001", START))
     assert end.offset == log.group_ends[-1]
@@ -241,7 +242,7 @@ def test_a_failed_relay_is_heard_only_after_what_it_brought(tmp_path: Path) -> N
 def test_a_planned_end_that_the_log_no_longer_has_is_an_error(tmp_path: Path) -> None:
     """A server that crashed lost the unsynced end of a file, and goes on in the next one."""
     mirrors = [mirror_of(write_log([[1]]), f"log.{number:06}", tmp_path) for number in (1, 2)]
-    planner = planner_over(mirrors, tmp_path, Limits())
+    planner = planner_over(mirrors, tmp_path, BatchLimits())
     end = mirrors[0].safe_end
     assert planner.await_end(at("log.000001", end))
     with pytest.raises(DefiniteError, match="lost a part of its log"):

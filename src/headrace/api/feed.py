@@ -29,11 +29,11 @@ from headrace.model.schema import TableSchema, ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.retry import Waits, own_waits, retrying
 from headrace.sources.base import Offset
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
-from headrace.sources.mysql.source import Limits
 from headrace.sources.mysql.split_reader import MySQLReader
 
 log = logging.getLogger("headrace")
@@ -43,7 +43,7 @@ Position = dict[str, Any]
 """A place between two changes: plain values, to be kept as JSON and handed back as `start`."""
 
 RELAY_BYTES: Final = 256 << 20
-_LIMITS: Final = Limits(flush_bytes=8 << 20, flush_seconds=0.01, parallelism=1)
+_LIMITS: Final = BatchLimits(flush_bytes=8 << 20, flush_seconds=0.01, parallelism=1)
 _CONNECT_PATIENCE_S: Final = 30.0
 
 

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from headrace import shutdown
 from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import ServerIdentity
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import Limits, MySQLSource
-from headrace.sources.mysql.split_reader import MySQLPlanner
+from headrace.sources.mysql.source import MySQLSource
+from headrace.sources.mysql.split_reader import LogPlanner
 
 
 class Mirror:
     """Batches of a log, up to a stop if there is one. Nothing remains after `close`, nor when it is forgotten or the process ends."""
 
     def __init__(
-        self, address: MySQLAddress, server: ServerIdentity, start: BinlogPosition, relay_bytes: int, limits: Limits, parent: str = ""
+        self, address: MySQLAddress, server: ServerIdentity, start: BinlogPosition, relay_bytes: int, limits: BatchLimits, parent: str = ""
     ) -> None:
         directory = tempfile.TemporaryDirectory(prefix="headrace-", dir=parent or None, ignore_cleanup_errors=True)
         shutdown.remove_on_exit(directory.name)
@@ -46,7 +47,7 @@ class Mirror:
         self._planner.commit(end)
 
 
-def _free(planner: MySQLPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
+def _free(planner: LogPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
     planner.stop()
     directory.cleanup()
     shutdown.keep_on_exit(directory.name)

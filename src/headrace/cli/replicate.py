@@ -109,7 +109,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
     from headrace.pipes.state.stored_settings import chosen_for
     from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_before
-    from headrace.sources.mysql.source import Limits
+    from headrace.sources.mysql.limits import BatchLimits
 
     # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
     os.umask(0o077)
@@ -128,7 +128,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         once=arguments.once,
         start_at=arguments.start_at,
         snapshot=snapshot_before(arguments.start_at, SnapshotMode(arguments.snapshot)),
-        limits=Limits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
+        limits=BatchLimits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         relay=arguments.relay,
         chunk_rows=arguments.chunk_rows,

@@ -16,11 +16,11 @@ from headrace.model.schema import ZeroDates
 from headrace.settings.dataclass_fields import Field, Size, fields_of
 from headrace.settings.pipe_settings import SnapshotMode
 from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.mysql.source import CHUNK_ROWS, Limits
+from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 
-_FLUSH_BYTES: Final = Size(Limits().flush_bytes)
-_FLUSH_S: Final = Limits().flush_seconds
+_FLUSH_BYTES: Final = Size(BatchLimits().flush_bytes)
+_FLUSH_S: Final = BatchLimits().flush_seconds
 _RELAY_BYTES: Final = Size(1 << 30)
 
 

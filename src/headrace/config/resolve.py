@@ -38,7 +38,7 @@ from headrace.pipes.factory import PipeSpec, TopicChoice, selected
 from headrace.settings.dataclass_fields import nearest
 from headrace.settings.pipe_settings import PipeSettings, snapshot_before
 from headrace.settings.settings_file import KAFKA, SINK, Chosen, Plain
-from headrace.sources.mysql.source import Limits
+from headrace.sources.mysql.limits import BatchLimits
 
 log = logging.getLogger("headrace")
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class _Resolving:
                 name=name,
                 start_at=start_at,
                 snapshot=snapshot_before(start_at, words["snapshot"]),
-                limits=Limits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
+                limits=BatchLimits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
                 relay_bytes=words["relay_bytes"],
                 relay=words["relay"],
                 chunk_rows=words["chunk_rows"],

@@ -15,7 +15,7 @@ from headrace.model.table_selection import Selection
 from headrace.retry import DEADLINE_S
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.settings.settings_file import Chosen
-from headrace.sources.mysql.source import CHUNK_ROWS, Limits
+from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 
@@ -54,7 +54,7 @@ class PipeSettings:
     """Where to start, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set."""
     snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
     schema_changes: SchemaPolicy = field(default_factory=SchemaPolicy)
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
     relay_bytes: int = 1 << 30
     relay: str = ""
     """Where a server's log is mirrored; empty: in the state directory. On a cluster, a directory that all machines share: tasks read the

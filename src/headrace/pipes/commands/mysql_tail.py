@@ -29,13 +29,14 @@ from headrace.sources.base import Work
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.table_map import parse_table_map
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open_directory
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import LogPlanner, MySQLReader
 
 log = logging.getLogger("headrace")
@@ -115,7 +116,7 @@ class DirectoryTail:
 
     def lines(self) -> Generator[Texts, None, None]:
         """Lines, some at a time."""
-        limits = Limits(flush_bytes=_BATCH_BYTES, flush_seconds=0.01, parallelism=1)
+        limits = BatchLimits(flush_bytes=_BATCH_BYTES, flush_seconds=0.01, parallelism=1)
         planner = BinlogDirectory(self._log.path, self._log.start, limits, self._log.mariadb).planner()
         at = self._log.start
         try:

@@ -33,9 +33,10 @@ from headrace.retry import retrying
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.preflight.required import ServerIdentity, check_server, check_tables
+from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import MySQLSource, Reach
+from headrace.sources.mysql.source import MySQLSource
 from headrace.spark.runtime.executors import fetches, runs_here, slots_of
 from headrace.spark.runtime.micro_batch import ChangeStream
 
@@ -166,7 +167,7 @@ class Pipe(FollowingPipe):
             replace(self._settings.limits, parallelism=slots_of(session), poll_seconds=_POLL_S),
             server.mariadb,
             server.identity,
-            self._reach(session),
+            self._segment_access(session),
             parts.streaming.backlog.path,
         )
         try:
@@ -182,11 +183,11 @@ class Pipe(FollowingPipe):
             shutil.rmtree(relay, ignore_errors=True)
         return relay
 
-    def _reach(self, session: Any) -> Reach:
+    def _segment_access(self, session: Any) -> SegmentAccess:
         """Where tasks find that mirror."""
         if runs_here(session):
-            return Reach.HERE
-        return Reach.HIDDEN if fetches(session) else Reach.SOUGHT
+            return SegmentAccess.LOCAL
+        return SegmentAccess.FETCH if fetches(session) else SegmentAccess.LOCAL_OR_FETCH
 
 
 class _Parts:

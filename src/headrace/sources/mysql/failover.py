@@ -20,14 +20,13 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.binlog.log_comparison import check_log, identify_head, log_replaced
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.segments.transaction_labels import name_group
 from headrace.sources.mysql.server.connection import MySQLAddress, query
 from headrace.sources.mysql.server.gtid import missing_from, parse_gtid_set, read_gtid_set
 from headrace.sources.mysql.server.log_identity import READ_AGAIN, LoggedTransaction, LogReplaced, describe_transaction
-from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.start_position import (
     ServerGtids,
     begins_with,

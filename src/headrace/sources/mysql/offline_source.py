@@ -17,16 +17,15 @@ import numpy as np
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.binlog.binlog_directory import LogFiles, find_files, last_position, read_head, whole_until
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.events.event_types import HEADER_SIZE, MAGIC, truncated
 from headrace.sources.mysql.events.table_map import parse_table_name
 from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.event_expander import Piece
 from headrace.sources.mysql.segments.segment_reader import Segment
-from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.source import BinlogDirectory, Limits
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.split_reader import LogPlanner
 
 SCHEME: Final = "binlog:"
@@ -69,10 +68,10 @@ def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> Offl
     return OfflineLog(directory, heads[0].server_version, heads[0].mariadb, identity, _resolve(start_at.strip(), files, end), end)
 
 
-def directory_planner(source: BinlogDirectory) -> LogPlanner:
-    backlog = None if source.backlog is None else BacklogWriter(source.backlog)
-    files = LogFiles(source.path, _AHEAD_BYTES, backlog)
-    return LogPlanner(files, source.start, source.limits, partial(last_position, source.path), mariadb=source.mariadb)
+def directory_planner(path: Path, start: BinlogPosition, limits: BatchLimits, *, mariadb: bool, backlog: Path | None = None) -> LogPlanner:
+    """Return a planner over the log files in a directory."""
+    files = LogFiles(path, _AHEAD_BYTES, None if backlog is None else BacklogWriter(backlog))
+    return LogPlanner(files, start, limits, partial(last_position, path), mariadb=mariadb)
 
 
 def find_schemas(
@@ -95,7 +94,7 @@ def find_schemas(
 
 def _segments(log: OfflineLog) -> Iterator[Segment]:
     """Everything that is to be read from the start to where the files end now."""
-    planner = directory_planner(BinlogDirectory(log.path, log.start, Limits(parallelism=1), log.mariadb))
+    planner = directory_planner(log.path, log.start, BatchLimits(parallelism=1), mariadb=log.mariadb)
     try:
         at = log.start
         while at < log.end:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from headrace.errors import DefiniteError, TransientError
@@ -20,8 +21,10 @@ from headrace.sources.base import Offset, Work
 from headrace.sources.mysql.binlog.batch_planner import Planner, lost_log
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import Mirror, Relay
-from headrace.sources.mysql.binlog.segment_fetch import at_hand, proven
+from headrace.sources.mysql.binlog.segment_fetch import open_segment, with_checksum
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.segments.skipped_events import Skipping
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
@@ -29,7 +32,6 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
 from headrace.sources.mysql.snapshot.locking import Rendezvous, open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.sources.mysql.source import Limits, MySQLSource, Reach
 
 log = logging.getLogger("headrace.mysql")
 
@@ -40,7 +42,7 @@ class LogPlanner:
     """The planning side: owns a mirror of a log and its thread."""
 
     def __init__(
-        self, mirror: Mirror, start: BinlogPosition, limits: Limits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
+        self, mirror: Mirror, start: BinlogPosition, limits: BatchLimits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
     ) -> None:
         """`log_end` tells where the log ends now, None if nobody can say."""
         self._relay, self._start, self._log_end = mirror, start, log_end
@@ -109,18 +111,27 @@ class LogPlanner:
 
 
 class MySQLPlanner(LogPlanner):
-    """Plans over a server's log, mirrored by a relay."""
+    """Plans splits of a server's log, which a relay copies."""
 
-    def __init__(self, source: MySQLSource) -> None:
-        # A directory of our own: a predecessor that is still dying cannot touch it, and no other machine has one of this name.
-        directory = source.relay_dir / f"{os.getpid()}-{secrets.token_hex(8)}"
-        self._reach, self._identity = source.reach, source.identity
-        backlog = None if source.backlog is None else BacklogWriter(source.backlog)
-        relay = Relay(source.address, directory, source.relay_bytes, log.warning, identity=source.identity, backlog=backlog)
-        super().__init__(relay, source.start, source.limits, partial(_server_log_end, source.address), mariadb=source.mariadb)
+    def __init__(self, relay: Relay, start: BinlogPosition, limits: BatchLimits, *, mariadb: bool, access: SegmentAccess) -> None:
+        super().__init__(relay, start, limits, partial(_server_log_end, relay.address), mariadb=mariadb)
+        self._access, self._identity = access, relay.identity
 
     def _given(self, segment: Segment) -> Segment:
-        return segment if self._reach is Reach.HERE else proven(segment, self._identity, hidden=self._reach is Reach.HIDDEN)
+        if self._access is SegmentAccess.LOCAL:
+            return segment
+        return with_checksum(segment, self._identity, hide_path=self._access is SegmentAccess.FETCH)
+
+
+def open_relay(address: MySQLAddress, parent: Path, limit_bytes: int, identity: str, backlog: Path | None) -> Relay:
+    """Return a relay in a new directory under `parent`.
+
+    The name is unique, so that a previous process that has not exited yet cannot write to it, and no other machine has a directory of
+    this name.
+    """
+    directory = parent / f"{os.getpid()}-{secrets.token_hex(8)}"
+    writer = None if backlog is None else BacklogWriter(backlog)
+    return Relay(address, directory, limit_bytes, log.warning, identity=identity, backlog=writer)
 
 
 def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
@@ -168,7 +179,7 @@ class MySQLReader:
         if self.ordered and "ordered" in work:
             yield from self._read_ordered(work["ordered"], news, skipping)
         catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
-        with at_hand(Segment.from_work(work), self.address) as segment:
+        with open_segment(Segment.from_work(work), self.address) as segment:
             yield from read_segment(segment, catalog)
         return {**work["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
 
@@ -180,7 +191,7 @@ class MySQLReader:
         mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
         if mine:
             for segment in work["segments"]:
-                with at_hand(Segment.from_json(segment), self.address) as found:
+                with open_segment(Segment.from_json(segment), self.address) as found:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipping))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:

@@ -21,7 +21,6 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.shutdown import temporary_directory
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.binlog.log_comparison import identify_head
 from headrace.sources.mysql.binlog.relay import Appender, MirrorFile, punch_hole
 from headrace.sources.mysql.binlog.replication_client import NewFile, NewFormat, ReplicationStream
@@ -32,7 +31,7 @@ from headrace.sources.mysql.segments.transaction_labels import name_group
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
 from headrace.sources.mysql.server.gtid import missing_from, parse_gtid_set
 from headrace.sources.mysql.server.log_identity import READ_AGAIN, describe_transaction, identify
-from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, file_number
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 
 FORMS: Final = (

@@ -20,11 +20,11 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Offset, Work
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.sources.mysql.source import Limits
 from headrace.spark.frames.data_source import TableRequest, schema_from_text, schema_to_text
 
 
@@ -90,7 +90,7 @@ class TablePlanner:
         if self._made is None:
             request = self._request
             position = BinlogPosition.from_json(start)
-            self._made = Mirror(request.address, self._server, position, request.relay_bytes, Limits(), request.relay_directory)
+            self._made = Mirror(request.address, self._server, position, request.relay_bytes, BatchLimits(), request.relay_directory)
         self._made.stop = self._stop
         return self._made
 

@@ -32,19 +32,14 @@ from headrace.sources.mysql.events.event_types import (
     parse_query,
 )
 from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.group_addresses import LEFT_OUT, Course, follow
 from headrace.sources.mysql.segments.row_counter import groups_within
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.segments.transaction_labels import Opened, name_group
 from headrace.sources.mysql.server.gtid import parse_gtid_set
 from headrace.sources.mysql.server.log_identity import LogIdentity, describe_transaction, identify
-from headrace.sources.mysql.server.position import BinlogPosition, file_number
-from headrace.sources.mysql.source import Limits
-
-__all__ = ["UNKNOWN_GTID", "Limits", "Planner", "Statement"]
-
-UNKNOWN_GTID: Final = "unknown"
-"""The GTID set of a position noted on a server too busy to tell."""
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, file_number
 
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
@@ -83,7 +78,7 @@ class Statement:
 class Planner:
     """Plans batches over one relay."""
 
-    def __init__(self, relay: Mirror, limits: Limits, *, mariadb: bool) -> None:
+    def __init__(self, relay: Mirror, limits: BatchLimits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
 
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:

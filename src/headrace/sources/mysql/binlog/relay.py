@@ -229,7 +229,7 @@ class Relay(Mirror):
         backlog: BacklogWriter | None = None,
     ) -> None:
         super().__init__(limit_bytes, backlog)
-        self._address, self._directory, self._identity = address, directory, identity
+        self.address, self.identity, self._directory = address, identity, directory
         self._warn, self._give_up_s = warn, give_up_s
         self._connected = self._failing = False
         self._stream: ReplicationStream | None = None
@@ -285,7 +285,7 @@ class Relay(Mirror):
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
             except Exception as error:
-                self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self._address)))
+                self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self.address)))
                 raise
 
     def _follow(self) -> None:
@@ -295,7 +295,7 @@ class Relay(Mirror):
             self._missing.pop()
         mirror = self.files[-1]
         resume = BinlogPosition(mirror.name, mirror.reached, epoch=self.epoch)
-        stream = self._stream = ReplicationStream(self._address, resume, identity=self._identity)
+        stream = self._stream = ReplicationStream(self.address, resume, identity=self.identity)
         appender: Appender | None = None
         checksum = mirror.checksum
         if self.backlog is not None:
@@ -332,9 +332,7 @@ class Relay(Mirror):
 
     def _fetch(self, one: Prepared) -> None:
         """Bring the bytes of a prepared XA transaction to their place in the mirror."""
-        stream = self._stream = ReplicationStream(
-            self._address, BinlogPosition(one.file, one.start), blocking=False, identity=self._identity
-        )
+        stream = self._stream = ReplicationStream(self.address, BinlogPosition(one.file, one.start), blocking=False, identity=self.identity)
         path = self._directory / Path(one.file).name
         path.touch(mode=0o600)
         at, current = one.start, one.file
@@ -351,7 +349,7 @@ class Relay(Mirror):
         finally:
             stream.close()
         if at != one.end and not self._stopping:
-            raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self._address))
+            raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self.address))
         if all(mirror.name != one.file for mirror in (*self.files, *self._kept)):
             self._kept.append(MirrorFile(one.file, path, one.end))
 
@@ -360,7 +358,7 @@ class Relay(Mirror):
         if news.name == current.name:
             return current
         if news.name != resume.file and file_number(news.name) <= file_number(current.name):
-            raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self._address))
+            raise DefiniteError(f"the source went from log file {current.name} back to {news.name}", place=str(self.address))
         with contextlib.suppress(LogPurged):
             # A server whose log is reset may still send the end of the old file, and then the next file of the new log.
             self._watch.check(self._newest_identity())

@@ -40,57 +40,56 @@ _SCRATCH: Final = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
 """Where Spark tells its executors to keep what passes."""
 
 
-def proven(segment: Segment, server: str, *, hidden: bool) -> Segment:
-    """A segment of a mirror as tasks elsewhere need it; `hidden`: they are not told where the mirror is."""
+def with_checksum(segment: Segment, server: str, *, hide_path: bool) -> Segment:
+    """Return the segment with the CRC-32 of its bytes, for tasks on other machines; `hide_path`: without the path of the relay's file."""
     inserts = tuple(
-        replace(one, path=Path(one.path).name if hidden else one.path, proof=_proof(one.path, one.start, one.end))
-        for one in segment.inserts
+        replace(one, path=Path(one.path).name if hide_path else one.path, crc=_crc(one.path, one.start, one.end)) for one in segment.inserts
     )
-    proof = _proof(segment.path, segment.start, segment.end)
-    return replace(segment, path="" if hidden else segment.path, inserts=inserts, proof=proof, server=server)
+    crc = _crc(segment.path, segment.start, segment.end)
+    return replace(segment, path="" if hide_path else segment.path, inserts=inserts, crc=crc, server=server)
 
 
 @contextmanager
-def at_hand(segment: Segment, address: MySQLAddress | None) -> Iterator[Segment]:
+def open_segment(segment: Segment, address: MySQLAddress | None) -> Iterator[Segment]:
     """The segment with its bytes on this machine, inside the block."""
-    if not segment.proof:
+    if not segment.crc:
         # It was planned for tasks that run where the mirror is.
         yield segment
         return
     with ExitStack() as files:
 
-        def place(path: str, file: str, start: int, end: int, proof: str) -> str:
-            if "/" in path and _is_sound(path, start, end, proof):
+        def place(path: str, file: str, start: int, end: int, crc: str) -> str:
+            if "/" in path and _is_sound(path, start, end, crc):
                 return path
             assert address is not None, "log files are not proven"
-            return files.enter_context(_fetched(address, segment.server, file, start, end, proof))
+            return files.enter_context(_fetched(address, segment.server, file, start, end, crc))
 
-        path = place(segment.path, segment.file, segment.start, segment.end, segment.proof)
-        inserts = tuple(replace(one, path=place(one.path, Path(one.path).name, one.start, one.end, one.proof)) for one in segment.inserts)
+        path = place(segment.path, segment.file, segment.start, segment.end, segment.crc)
+        inserts = tuple(replace(one, path=place(one.path, Path(one.path).name, one.start, one.end, one.crc)) for one in segment.inserts)
         yield replace(segment, path=path, inserts=inserts)
 
 
-def _proof(path: str, start: int, end: int) -> str:
+def _crc(path: str, start: int, end: int) -> str:
     if start == end:
         return f"{0:08x}"
     piece = map_plain(path, path, start, end, False, 0)
     return f"{crc32(piece.buf, piece.start, piece.end):08x}"
 
 
-def _is_sound(path: str, start: int, end: int, proof: str) -> bool:
+def _is_sound(path: str, start: int, end: int, crc: str) -> bool:
     """Whether the file is here, and holds what was planned."""
     try:
         size = Path(path).stat().st_size
     except OSError:
         return False
-    if size >= end and _proof(path, start, end) == proof:
+    if size >= end and _crc(path, start, end) == crc:
         return True
     log.warning("the mirror of the log at %s is behind: its part is fetched from the source", path)
     return False
 
 
 @contextmanager
-def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int, proof: str) -> Iterator[str]:
+def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int, crc: str) -> Iterator[str]:
     """The path of a file that holds [start, end) of a server's log file, for as long as the block lasts."""
     place = f"{file}:{start}"
     with tempfile.TemporaryFile(dir=_scratch(), prefix="headrace-") as copy:
@@ -99,7 +98,7 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
         except AnotherServer as error:
             raise TransientError(error.message, place=place, hint="start again with the same state: it goes on there by GTID") from error
         path = f"/proc/self/fd/{copy.fileno()}"
-        if _proof(path, start, end) != proof:
+        if _crc(path, start, end) != crc:
             raise TransientError(
                 f"the source's log is not what it was when the batch was planned: {file} from {start} to {end} differs",
                 place=place,

@@ -67,7 +67,7 @@ class Insert:
     end: int
     growth: int
     checksum: bool
-    proof: str = ""
+    crc: str = ""
     """As a segment's."""
 
 

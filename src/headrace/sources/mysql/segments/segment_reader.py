@@ -58,7 +58,7 @@ class Segment:
     inserts: tuple[Insert, ...] = ()
     opened: Opened | None = None
     """The transaction in whose middle it starts, if it does."""
-    proof: str = ""
+    crc: str = ""
     """The CRC-32 of its bytes, for tasks that may run elsewhere (see `fetching`); `path` may be empty then."""
     server: str = ""
     """Whose log it is, then."""

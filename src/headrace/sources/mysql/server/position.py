@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 from functools import total_ordering
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.model.version import pack_version
 from headrace.sources.mysql.server.log_identity import LogIdentity
+
+UNKNOWN_GTID: Final = "unknown"
+"""The `gtid` of a position whose executed GTID set could not be read, because the server committed all the time."""
 
 
 def file_number(name: str) -> int:

@@ -27,6 +27,7 @@ from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import WAITING
+from headrace.sources.mysql.limits import CHUNK_ROWS
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -34,7 +35,6 @@ from headrace.sources.mysql.snapshot.chunk_planner import plan_ranges
 from headrace.sources.mysql.snapshot.locking import exact_table_snapshot
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 from headrace.sources.mysql.snapshot.table_scan import scan_table
-from headrace.sources.mysql.source import CHUNK_ROWS
 
 log = logging.getLogger("headrace.mysql")
 

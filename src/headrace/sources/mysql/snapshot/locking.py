@@ -35,9 +35,8 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, quote_name
-from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 
 log = logging.getLogger("headrace.mysql")

@@ -17,9 +17,8 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.sources.mysql.binlog.batch_planner import UNKNOWN_GTID
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, log_status, query
-from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 
 _QUIET_WITHIN_S: Final = 0.5
 _COMMITTED_WITHIN_S: Final = 60.0
