@@ -38,7 +38,7 @@ from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, MySQLAddress, connect, query
 from headrace.sources.mysql.snapshot.table_scan import scan_table
-from headrace.verify.region_reader import Looker, Sides
+from headrace.verify.region_reader import RegionReader, Sides
 from headrace.verify.regions import Region, plan_regions
 from headrace.verify.row_compare import Comparison
 from headrace.verify.table_spec import describe
@@ -210,8 +210,8 @@ def _read(sides: Sides, schema: TableSchema) -> dict[str, int]:
 
     def compare(region: Region) -> Comparison:
         if not hasattr(own, "looker"):
-            own.looker = Looker(sides)
-        found: Comparison = own.looker.read(table, region).comparison
+            own.rows_reader = RegionReader(sides)
+        found: Comparison = own.rows_reader.read(table, region).comparison
         return found
 
     with ThreadPoolExecutor(READERS) as pool:
@@ -223,7 +223,7 @@ def _verify(way: str) -> Callable[[Sides, TableSchema], dict[str, int]]:
     spark = SparkUse.ALWAYS if way == "spark" else SparkUse.NEVER
 
     def run(sides: Sides, schema: TableSchema) -> dict[str, int]:
-        options = VerifyOptions(spark=spark, settle=False)
+        options = VerifyOptions(spark=spark, recheck=False)
         results = list(verify_tables(sides.address, sides.sink, Selection((str(schema.name),)), options))
         return {"rows": sum(one.comparison.rows for one in results), "differences": sum(one.comparison.total for one in results)}
 

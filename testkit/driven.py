@@ -16,7 +16,7 @@ from unittest import mock
 
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import pending_requests
 from headrace.settings.pipe_settings import PipeSettings
@@ -64,7 +64,7 @@ class DrivenPipe:
         chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)
         sink = ClickHouseSink(parse_target(sink_url), choices or ClickHouseOptions())
         self.directory = StateDirectory(state)
-        self._pipe = Pipe(book.address, sink, sink_name, chosen, LogView())
+        self._pipe = MySQLPipe(book.address, sink, sink_name, chosen, LogView())
 
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
         """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from headrace.model.change_block import ChangeBlock
-from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.mysql import binlog_files_pipe, snapshot_runner, stream_runner
 from headrace.pipes.mysql import pipe as pipe_module
 from headrace.pipes.scylla import pipe as log_pipe
@@ -136,14 +136,14 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on pipes run in this process."""
 
     @contextmanager
-    def no_session(pipe: RunnablePipe, *_: object) -> Iterator[Any]:
+    def no_session(pipe: Pipe, *_: object) -> Iterator[Any]:
         yield NoSession(pipe._settings.master)
 
     monkeypatch.setattr(stream_runner, "ChangeStream", LocalStream)
     monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
     monkeypatch.setattr(snapshot_runner, "run_groups", run_groups)
     monkeypatch.setattr(log_copying, "run_works", run_works)
-    monkeypatch.setattr(RunnablePipe, "_spark", no_session)
+    monkeypatch.setattr(Pipe, "_spark", no_session)
     for module in (pipe_module, binlog_files_pipe, log_pipe):
         monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
     monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)

@@ -18,7 +18,7 @@ from unittest import mock
 from pymysql.err import MySQLError
 
 from headrace.model.change_block import ChangeBlock
-from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
@@ -51,7 +51,7 @@ _POINTS = (
     (ClickHouseSchemaApplier, "run_step"),
     (ClickHouseSchemaApplier, "record"),
     (StateDirectory, "save"),
-    (Executor, "settle"),
+    (IntentExecutor, "settle"),
     (DrivenPipe, "_commit"),
     (SnapshotLog, "_append"),
 )

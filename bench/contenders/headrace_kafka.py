@@ -23,7 +23,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.topic_settings import TopicSettings, topic_pattern
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.settings_file import Chosen
 
@@ -78,5 +78,5 @@ class HeadraceIntoTopics:
         state = Path.cwd() / "state"
         settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
         with open_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen(), state, "127.0.0.1") as named:
-            Pipe(address_of(target), named.sink, named.name, settings, flow).run()
+            MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
         return flow.window()

@@ -24,7 +24,7 @@ from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 
@@ -83,7 +83,7 @@ def address_of(target: Target) -> MySQLAddress:
 
 def run_pipe(target: Target, settings: PipeSettings, flow: Flow) -> None:
     with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}") as named:
-        Pipe(address_of(target), named.sink, named.name, settings, flow).run()
+        MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
 
 
 def checked_window(target: Target, scratch: Path, expected: int) -> Window:

@@ -29,7 +29,7 @@ from headrace.model.schema import Column, Kind
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.spark.session.session import start_session
 from headrace.verify.region_reader import Sides
-from headrace.verify.region_tasks import Answer, Look, LookKind, SparkLookers, ThreadLookers
+from headrace.verify.region_tasks import Answer, RegionTask, SparkTaskRunner, TaskKind, ThreadTaskRunner
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import describe
 from testkit.accounts import Account, create_replica_account
@@ -308,14 +308,14 @@ def test_regions_are_compared_as_tasks(spark: SparkSession, mysql_server: Privat
         pair.copy(schema)
         pair.run("UPDATE t SET v = 'changed' WHERE id = 2", "DELETE FROM t WHERE id = 3")
         sides, tables = Sides(pair.address, pair.sink), [describe(schema, pair.sink)]
-        looks = [Look(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in LookKind]
-        found: list[dict[LookKind, Answer]] = []
-        for lookers in (ThreadLookers(sides, tables, 2), SparkLookers(spark, sides, tables, 2)):
-            answers: dict[LookKind, Answer] = {}
+        looks = [RegionTask(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in TaskKind]
+        found: list[dict[TaskKind, Answer]] = []
+        for lookers in (ThreadTaskRunner(sides, tables, 2), SparkTaskRunner(spark, sides, tables, 2)):
+            answers: dict[TaskKind, Answer] = {}
             lookers.run(looks, lambda look, answer, answers=answers: answers.update({look.kind: answer}))  # type: ignore[misc]
             found.append(answers)
         assert found[0] == found[1]
-        narrowed = found[1][LookKind.NARROW].findings
+        narrowed = found[1][TaskKind.NARROW].findings
         assert narrowed is not None
         assert sorted(narrowed.keys.column("id").to_pylist()) == [2, 3]
         pair.run("DROP TABLE t")

@@ -15,7 +15,7 @@ from headrace import cli
 from headrace.config import load
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.factory import built
+from headrace.pipes.factory import open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
 from testkit.sparkless import without_spark
 from testkit.witness import log_end, sink_client, source_rows
@@ -77,7 +77,7 @@ def run(file: Path) -> None:
     """Run all pipes of a file, one after the other, until they have caught up."""
     for pipe in load(file).pipes:
         for part in pipe.parts:
-            with built(replace(part, settings=replace(part.settings, once=True)), LogView()) as ready:
+            with open_pipe(replace(part, settings=replace(part.settings, once=True)), LogView()) as ready:
                 ready.pipe.run()
 
 

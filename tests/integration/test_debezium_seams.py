@@ -218,7 +218,7 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
     descriptions = Descriptions(lambda _: {}, records)
     columns = (Column("id", Kind.INT64, False, source_type="int64 as it looks"),)
     found = [Found(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
-    assert descriptions.better(found) == found
+    assert descriptions.refine(found) == found
     assert len(asked) == 1
 
 

@@ -158,9 +158,9 @@ def test_integers_of_postgresql_are_signed_whatever_the_target_is(caplog: pytest
     unsigned = TableSchema(name, (Column("n", Kind.UINT64, False, source_type="UInt64"),), ("n",))
     descriptions = Descriptions(lambda _: {name: unsigned})
     of_postgres = Found(told, "srv.public.t", 0, 0, unsigned=False)
-    assert descriptions.better([of_postgres]) == [of_postgres]
+    assert descriptions.refine([of_postgres]) == [of_postgres]
     assert not caplog.records
-    [of_mysql] = descriptions.better([Found(told, "srv.public.t", 0, 0)])
+    [of_mysql] = descriptions.refine([Found(told, "srv.public.t", 0, 0)])
     assert of_mysql.schema == unsigned
 
 

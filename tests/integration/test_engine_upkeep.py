@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.mysql.snapshot_runner import Copier
+from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.pipe_state import TableState
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql
 from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
@@ -248,7 +248,7 @@ def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget
     sink.prepare([KEYED])
     notes: list[str] = []
     nothing: Any = None
-    copier = Copier(
+    copier = SnapshotRunner(
         address=nothing,
         targets=SinkTables(sink),
         settings=nothing,

@@ -22,7 +22,7 @@ from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.model.version import unpack_version
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
@@ -96,7 +96,7 @@ class Runs:
             chunk_rows=40,
             master=f"local[{slots}]",
         )
-        Pipe(self.book.address, self.sink, "sink", settings, LogView()).run()
+        MySQLPipe(self.book.address, self.sink, "sink", settings, LogView()).run()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -144,7 +144,7 @@ def test_a_pipe_that_has_run_before_waits(
         target = parse_target(f"clickhouse://default@{AWAY}" if which == "sink" else url_of(sink))
         address = book.address if which == "sink" else type(book.address)("127.0.0.1", 1, "root", "")
         settings = PipeSettings(Selection((f"{database}.*",)), tmp_path / "state", name=database)
-        pipe = Pipe(address, ClickHouseSink(target), "sink", settings, LogView())
+        pipe = MySQLPipe(address, ClickHouseSink(target), "sink", settings, LogView())
         failures: list[BaseException] = []
 
         def run() -> None:

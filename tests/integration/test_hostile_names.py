@@ -25,7 +25,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle import progress_view
 from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, TerminalView
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.service.logging.formatters import TextLines
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
@@ -99,7 +99,7 @@ def test_names_stay_names(
     selection = Selection.of_globs([f"{DATABASE.replace('[', '[[]')}.*"])
 
     def run() -> None:
-        Pipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True, chunk_rows=2), LogView()).run()
+        MySQLPipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True, chunk_rows=2), LogView()).run()
 
     def execute(statement: str, *values: object) -> None:
         # A statement without values is sent as it is: names with % are no formats.
@@ -164,7 +164,7 @@ def test_names_cannot_steer_a_terminal_or_forge_a_line(
     selection = Selection.of_globs([f"{database.replace('[', '[[]')}.*"])
 
     def run(view: ProgressView) -> None:
-        Pipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True), view).run()
+        MySQLPipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True), view).run()
 
     def table(name: str) -> str:
         return f"{mysql_name(database)}.{mysql_name(name)}"

@@ -12,7 +12,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
@@ -48,7 +48,7 @@ def test_snapshot_and_changes_are_read_back_from_the_topics(
         for _ in range(2):
             for _ in range(20):
                 run_transaction(connection, chance)
-            Pipe(book.address, KafkaSink.from_url(broker.url(), choices), "sink", settings, LogView()).run()
+            MySQLPipe(book.address, KafkaSink.from_url(broker.url(), choices), "sink", settings, LogView()).run()
     replay = Replay(DebeziumReader())
     headers: set[str] = set()
     for table in TABLES:

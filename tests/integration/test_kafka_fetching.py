@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
-from headrace.pipes.debezium.bad_records import see_to
+from headrace.pipes.debezium.bad_records import handle_bad_records
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium import offset_range_reader
@@ -149,7 +149,9 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
 
     def keep(where: str) -> None:
         choices = DebeziumChoices(on_malformed=OnMalformed.TOPIC, dead_letter_topic=where)
-        see_to(refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe")
+        handle_bad_records(
+            refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe"
+        )
 
     keep(letters)
     kept = read_topic(broker, letters)

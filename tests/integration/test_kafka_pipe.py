@@ -26,9 +26,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
-from headrace.pipes.mysql.pipe import Pipe
-from headrace.pipes.mysql.snapshot_runner import Copier
+from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
+from headrace.pipes.mysql.pipe import MySQLPipe
+from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
@@ -81,7 +81,7 @@ class Runs:
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.of_pairs(policy),
         )
-        Pipe(self.book.address, self.sink, "sink", settings, LogView()).run()
+        MySQLPipe(self.book.address, self.sink, "sink", settings, LogView()).run()
 
     def sent(self, table: str) -> list[Sent]:
         return read_sent(self.broker, f"{self.book.database}_{table}_generic")
@@ -240,14 +240,14 @@ def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypa
     book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2), (3, 3)")
     book.run("CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     statements = [statement, "INSERT INTO late (id, v) VALUES (4, 4)", "DELETE FROM late WHERE id = 2"]
-    real = Copier.run
+    real = SnapshotRunner.run
 
-    def run(copier: Copier, *arguments: Any) -> None:
+    def run(copier: SnapshotRunner, *arguments: Any) -> None:
         while statements:
             book.run(statements.pop(0))
         real(copier, *arguments)
 
-    monkeypatch.setattr(Copier, "run", run)
+    monkeypatch.setattr(SnapshotRunner, "run", run)
     owed = _owed(monkeypatch, runs.state)
     runs()
     runs.check("other", "late", absent={"w": 4})
@@ -470,7 +470,7 @@ def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateSe
         start_at=f"{place.file}:{place.offset}",
         limits=BatchLimits(flush_seconds=0.0),
     )
-    OfflinePipe(server.binlog_dir, sink, "sink", settings, LogView()).run()
+    BinlogFilesPipe(server.binlog_dir, sink, "sink", settings, LogView()).run()
     second = read_sent(broker, f"offline_{database}_t")
     # The same changes, wherever they were read: the same keys, bodies and headers.
     assert [(one.key, one.value, one.headers) for one in second] == [(one.key, one.value, one.headers) for one in first]

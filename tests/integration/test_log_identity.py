@@ -24,8 +24,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -79,10 +79,12 @@ class Copy:
             insert = f"INSERT INTO t VALUES ({secrets.randbelow(1 << 30)}, '{word}')"
             self.run((insert, "UPDATE t SET s = CONCAT(LEFT(s, 9), 'u')", "DELETE FROM t ORDER BY id LIMIT 1")[n % 3])
 
-    def pipe(self, *, once: bool = True, **others: Any) -> Pipe:
+    def pipe(self, *, once: bool = True, **others: Any) -> MySQLPipe:
         address = MySQLAddress("127.0.0.1", self.server.port, self.server.user, self.server.password, self.database)
         sink = ClickHouseSink(target_of(self.clickhouse))
-        return Pipe(address, sink, "sink", PipeSettings(Selection((f"{self.database}.*",)), self.state, once=once, **others), LogView())
+        return MySQLPipe(
+            address, sink, "sink", PipeSettings(Selection((f"{self.database}.*",)), self.state, once=once, **others), LogView()
+        )
 
     def replicate(self) -> None:
         """`headrace replicate --once`."""
@@ -448,6 +450,6 @@ def copy_files(server: PrivateServer, directory: Path) -> None:
         (directory / "copying").replace(directory / file.name)
 
 
-def offline(copy: Copy, files: Path, *, once: bool = True) -> OfflinePipe:
+def offline(copy: Copy, files: Path, *, once: bool = True) -> BinlogFilesPipe:
     settings = PipeSettings(Selection((f"{copy.database}.*",)), copy.state, once=once)
-    return OfflinePipe(files, ClickHouseSink(target_of(copy.clickhouse)), "sink", settings, LogView())
+    return BinlogFilesPipe(files, ClickHouseSink(target_of(copy.clickhouse)), "sink", settings, LogView())

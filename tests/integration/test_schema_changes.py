@@ -18,7 +18,7 @@ from urllib3 import Timeout
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
@@ -453,7 +453,7 @@ POINTS = (
     (ClickHouseSchemaApplier, "run_step"),
     (ClickHouseSchemaApplier, "record"),
     (StateDirectory, "save"),
-    (Executor, "settle"),
+    (IntentExecutor, "settle"),
     (DrivenPipe, "_commit"),
 )
 

@@ -17,8 +17,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.state import sink_record
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
@@ -61,7 +61,7 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
 
 
 def replicate(book: Logbook, sink: ClickHouseSink, state: Path) -> None:
-    Pipe(book.address, sink, "sink", PipeSettings(Selection((f"{book.database}.*",)), state, once=True), LogView()).run()
+    MySQLPipe(book.address, sink, "sink", PipeSettings(Selection((f"{book.database}.*",)), state, once=True), LogView()).run()
 
 
 def save(state: Path, backup: Path) -> None:
@@ -182,7 +182,7 @@ def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Clie
 
     def run(directory: Path, *, shared: bool = False) -> None:
         settings = PipeSettings(Selection(("recorded.*",)), directory, once=True, shared_target=shared)
-        OfflinePipe(tmp_path / "logs", sink, "sink", settings, LogView()).run()
+        BinlogFilesPipe(tmp_path / "logs", sink, "sink", settings, LogView()).run()
 
     # What Headrace 0.9 wrote was claimed by no pipe.
     run(tmp_path / "filled", shared=True)

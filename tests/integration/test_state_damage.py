@@ -22,8 +22,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
-from headrace.pipes.mysql.pipe import Pipe
+from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
+from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -102,7 +102,7 @@ def test_files_of_a_pipe_from_log_files(book: Logbook, sink: ClickHouseSink, tmp
 
     def run(directory: Path = state, tables: str = "[tu]") -> None:
         settings = PipeSettings(Selection((f"{book.database}.{tables}",)), directory, once=True)
-        OfflinePipe(files, sink, "sink", settings, LogView()).run()
+        BinlogFilesPipe(files, sink, "sink", settings, LogView()).run()
 
     def change() -> None:
         number = next(numbers)
@@ -242,7 +242,7 @@ def test_files_of_a_pipe_from_a_server(book: Logbook, sink: ClickHouseSink, tmp_
 
     def run(directory: Path = state, tables: str = "[tu]") -> None:
         settings = PipeSettings(Selection((f"{book.database}.{tables}",)), directory, once=True)
-        Pipe(book.address, sink, "sink", settings, LogView()).run()
+        MySQLPipe(book.address, sink, "sink", settings, LogView()).run()
 
     def change() -> None:
         number = next(numbers)

@@ -22,7 +22,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import PipeSpec, built
+from headrace.pipes.factory import PipeSpec, open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
@@ -244,7 +244,7 @@ def test_of_pipes_that_start_at_the_same_moment_one_wins(shops: Any, client: Cli
     def run(shop: Shop) -> None:
         settings = PipeSettings(Selection((f"{shop.name}.*",)), shop.directory / shop.name, once=True)
         try:
-            with built(PipeSpec(shop.source.url(shop.name), shop.sink, settings), LogView()) as ready:
+            with open_pipe(PipeSpec(shop.source.url(shop.name), shop.sink, settings), LogView()) as ready:
                 ready.pipe.run()
             outcomes[shop.name] = None
         except DefiniteError as error:

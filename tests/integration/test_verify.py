@@ -23,8 +23,8 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineCh
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.verify import recheck, region_reader, regions
-from headrace.verify.recheck import Settler
-from headrace.verify.region_reader import Looker, Sides
+from headrace.verify.recheck import Rechecker
+from headrace.verify.region_reader import RegionReader, Sides
 from headrace.verify.table_spec import describe
 from headrace.verify.verifier import Sample, TableResult, Verdict, VerifyOptions, verify_tables
 from headrace.verify.watched_pipe import KnownPipe, find_watermark
@@ -85,7 +85,7 @@ def make(pair: Pair, table: str, definition: str, key: str) -> TableSchema:
 def verify(
     pair: Pair, *schemas: TableSchema, options: VerifyOptions | None = None, watermark: Watermark | None = None
 ) -> list[TableResult]:
-    chosen = options or VerifyOptions(chunk_rows=400, settle=False)
+    chosen = options or VerifyOptions(chunk_rows=400, recheck=False)
     selection = Selection(tuple(str(schema.name) for schema in schemas))
     return list(verify_tables(pair.address, pair.sink, selection, replace(chosen, zero_dates=ZeroDates.NULL), watermark=watermark))
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
     pair.copy(keyless)
     pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES (4, 'garbage', NULL, 1, {1 << 62})")
     pair.run("INSERT INTO keyless VALUES (2)")
-    options = VerifyOptions(repair=True, settle=False)
+    options = VerifyOptions(repair=True, recheck=False)
     [_, unknown] = verify(pair, schema, keyless, options=options)
     assert "name it with --state or --pipe" in unknown.notes[0]
     pair.tell("pipe", pair.log_end())
@@ -243,12 +243,12 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     assert (result.verdict, result.comparison.total, result.changing) == (Verdict.CHANGING, 0, 1)
     # A row that is wrong is found among those that change.
     pair.run("DELETE FROM number WHERE id = 17")
-    with Looker(Sides(pair.address, pair.sink)) as looker:
+    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
         monkeypatch.setattr(recheck, "_ROUNDS", 3)
-        settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
+        rechecker = Rechecker(rows_reader, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
         table = describe(schema, pair.sink)
         keys = pair.rows(schema).select(["id"]).slice(0, 500)
-        found = settler.settle(table, pa.concat_tables([keys, pa.table({"id": pa.array([17], pa.int64())}, schema=keys.schema)]))
+        found = rechecker.recheck(table, pa.concat_tables([keys, pa.table({"id": pa.array([17], pa.int64())}, schema=keys.schema)]))
     assert (found.comparison.total, found.changing, found.keys.to_pylist()) == (1, 1, [{"id": 17}])
 
 
@@ -265,9 +265,9 @@ def test_a_change_that_the_log_has_before_the_source_shows_it(pair: Pair) -> Non
         shown.append("now")
         pair.run("UPDATE number SET v = 'logged' WHERE id = 10")
 
-    with Looker(Sides(pair.address, pair.sink)) as looker:
+    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
         watermark = Watermark("pipe", lambda: Standing(pair.log_end(), is_running=True), 5.0)
-        found = Settler(looker, watermark, pair.log_end, becomes_visible).settle(describe(schema, pair.sink), keys)
+        found = Rechecker(rows_reader, watermark, pair.log_end, becomes_visible).recheck(describe(schema, pair.sink), keys)
     assert (found.keys.to_pylist(), found.changing, found.behind, len(shown)) == ([{"id": 17}], 0, 0, 2)
 
 
@@ -286,9 +286,9 @@ def test_a_row_that_comes_and_goes_again_is_not_called_different(pair: Pair) -> 
         return Standing(pair.log_end(), is_running=True)
 
     keys = pa.table({"id": pa.array([11], pa.int64())}, schema=pair.rows(schema).select(["id"]).schema)
-    with Looker(Sides(pair.address, pair.sink)) as looker:
-        settler = Settler(looker, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
-        found = settler.settle(describe(schema, pair.sink), keys)
+    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
+        rechecker = Rechecker(rows_reader, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
+        found = rechecker.recheck(describe(schema, pair.sink), keys)
     assert (found.comparison.total, found.changing, found.behind, asked) == (0, 0, 0, 2)
 
 
@@ -297,7 +297,7 @@ def test_a_sample_is_the_same_for_the_same_seed(pair: Pair, monkeypatch: pytest.
     schemas = [make(pair, name, *KEYS[name][:2]) for name in ("number", "text")]
     for schema in schemas:
         pair.copy(schema)
-    options = VerifyOptions(settle=False, sample=Sample(1, share=0.25))
+    options = VerifyOptions(recheck=False, sample=Sample(1, share=0.25))
     first = [result.comparison.rows for result in verify(pair, *schemas, options=options)]
     again = [result.comparison.rows for result in verify(pair, *schemas, options=options)]
     other = [result.comparison.rows for result in verify(pair, *schemas, options=replace(options, sample=Sample(2, rows=250)))]
@@ -346,11 +346,11 @@ def test_rows_are_found_by_keys_of_every_kind(pair: Pair) -> None:
     schema = pair.schema("keyed")
     pair.copy(schema)
     table, rows = describe(schema, pair.sink), pair.rows(schema)
-    with Looker(Sides(pair.address, pair.sink, ZeroDates.NULL)) as looker:
+    with RegionReader(Sides(pair.address, pair.sink, ZeroDates.NULL)) as rows_reader:
         for keys, expected in ((rows, [0, 1, 2]), *((rows.slice(i, 1), rows.column("v")[i : i + 1].to_pylist()) for i in range(3))):
             wanted = keys.select(list(schema.row_key))
-            assert sorted(looker.source_by_key(table, wanted).column("v").to_pylist()) == expected
-            assert sorted(looker.sink_by_key(table, wanted).column("v").to_pylist()) == expected
+            assert sorted(rows_reader.source_by_key(table, wanted).column("v").to_pylist()) == expected
+            assert sorted(rows_reader.sink_by_key(table, wanted).column("v").to_pylist()) == expected
 
 
 COLUMNS = {

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
+from headrace.pipes.commands.ddl_dry_run import DdlDryRun, DryRunResult, describe, read_statements, strict_query
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import Policy, SchemaPolicy
 from headrace.sinks.clickhouse.server.options import BitAs, ClickHouseOptions, DecimalAs, GeometryAs, SetAs, TimeAs, UnsignedAs
@@ -26,15 +26,15 @@ TABLES = (
 A, AT = "ALTER TABLE `s`.`t` ", "ALTER TABLE `s`.`u` "
 
 
-def rehearsal(choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES) -> Rehearsal:
+def rehearsal(choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES) -> DdlDryRun:
     settings = PipeSettings(Selection(("s.*",), ("s.private*",)), Path("nowhere"), name="p")
     sink = ClickHouseSink(parse_target("clickhouse://default@127.0.0.1:1"), choices or ClickHouseOptions())
-    return Rehearsal(describe(tables, "s", MYSQL), MYSQL, settings, sink)
+    return DdlDryRun(describe(tables, "s", MYSQL), MYSQL, settings, sink)
 
 
 def rehearse(
     statement: str, *policy: str, choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES
-) -> tuple[Rehearsed, ...]:
+) -> tuple[DryRunResult, ...]:
     return rehearsal(choices, tables).rehearse(strict_query(statement, "s"), SchemaPolicy.of_pairs(policy))
 
 
@@ -126,7 +126,7 @@ def test_what_only_the_source_knows_is_read_again(clauses: str, expected: list[s
     assert why in found.detail
 
 
-def rebuilt(found: Rehearsed) -> tuple[str, str]:
+def rebuilt(found: DryRunResult) -> tuple[str, str]:
     """How the table is made anew: its sort key, and what it is filled with."""
     dropped, made, filled, swapped, *rest = found.statements
     assert dropped.startswith("DROP TABLE IF EXISTS `s`.`t__rebuilt`")

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from headrace.model.schema import TableName
-from headrace.pipes.mysql.snapshot_runner import Copier, Interrupted
+from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
 from headrace.retry import Waits, own_waits
 from headrace.sources.mysql.snapshot.lock_free import Chunk
 
@@ -18,7 +18,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
     """A chunk may wait for a slot of Spark's that another pipe's task holds, whose server is away: nobody tells this pipe of it."""
     asked, nothing, pipe = [False], None, Waits()
     unused: list[Any] = [nothing] * 9
-    stop = Copier(*unused, stopping=lambda: asked[0])._stopper()
+    stop = SnapshotRunner(*unused, stopping=lambda: asked[0])._stopper()
     with own_waits(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
         clock.return_value = 100.0
         stop()
@@ -33,7 +33,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
 
 def test_a_copy_whose_server_is_away_ends_at_once() -> None:
     unused: list[Any] = [None] * 9
-    stop, pipe = Copier(*unused, stopping=lambda: True)._stopper(), Waits()
+    stop, pipe = SnapshotRunner(*unused, stopping=lambda: True)._stopper(), Waits()
     with own_waits(pipe):
         stop()
         pipe.note("the source does not answer")
@@ -47,10 +47,10 @@ class TestGroups:
     def groups(self, chunks: list[Chunk], exact: str = "") -> list[list[int]]:
         asked: list[set[TableName]] = []
         unused: list[Any] = [None] * 10
-        copier = Copier(*unused)
+        copier = SnapshotRunner(*unused)
         object.__setattr__(copier, "settings", SimpleNamespace(chunk_rows=1000))
         object.__setattr__(copier, "task", asked.append)
-        with mock.patch.object(Copier, "_is_exact", lambda _, chunk: chunk.table == exact):
+        with mock.patch.object(SnapshotRunner, "_is_exact", lambda _, chunk: chunk.table == exact):
             groups = copier._groups(chunks, 2)
         # Each job carries the definitions of its own tables.
         assert asked == [{TableName("d", work["table"]) for work in group.works} for group in groups]

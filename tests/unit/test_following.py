@@ -15,9 +15,9 @@ from headrace.model.schema_change import Catalogue
 from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import ImaginedTables
 from headrace.pipes.lifecycle.progress_view import LogView
-from headrace.pipes.lifecycle.schema_change_intents import Executor, resume
-from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
@@ -115,8 +115,10 @@ class Pipe:
         history.begin(Catalogue({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
         self.sink, self.snapshots = Sink([SCHEMA]), SnapshotLog(self.directory)
         self.done: list[tuple[Any, ...]] = []
-        self.executor = Executor(self.state, self.directory, self.snapshots, self.sink, Showing(PipeSettings(WANTED, path)), self.ask)
-        self.follower = Follower(history, WANTED, self.executor, SchemaPolicy.of_pairs(policy), "p", self.check, LogView())
+        self.executor = IntentExecutor(
+            self.state, self.directory, self.snapshots, self.sink, SinkSchemaResolver(PipeSettings(WANTED, path)), self.ask
+        )
+        self.follower = SchemaChangeFollower(history, WANTED, self.executor, SchemaPolicy.of_pairs(policy), "p", self.check, LogView())
 
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()
@@ -279,7 +281,7 @@ def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pip
 
 def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:
     pipe.state.tables[T].hidden = ("b",)
-    pipe.sink.there = [Showing(PipeSettings(WANTED, pipe.directory.path))(SCHEMA, ("b",))]
+    pipe.sink.there = [SinkSchemaResolver(PipeSettings(WANTED, pipe.directory.path))(SCHEMA, ("b",))]
     pipe.follow("RENAME TABLE t TO n")
     assert pipe.sink.done == [("run", "RENAME TABLE IF EXISTS `shop`.`t` TO `shop`.`n`"), ("prepare", "n")]
     table = pipe.saved.tables[N]

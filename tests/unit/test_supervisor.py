@@ -19,7 +19,7 @@ from headrace.config.configuration import Configuration, ConfiguredPipe, Process
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import BuiltPipe, PipeSpec, TopicChoice
-from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView, Written
 from headrace.pipes.state.event_skips import Skips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -52,7 +52,7 @@ class Story:
         self.waited = ""
 
 
-class ToldPipe(RunnablePipe):
+class ToldPipe(Pipe):
     """Raises, ends, or runs until it is stopped, as its story says; the last act counts for all later runs."""
 
     def __init__(self, story: Story, settings: PipeSettings, view: ProgressView) -> None:

@@ -34,7 +34,7 @@ from headrace.sinks.url_schemes import is_kafka, is_stdout
 
 if TYPE_CHECKING:
     from headrace.pipes.factory import PipeSpec
-    from headrace.pipes.lifecycle.keeper_link import Lifeline
+    from headrace.pipes.lifecycle.keeper_link import KeeperLink
     from headrace.pipes.lifecycle.progress_view import ProgressView
 
 log = logging.getLogger("headrace")
@@ -105,7 +105,7 @@ OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
     from headrace.pipes.factory import PipeSpec, TopicChoice, selected
-    from headrace.pipes.lifecycle.keeper_link import held_line
+    from headrace.pipes.lifecycle.keeper_link import open_keeper_link
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
     from headrace.pipes.state.stored_settings import chosen_for
     from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_before
@@ -151,20 +151,20 @@ def replicate(arguments: argparse.Namespace) -> int:
     spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
     # Lines of changes on a terminal leave no room for a line that is rewritten.
     view = LogView() if is_stdout(arguments.sink) else choose_view()
-    with held_line(arguments.keeper_fd) as line:
+    with open_keeper_link(arguments.keeper_fd) as line:
         _run_pipe(spec, view, line)
     return OK
 
 
-def _run_pipe(spec: PipeSpec, view: ProgressView, line: Lifeline) -> None:
+def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
     """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
-    from headrace.pipes.factory import built
+    from headrace.pipes.factory import open_pipe
     from headrace.spark.runtime import java_process
     from headrace.spark.runtime.micro_batch import WorkersLate
 
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            with built(spec, view) as ready:
+            with open_pipe(spec, view) as ready:
                 ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
                 stop_on_signal(ready.pipe.stop)
                 if is_requested():

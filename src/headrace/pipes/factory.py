@@ -24,7 +24,7 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.transforms.salts import read_salts
 
 if TYPE_CHECKING:
-    from headrace.pipes.lifecycle.base import RunnablePipe
+    from headrace.pipes.lifecycle.base import Pipe
     from headrace.pipes.lifecycle.progress_view import ProgressView
 
 OFFLINE = "binlog:"
@@ -64,13 +64,13 @@ class PipeSpec:
 class BuiltPipe:
     """A pipe that is ready to run, with its sink open."""
 
-    pipe: RunnablePipe
+    pipe: Pipe
     is_lost: Callable[[], bool]
     """Whether its sink is gone for good: an embedded server that has ended."""
 
 
 @contextmanager
-def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+def open_pipe(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
     """The pipe of a spec; its sink is open inside."""
     check_sections(spec)
     check_reach(spec)
@@ -90,7 +90,7 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         return
     with open_sink(spec.sink, spec.chosen, spec.settings.state, _host(spec)) as named:
         parts = (named.sink, named.name, spec.settings, view)
-        pipe: RunnablePipe
+        pipe: Pipe
         if is_kafka(spec.source):
             from headrace.kafka.address import parse_kafka_url
             from headrace.pipes.debezium.pipe import DebeziumPipe
@@ -110,14 +110,14 @@ def built(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
             )
             pipe = DebeziumPipe(address, topics, named.sink, named.name, spec.settings, view)
         elif spec.source.startswith(OFFLINE):
-            from headrace.pipes.mysql.binlog_files_pipe import OfflinePipe
+            from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
             from headrace.sources.mysql.offline_source import parse_directory
 
-            pipe = OfflinePipe(parse_directory(spec.source), *parts)
+            pipe = BinlogFilesPipe(parse_directory(spec.source), *parts)
         else:
-            from headrace.pipes.mysql.pipe import Pipe
+            from headrace.pipes.mysql.pipe import MySQLPipe
 
-            pipe = Pipe(parse_mysql_url(spec.source), *parts)
+            pipe = MySQLPipe(parse_mysql_url(spec.source), *parts)
         yield BuiltPipe(pipe, named.is_lost)
 
 

@@ -26,7 +26,7 @@ from typing import Final
 from headrace.config.key_hints import in_file_words
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.factory import BuiltPipe, PipeSpec
-from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
@@ -93,7 +93,7 @@ class Part:
         self._enabled, self._wish = enabled, Wish.RUN
         self._stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
         self._seen = self._stage, time.time()
-        self._pipe: RunnablePipe | None = None
+        self._pipe: Pipe | None = None
         self._is_sink_lost: Callable[[], bool] = lambda: False
         self._error: Trouble | None = None
         self._errors: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)

@@ -21,7 +21,7 @@ from headrace.config.configuration import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import BuiltPipe, PipeSpec, built, shown_sink, shown_source, spark_needs, workers_import
+from headrace.pipes.factory import BuiltPipe, PipeSpec, open_pipe, shown_sink, shown_source, spark_needs, workers_import
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import request_skip
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -231,7 +231,7 @@ class Supervisor:
     @contextmanager
     def _built(self, spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         self._warehouses.ensure(spec.sink)
-        with built(spec, view) as ready:
+        with open_pipe(spec, view) as ready:
             yield ready
 
     def _sample(self) -> None:

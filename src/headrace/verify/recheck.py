@@ -24,10 +24,10 @@ import pyarrow as pa
 from headrace.model.digest import Digest
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.verify.key_values import Key, chosen, key_list
-from headrace.verify.region_reader import Looker
+from headrace.verify.region_reader import RegionReader
 from headrace.verify.regions import Region
 from headrace.verify.row_compare import Comparison, compare, different_keys
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 from headrace.verify.watermark import P, Watermark, has_reached
 
 _ROUNDS: Final = 8
@@ -36,7 +36,7 @@ _PAUSES_S: Final = (0.5, 1.5, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class RecheckResult:
     """What became of rows that differed once."""
 
     comparison: Comparison
@@ -53,20 +53,20 @@ class Settled:
     """How many of those only the sink has."""
 
 
-class RowLooker(Protocol):
+class RowReader(Protocol):
     """What shows single rows of both sides."""
 
-    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+    def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table: ...
 
-    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table: ...
+    def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table: ...
 
 
-class KeySettler(Generic[P]):
+class KeyRechecker(Generic[P]):
     """Looks at rows, told by their keys, until it is sure of them."""
 
     def __init__(
         self,
-        looker: RowLooker,
+        rows_reader: RowReader,
         watermark: Watermark[P] | None,
         log_end: Callable[[], P],
         await_visible: Callable[[], None],
@@ -74,25 +74,25 @@ class KeySettler(Generic[P]):
         patient: bool = True,
     ) -> None:
         """`await_visible` returns when the source shows everything that its log held when it was called."""
-        self._looker, self._watermark, self._log_end, self._await_visible = looker, watermark, log_end, await_visible
+        self._reader, self._watermark, self._log_end, self._await_visible = rows_reader, watermark, log_end, await_visible
         self._pauses_s = _PAUSES_S if patient else ()
 
-    def settle(self, table: ComparedTable, keys: pa.Table) -> Settled:
+    def recheck(self, table: TableComparison, keys: pa.Table) -> RecheckResult:
         """Look at the rows with these keys until each is equal, different, behind, or known to keep changing."""
         schema, extra = table.shown, not table.keeps_deleted
         sure: list[pa.Table] = []
         total = Comparison()
         pauses_s = iter(self._pauses_s)
         deadline = self._deadline()
-        suspects = _Suspects(table)
+        suspects = _Candidates(table)
         for number in range(_ROUNDS):
             if not keys.num_rows or (number > 1 and time.monotonic() > deadline):
                 break
             wanted = set(key_list(keys))
-            first = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            first = chosen(self._reader.source_by_key(table, keys), wanted, schema.row_key)
             reached = self._await()
-            target = chosen(self._looker.sink_by_key(table, keys), wanted, schema.row_key)
-            last = chosen(self._looker.source_by_key(table, keys), wanted, schema.row_key)
+            target = chosen(self._reader.sink_by_key(table, keys), wanted, schema.row_key)
+            last = chosen(self._reader.source_by_key(table, keys), wanted, schema.row_key)
             most = 2 * keys.num_rows
             unlike = set(key_list(different_keys(schema, last, target, most=most, extra=extra)))
             moved = set(key_list(different_keys(schema, first, last, most=most)))
@@ -111,17 +111,17 @@ class KeySettler(Generic[P]):
                 sure.append(chosen(keys, found))
                 total = total + _counted(table, chosen(last, found, schema.row_key), chosen(target, found, schema.row_key), extra)
             keys = chosen(keys, unlike - found)
-        return Settled(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
+        return RecheckResult(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
 
     def _deadline(self) -> float:
         """When to stop looking: a pipe with a long lag makes every round as long."""
         return time.monotonic() + 5.0 + (self._watermark.wait_s if self._watermark is not None else _LONGEST_S)
 
-    def _moved_late(self, table: ComparedTable, seen: pa.Table, keys: pa.Table) -> set[Key]:
+    def _moved_late(self, table: TableComparison, seen: pa.Table, keys: pa.Table) -> set[Key]:
         """The rows that are others once all of the log is visible."""
         self._await_visible()
         wanted = set(key_list(keys))
-        now = chosen(self._looker.source_by_key(table, keys), wanted, table.schema.row_key)
+        now = chosen(self._reader.source_by_key(table, keys), wanted, table.schema.row_key)
         return set(key_list(different_keys(table.shown, seen, now, most=2 * keys.num_rows)))
 
     def _await(self) -> bool | None:
@@ -132,22 +132,22 @@ class KeySettler(Generic[P]):
         return has_reached(self._watermark.await_position(wanted), wanted)
 
 
-class Settler(KeySettler[BinlogPosition]):
+class Rechecker(KeyRechecker[BinlogPosition]):
     """The same for tables whose rows may have no keys."""
 
     def __init__(
         self,
-        looker: Looker,
+        rows_reader: RegionReader,
         watermark: Watermark[BinlogPosition] | None,
         log_end: Callable[[], BinlogPosition],
         await_visible: Callable[[], None],
         *,
         patient: bool = True,
     ) -> None:
-        super().__init__(looker, watermark, log_end, await_visible, patient=patient)
-        self._regions = looker
+        super().__init__(rows_reader, watermark, log_end, await_visible, patient=patient)
+        self._regions = rows_reader
 
-    def settle_whole(self, table: ComparedTable, region: Region, rows: int) -> Settled:
+    def recheck_region(self, table: TableComparison, region: Region, rows: int) -> RecheckResult:
         """Look at a region of a table whose rows have no key as a whole."""
         pauses_s = iter(self._pauses_s)
         nothing = table.shown.arrow_schema.empty_table()
@@ -162,21 +162,21 @@ class Settler(KeySettler[BinlogPosition]):
             total = Comparison(0, found.comparison.total, found.comparison.differences)
             if not total.total or reached is False:
                 kinds = [one.kind for one in total.differences]
-                return Settled(Comparison(), nothing, 0, total.total, kinds.count("missing"), kinds.count("extra"))
+                return RecheckResult(Comparison(), nothing, 0, total.total, kinds.count("missing"), kinds.count("extra"))
             if reached is None and _pause(pauses_s):
                 continue
             if reached:
                 self._await_visible()
             if self._regions.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
-                return Settled(total, found.keys)
+                return RecheckResult(total, found.keys)
             before = (first, total)
-        return Settled(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
+        return RecheckResult(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))
 
 
-class _Suspects:
+class _Candidates:
     """Rows that differed in the last round, as both sides had them."""
 
-    def __init__(self, table: ComparedTable) -> None:
+    def __init__(self, table: TableComparison) -> None:
         self._schema = table.shown
         self._keys: set[Key] = set()
         self._sides: tuple[pa.Table, pa.Table] | None = None
@@ -192,9 +192,9 @@ class _Suspects:
         return sure
 
 
-def _pending(unlike: set[Key], source: list[Key], target: list[Key]) -> Settled:
+def _pending(unlike: set[Key], source: list[Key], target: list[Key]) -> RecheckResult:
     """Rows that differ and may only be behind, by the keys that each side has."""
-    return Settled(Comparison(), pa.table({}), 0, len(unlike), len(unlike.difference(target)), len(unlike.difference(source)))
+    return RecheckResult(Comparison(), pa.table({}), 0, len(unlike), len(unlike.difference(target)), len(unlike.difference(source)))
 
 
 def _pause(pauses_s: Iterator[float]) -> bool:
@@ -205,6 +205,6 @@ def _pause(pauses_s: Iterator[float]) -> bool:
     return True
 
 
-def _counted(table: ComparedTable, source: pa.Table, target: pa.Table, extra: bool) -> Comparison:
+def _counted(table: TableComparison, source: pa.Table, target: pa.Table, extra: bool) -> Comparison:
     found = compare(table.shown, source, target, count_extra=extra)
     return Comparison(0, found.total, found.differences)

@@ -25,7 +25,7 @@ from headrace.transforms.block_transform import Shaper
 from headrace.verify.regions import Region
 from headrace.verify.row_compare import Comparison, compare, different_keys
 from headrace.verify.source_rows import beginning, read_rows, source_condition
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 
 MOST_KEYS: Final = 100_000
 """How many rows of a region are looked at singly."""
@@ -65,7 +65,7 @@ class Sides:
         return ZeroDates.EPOCH if self.zero_dates is ZeroDates.EPOCH else ZeroDates.NULL
 
 
-class Looker(AbstractContextManager["Looker"]):
+class RegionReader(AbstractContextManager["RegionReader"]):
     """Reads both sides; belongs to one thread."""
 
     def __init__(self, sides: Sides) -> None:
@@ -84,16 +84,16 @@ class Looker(AbstractContextManager["Looker"]):
             self._connection.close()
             self._connection = None
 
-    def source_digest(self, table: ComparedTable, wheres: Sequence[str]) -> Digest:
+    def source_digest(self, table: TableComparison, wheres: Sequence[str]) -> Digest:
         total, digested = Digest(), table.digested if table.source is None else table.source
         for where in wheres:
             total += self._ask(lambda c, where=where: read_digest(c, self._sides.address, digested, where))  # type: ignore[misc]
         return total
 
-    def sink_digest(self, table: ComparedTable, condition: str) -> Digest:
+    def sink_digest(self, table: TableComparison, condition: str) -> Digest:
         return retrying(lambda: self._digests.digest(table.schema, condition, _names(table.digested)), deadline_s=_DEADLINE_S)
 
-    def narrow(self, table: ComparedTable, region: Region, rows: int) -> Findings:
+    def narrow(self, table: TableComparison, region: Region, rows: int) -> Findings:
         """The rows that differ, found through the digests of ever smaller parts. `rows`: how many the region has."""
         if rows <= _READ_ROWS:
             # Reading it costs no more than summing it up in parts.
@@ -111,7 +111,7 @@ class Looker(AbstractContextManager["Looker"]):
         unread = sum(sizes[bucket] for group in groups[_MOST_READS:] for bucket in group)
         return _joined(table, found, rows, unread)
 
-    def read(self, table: ComparedTable, region: Region, schema: TableSchema | None = None) -> Findings:
+    def read(self, table: TableComparison, region: Region, schema: TableSchema | None = None) -> Findings:
         """The rows that differ, found by reading the region on both sides; in some columns only, if a schema with fewer is given."""
         shown, extra = schema or table.shown, not table.keeps_deleted
         source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres]).unify_dictionaries()
@@ -122,7 +122,7 @@ class Looker(AbstractContextManager["Looker"]):
         most = source.num_rows + target.num_rows if comparison.total else 0
         return _limited(comparison, different_keys(shown, source, target, most=most, extra=extra), 0)
 
-    def _source_rows(self, table: ComparedTable, shown: TableSchema, where: str) -> pa.Table:
+    def _source_rows(self, table: TableComparison, shown: TableSchema, where: str) -> pa.Table:
         def scan(connection: Connection[Any]) -> pa.Table:
             sides = self._sides
             rows = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
@@ -130,26 +130,26 @@ class Looker(AbstractContextManager["Looker"]):
 
         return self._ask(scan)
 
-    def _sink_rows(self, table: ComparedTable, shown: TableSchema, condition: str) -> pa.Table:
+    def _sink_rows(self, table: TableComparison, shown: TableSchema, condition: str) -> pa.Table:
         return retrying(lambda: self._reader.read_where(table.schema, condition, _names(shown)), deadline_s=_DEADLINE_S)
 
-    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+    def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """The source's rows with these keys, and perhaps others that its collation takes for the same."""
         return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)) for part in _parts(keys)])
 
-    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+    def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """The sink's rows with these keys."""
         return pa.concat_tables(
             [self._sink_rows(table, table.shown, self._reader.key_condition(table.schema, part)) for part in _parts(keys)]
         )
 
-    def _source_buckets(self, table: ComparedTable, wheres: Sequence[str], count: int) -> Mapping[int, Digest]:
+    def _source_buckets(self, table: TableComparison, wheres: Sequence[str], count: int) -> Mapping[int, Digest]:
         total: dict[int, Digest] = {}
         for where in wheres:
             _add(total, self._ask(lambda c, where=where: read_buckets(c, self._sides.address, table.digested, where, count)))  # type: ignore[misc]
         return total
 
-    def _sink_buckets(self, table: ComparedTable, conditions: Sequence[str], count: int) -> Mapping[int, Digest]:
+    def _sink_buckets(self, table: TableComparison, conditions: Sequence[str], count: int) -> Mapping[int, Digest]:
         total: dict[int, Digest] = {}
         names = _names(table.digested)
         for condition in conditions:
@@ -157,7 +157,7 @@ class Looker(AbstractContextManager["Looker"]):
             _add(total, found)
         return total
 
-    def _within(self, table: ComparedTable, region: Region, count: int, buckets: Sequence[int]) -> Region:
+    def _within(self, table: TableComparison, region: Region, count: int, buckets: Sequence[int]) -> Region:
         inside = in_buckets(table.digested, count, buckets)
         wheres = tuple(f"({where}) AND {inside}" if where else inside for where in region.wheres)
         condition = f"({region.condition}) AND {self._digests.in_buckets(table.schema, count, buckets, _names(table.digested))}"
@@ -206,7 +206,7 @@ def _grouped(sizes: Mapping[int, int]) -> list[list[int]]:
     return groups
 
 
-def _joined(table: ComparedTable, found: Sequence[Findings], rows: int, unread: int) -> Findings:
+def _joined(table: TableComparison, found: Sequence[Findings], rows: int, unread: int) -> Findings:
     differences = sum((one.comparison for one in found), Comparison())
     names = list(table.schema.row_key or table.columns)
     nothing = table.shown.arrow_schema.empty_table().select(names)

@@ -23,12 +23,12 @@ from headrace.sources.base import Work
 from headrace.spark.runtime.error_transport import carried
 from headrace.spark.runtime.tasks import Report, report_batch
 from headrace.spark.runtime.worker_logs import mark_log
-from headrace.verify.region_reader import Findings, Looker, Sides
+from headrace.verify.region_reader import Findings, RegionReader, Sides
 from headrace.verify.regions import Region
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 
 
-class LookKind(StrEnum):
+class TaskKind(StrEnum):
     """What is done with a region."""
 
     SOURCE = "source"
@@ -42,10 +42,10 @@ class LookKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RegionTask:
     """One piece of work."""
 
-    kind: LookKind
+    kind: TaskKind
     table: int
     region: int
     """Their numbers, for whoever puts the answers together."""
@@ -57,8 +57,8 @@ class Look:
         return {"kind": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
 
     @classmethod
-    def from_json(cls, raw: Work) -> Look:
-        return cls(LookKind(raw["kind"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
+    def from_json(cls, raw: Work) -> RegionTask:
+        return cls(TaskKind(raw["kind"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,51 +70,51 @@ class Answer:
     findings: Findings | None = None
 
 
-OnAnswer = Callable[[Look, Answer], None]
+OnAnswer = Callable[[RegionTask, Answer], None]
 
 
-def take(looker: Looker, table: ComparedTable, look: Look) -> Answer:
+def run_task(rows_reader: RegionReader, table: TableComparison, task: RegionTask) -> Answer:
     """Look once."""
-    match look.kind:
-        case LookKind.SOURCE:
-            return Answer(source=looker.source_digest(table, look.where.wheres))
-        case LookKind.SINK:
-            return Answer(sink=looker.sink_digest(table, look.where.condition))
-        case LookKind.BOTH:
-            return Answer(looker.source_digest(table, look.where.wheres), looker.sink_digest(table, look.where.condition))
-        case LookKind.NARROW:
-            return Answer(findings=looker.narrow(table, look.where, look.rows))
-        case LookKind.READ:
-            return Answer(findings=looker.read(table, look.where, table.undigested))
+    match task.kind:
+        case TaskKind.SOURCE:
+            return Answer(source=rows_reader.source_digest(table, task.where.wheres))
+        case TaskKind.SINK:
+            return Answer(sink=rows_reader.sink_digest(table, task.where.condition))
+        case TaskKind.BOTH:
+            return Answer(rows_reader.source_digest(table, task.where.wheres), rows_reader.sink_digest(table, task.where.condition))
+        case TaskKind.NARROW:
+            return Answer(findings=rows_reader.narrow(table, task.where, task.rows))
+        case TaskKind.READ:
+            return Answer(findings=rows_reader.read(table, task.where, table.undigested))
 
 
-class Lookers(Protocol):
+class TaskRunner(Protocol):
     """Whoever takes many looks; `on_answer` hears of each as it ends, in the calling thread."""
 
-    def run(self, looks: Sequence[Look], on_answer: OnAnswer) -> None: ...
+    def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadLookers:
+class ThreadTaskRunner:
     """In this process."""
 
     sides: Sides
-    tables: Sequence[ComparedTable]
+    tables: Sequence[TableComparison]
     slots: int
 
-    def run(self, looks: Sequence[Look], on_answer: OnAnswer) -> None:
+    def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None:
         own = threading.local()
-        opened: list[Looker] = []
+        opened: list[RegionReader] = []
 
-        def run(look: Look) -> Answer:
+        def run(task: RegionTask) -> Answer:
             if not hasattr(own, "looker"):
-                own.looker = Looker(self.sides)
-                opened.append(own.looker)
-            return take(own.looker, self.tables[look.table], look)
+                own.rows_reader = RegionReader(self.sides)
+                opened.append(own.rows_reader)
+            return run_task(own.rows_reader, self.tables[task.table], task)
 
         try:
             with ThreadPoolExecutor(max_workers=self.slots, thread_name_prefix="headrace-look") as pool:
-                waiting = {pool.submit(run, look): look for look in looks}
+                waiting = {pool.submit(run, task): task for task in tasks}
                 try:
                     for future in as_completed(waiting):
                         on_answer(waiting[future], future.result())
@@ -123,45 +123,45 @@ class ThreadLookers:
                         future.cancel()
                     raise
         finally:
-            for looker in opened:
-                looker.close()
+            for rows_reader in opened:
+                rows_reader.close()
 
 
 _ANSWER: Final = "answer"
 
 
 @dataclass(frozen=True, slots=True)
-class LookTask:
+class SparkRegionTask:
     """What runs in a Spark task. Picklable."""
 
     sides: Sides
-    tables: tuple[ComparedTable, ...]
+    tables: tuple[TableComparison, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark_log()
         with carried():
-            looks = [Look.from_json(json.loads(work)) for batch in batches for work in batch.column(0).to_pylist()]
-            with Looker(self.sides) as looker:
-                reports = [_report(take(looker, self.tables[look.table], look)) for look in looks]
+            tasks = [RegionTask.from_json(json.loads(work)) for batch in batches for work in batch.column(0).to_pylist()]
+            with RegionReader(self.sides) as rows_reader:
+                reports = [_report(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
         yield report_batch(reports)
 
 
 @dataclass(frozen=True, slots=True)
-class SparkLookers:
+class SparkTaskRunner:
     """As Spark tasks."""
 
     session: Any
     sides: Sides
-    tables: Sequence[ComparedTable]
+    tables: Sequence[TableComparison]
     slots: int
 
-    def run(self, looks: Sequence[Look], on_answer: OnAnswer) -> None:
+    def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None:
         from headrace.spark.runtime.micro_batch import run_works
 
         def on_done(work: Work, reports: list[Report]) -> None:
-            on_answer(Look.from_json(work), _answer(reports))
+            on_answer(RegionTask.from_json(work), _answer(reports))
 
-        run_works(self.session, LookTask(self.sides, tuple(self.tables)), [look.to_json() for look in looks], self.slots, on_done)
+        run_works(self.session, SparkRegionTask(self.sides, tuple(self.tables)), [task.to_json() for task in tasks], self.slots, on_done)
 
 
 def _report(answer: Answer) -> Report:

@@ -22,7 +22,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.snapshot.chunk_planner import Cuts, compare_key, plan_cuts
 from headrace.sources.mysql.snapshot.lock_free import estimate_rows
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, sampled
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 
 CHUNK_ROWS: Final = 250_000
 _ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.DECIMAL, Kind.BYTES, Kind.YEAR}
@@ -77,7 +77,7 @@ class Sample:
 
 
 def plan_regions(
-    connection: Connection[Any], address: MySQLAddress, sink: ClickHouseSink, table: ComparedTable, chunk_rows: int, sample: Sample | None
+    connection: Connection[Any], address: MySQLAddress, sink: ClickHouseSink, table: TableComparison, chunk_rows: int, sample: Sample | None
 ) -> list[Region]:
     """Regions of about `chunk_rows` rows each, or one for the whole table; of a sample, those that belong to it."""
     rows = estimate_rows(connection, address, table.schema.name)
@@ -98,7 +98,7 @@ def plan_regions(
     return ranges if len(ranges) > 1 else [_whole(sink, table, rows, tuple(found.where for found in cuts.ranges))]
 
 
-def _whole(sink: ClickHouseSink, table: ComparedTable, rows: int, wheres: tuple[str, ...]) -> Region:
+def _whole(sink: ClickHouseSink, table: TableComparison, rows: int, wheres: tuple[str, ...]) -> Region:
     """The table as one region; the sink is asked for parts of it where an answer for the whole would take minutes."""
     count, digests = -(-rows // _SINK_ROWS), sink.digests()
     names = [column.name for column in table.digested.columns]
@@ -139,13 +139,13 @@ def _sampled_ranges(regions: list[Region], seed: int, share: float) -> list[Regi
     return sorted(random.Random(seed).sample(regions, count), key=regions.index)
 
 
-def _sampled_rows(sink: ClickHouseSink, table: ComparedTable, rows: int, seed: int, share: float) -> Region:
+def _sampled_rows(sink: ClickHouseSink, table: TableComparison, rows: int, seed: int, share: float) -> Region:
     where = sampled(table.source or table.digested, seed, share)
     names = [column.name for column in table.digested.columns]
     return Region((where,), sink.digests().sampled(table.schema, seed, share, names), max(int(rows * share), 1))
 
 
-def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: int) -> list[Region]:
+def _buckets(sink: ClickHouseSink, table: TableComparison, rows: int, chunk_rows: int) -> list[Region]:
     """Parts that can be read one after the other, told by a hash of the key: each costs a scan, but memory holds it."""
     count = max(1, -(-rows // chunk_rows))
     keyed = table.schema.row_key and not set(table.schema.row_key) & set(table.read)
@@ -158,7 +158,7 @@ def _buckets(sink: ClickHouseSink, table: ComparedTable, rows: int, chunk_rows: 
     ]
 
 
-def _by_prefix(sink: ClickHouseSink, table: ComparedTable, rows: int) -> list[Region]:
+def _by_prefix(sink: ClickHouseSink, table: TableComparison, rows: int) -> list[Region]:
     """Parts of a table whose key is hashed, by the first digits of the hash: each costs a reading of the source, but memory holds it."""
     count = min(max(1, -(-rows // _HASHED_ROWS)), len(_TWO_DIGITS))
     hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")

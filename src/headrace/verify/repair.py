@@ -26,13 +26,13 @@ from headrace.sources.mysql.snapshot.log_watermark import note_position
 from headrace.verify.key_values import chosen, key_list
 from headrace.verify.region_reader import Sides
 from headrace.verify.source_rows import read_rows, source_condition
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 from headrace.verify.watermark import Watermark
 
 _KEYS_AT_ONCE: Final = 500
 
 
-def refusal(table: ComparedTable, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
+def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
     """Why a table's rows cannot be written again one by one, and what to do instead; empty if they can."""
     name, layout = table.schema.name, sides.sink.layout(table.schema)
     if watermark is None:
@@ -49,7 +49,7 @@ def refusal(table: ComparedTable, sides: Sides, watermark: Watermark[BinlogPosit
 class Repairer:
     """Writes rows of one table again."""
 
-    def __init__(self, sides: Sides, table: ComparedTable, watermark: Watermark[BinlogPosition]) -> None:
+    def __init__(self, sides: Sides, table: TableComparison, watermark: Watermark[BinlogPosition]) -> None:
         self._sides, self._table, self._watermark = sides, table, watermark
         self._schema, self._layout = table.schema, sides.sink.layout(table.schema)
 

@@ -14,13 +14,13 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.snapshot.key_conditions import key_condition
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 from headrace.transforms.block_transform import Shaper
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 
 
 def read_rows(
     connection: Connection[Any],
     address: MySQLAddress,
-    table: ComparedTable,
+    table: TableComparison,
     shown: TableSchema,
     where: str,
     zero_dates: ZeroDates,
@@ -38,7 +38,7 @@ def read_rows(
     return rows.select([column.name for column in shown.columns])
 
 
-def source_condition(table: ComparedTable, keys: pa.Table) -> str:
+def source_condition(table: TableComparison, keys: pa.Table) -> str:
     """The condition of having one of these keys of the sink, in the source's SQL."""
     if table.source is None:
         return key_condition(table.schema, keys)

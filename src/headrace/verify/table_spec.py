@@ -12,7 +12,7 @@ from headrace.transforms.table_shape import Shape
 
 
 @dataclass(frozen=True)
-class ComparedTable:
+class TableComparison:
     """One table of the source, as the sink gets to see it. Picklable."""
 
     schema: TableSchema
@@ -85,7 +85,7 @@ class ComparedTable:
 
 def describe(
     schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: Shape | None = None
-) -> ComparedTable:
+) -> TableComparison:
     """How a table can be compared, by the table that is in the sink. `shape`: how its rows come about, if they are transformed."""
     layout, digests = sink.layout(schema), sink.digests()
     losses, left_out = digests.losses(schema), digests.incomparable(schema)
@@ -93,4 +93,4 @@ def describe(
     dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
     read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
     source, keeps_key = (shape.source, shape.keeps_key) if shape is not None else (None, True)
-    return ComparedTable(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes, source, keeps_key)
+    return TableComparison(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes, source, keeps_key)

@@ -2,7 +2,7 @@
 
 In this order: wait until the pipe has reached where the source's log ends; sum up every region on both sides; in regions that differ find
 the rows that do (`looking`); look at those rows until it is sure that they differ and are not only behind (`settling`); if asked for, set
-them right (`repairing`). The first two passes are pieces of work for threads or Spark tasks (`looks`), the rest is about few rows.
+them right (`repairing`). The first two passes are pieces of work for threads or Spark tasks (`tasks`), the rest is about few rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from headrace.transforms.block_transform import Shaper
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 from headrace.transforms.table_shape import Shape, shape_of
-from headrace.verify.recheck import Settled, Settler
-from headrace.verify.region_reader import Findings, Looker, Sides
-from headrace.verify.region_tasks import Answer, Look, Lookers, LookKind, SparkLookers, ThreadLookers
+from headrace.verify.recheck import Rechecker, RecheckResult
+from headrace.verify.region_reader import Findings, RegionReader, Sides
+from headrace.verify.region_tasks import Answer, RegionTask, SparkTaskRunner, TaskKind, TaskRunner, ThreadTaskRunner
 from headrace.verify.regions import CHUNK_ROWS, Region, Sample, plan_regions
 from headrace.verify.repair import Repairer, refusal
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.row_compare import Comparison, distinct
-from headrace.verify.table_spec import ComparedTable, describe
+from headrace.verify.table_spec import TableComparison, describe
 from headrace.verify.view import LineView, VerifyView
 from headrace.verify.watermark import Standing, Watermark, has_reached, stands_at
 
@@ -70,7 +70,7 @@ class VerifyOptions:
     chunk_rows: int = CHUNK_ROWS
     sample: Sample | None = None
     repair: bool = False
-    settle: bool = True
+    recheck: bool = True
     """Whether rows that differ are looked at again after a while when no pipe is watched."""
     spark: SparkUse = SparkUse.AUTO
     master: str = "local[2]"
@@ -129,11 +129,11 @@ class _Verification:
                 for table in tables
             ]
         with ExitStack() as stack:
-            lookers = self._lookers(stack, tables, sum(region.estimate for found in regions for region in found))
-            first = self._first_pass(lookers, tables, regions)
-            looker = stack.enter_context(Looker(self._sides))
+            runner = self._task_runner(stack, tables, sum(region.estimate for found in regions for region in found))
+            first = self._first_pass(runner, tables, regions)
+            rows_reader = stack.enter_context(RegionReader(self._sides))
             for number, table in enumerate(tables):
-                yield self._conclude(lookers, looker, number, table, regions[number], first[number])
+                yield self._conclude(runner, rows_reader, number, table, regions[number], first[number])
 
     def _await_pipe(self) -> None:
         if self._watermark is None:
@@ -172,14 +172,14 @@ class _Verification:
         note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), standing=self._stands())
-        with Looker(self._sides) as looker:
-            rows = looker.source_digest(ComparedTable(shape.source), ("",)).rows
+        with RegionReader(self._sides) as rows_reader:
+            rows = rows_reader.source_digest(TableComparison(shape.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
 
-    def _lookers(self, stack: ExitStack, tables: Sequence[ComparedTable], rows: int) -> Lookers:
+    def _task_runner(self, stack: ExitStack, tables: Sequence[TableComparison], rows: int) -> TaskRunner:
         options = self._options
         if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
-            return ThreadLookers(self._sides, tables, options.slots)
+            return ThreadTaskRunner(self._sides, tables, options.slots)
         from headrace.spark.runtime.executors import slots_of
         from headrace.spark.session.session import start_session
 
@@ -187,70 +187,81 @@ class _Verification:
         scratch = Path(stack.enter_context(temporary_directory("headrace-verify-")))
         session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
         stack.callback(session.stop)
-        return SparkLookers(session, self._sides, tables, slots_of(session))
+        return SparkTaskRunner(session, self._sides, tables, slots_of(session))
 
-    def _first_pass(self, lookers: Lookers, tables: Sequence[ComparedTable], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
+    def _first_pass(self, runner: TaskRunner, tables: Sequence[TableComparison], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
         """Both digests of every region, or what reading it found."""
-        looks = [
-            look for t, table in enumerate(tables) for r, region in enumerate(regions[t]) for look in _first_looks(table, t, r, region)
+        tasks = [
+            task for t, table in enumerate(tables) for r, region in enumerate(regions[t]) for task in _first_tasks(table, t, r, region)
         ]
         answers = [[Answer() for _ in found] for found in regions]
         names = [str(table.schema.name) for table in tables]
         self._view.begins({name: sum(region.estimate for region in found) for name, found in zip(names, regions, strict=True)})
 
-        def on_answer(look: Look, answer: Answer) -> None:
-            answers[look.table][look.region] = _added(answers[look.table][look.region], answer)
-            if look.kind in (LookKind.SOURCE, LookKind.BOTH) or not tables[look.table].by_digest:
-                self._view.advanced(names[look.table], look.where.estimate)
+        def on_answer(task: RegionTask, answer: Answer) -> None:
+            answers[task.table][task.region] = _added(answers[task.table][task.region], answer)
+            if task.kind in (TaskKind.SOURCE, TaskKind.BOTH) or not tables[task.table].by_digest:
+                self._view.advanced(names[task.table], task.where.estimate)
 
         try:
-            lookers.run(looks, on_answer)
+            runner.run(tasks, on_answer)
         finally:
             self._view.ends()
         return answers
 
     def _conclude(
-        self, lookers: Lookers, looker: Looker, number: int, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer]
+        self,
+        runner: TaskRunner,
+        rows_reader: RegionReader,
+        number: int,
+        table: TableComparison,
+        regions: Sequence[Region],
+        first: Sequence[Answer],
     ) -> TableResult:
         findings: dict[int, list[Findings]] = {r: [answer.findings] for r, answer in enumerate(first) if answer.findings is not None}
         rows = [_rows(answer) for answer in first]
         unlike = [r for r, answer in enumerate(first) if answer.source != answer.sink]
 
-        def on_answer(look: Look, answer: Answer) -> None:
+        def on_answer(task: RegionTask, answer: Answer) -> None:
             assert answer.findings is not None
-            findings.setdefault(look.region, []).append(answer.findings)
+            findings.setdefault(task.region, []).append(answer.findings)
 
         if unlike:
-            lookers.run([Look(LookKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
-        settled = self._settle(looker, table, regions, first, findings)
-        settled, repaired, notes = self._repair(looker, table, settled)
-        behind = (self._lag(),) if settled.behind else ()
+            runner.run([RegionTask(TaskKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
+        rechecked = self._recheck(rows_reader, table, regions, first, findings)
+        rechecked, repaired, notes = self._repair(rows_reader, table, rechecked)
+        behind = (self._lag(),) if rechecked.behind else ()
         unread = sum(one.unread for found in findings.values() for one in found)
         return TableResult(
             table.schema,
-            Comparison(sum(rows), settled.comparison.total, settled.comparison.differences),
-            settled.behind,
-            settled.changing,
+            Comparison(sum(rows), rechecked.comparison.total, rechecked.comparison.differences),
+            rechecked.behind,
+            rechecked.changing,
             unread,
             repaired,
             notes=(*table.notes, *notes, *behind),
             seconds=time.monotonic() - self._started,
-            missing=settled.missing,
-            extra=settled.extra,
-            standing=self._stands() if settled.behind else "",
+            missing=rechecked.missing,
+            extra=rechecked.extra,
+            standing=self._stands() if rechecked.behind else "",
         )
 
-    def _settle(
-        self, looker: Looker, table: ComparedTable, regions: Sequence[Region], first: Sequence[Answer], findings: dict[int, list[Findings]]
-    ) -> Settled:
+    def _recheck(
+        self,
+        rows_reader: RegionReader,
+        table: TableComparison,
+        regions: Sequence[Region],
+        first: Sequence[Answer],
+        findings: dict[int, list[Findings]],
+    ) -> RecheckResult:
         nothing = table.shown.arrow_schema.empty_table().select(list(table.schema.row_key or table.columns))
         differing = {r: found for r, found in findings.items() if any(one.comparison.total for one in found)}
-        settler = self._settler(looker)
+        rechecker = self._rechecker(rows_reader)
         if table.keyed:
             keys = distinct(pa.concat_tables([nothing, *(one.keys for found in differing.values() for one in found)]))
-            return settler.settle(table, keys) if keys.num_rows else Settled(Comparison(), nothing)
-        parts = [settler.settle_whole(table, regions[r], _most_rows(first[r])) for r in differing]
-        return Settled(
+            return rechecker.recheck(table, keys) if keys.num_rows else RecheckResult(Comparison(), nothing)
+        parts = [rechecker.recheck_region(table, regions[r], _most_rows(first[r])) for r in differing]
+        return RecheckResult(
             sum((part.comparison for part in parts), Comparison()),
             nothing,
             sum(part.changing for part in parts),
@@ -259,26 +270,28 @@ class _Verification:
             sum(part.extra for part in parts),
         )
 
-    def _settler(self, looker: Looker) -> Settler:
-        return Settler(looker, self._watermark, self._log_end, self._await_visible, patient=self._options.settle)
+    def _rechecker(self, rows_reader: RegionReader) -> Rechecker:
+        return Rechecker(rows_reader, self._watermark, self._log_end, self._await_visible, patient=self._options.recheck)
 
-    def _repair(self, looker: Looker, table: ComparedTable, settled: Settled) -> tuple[Settled, int, tuple[str, ...]]:
+    def _repair(
+        self, rows_reader: RegionReader, table: TableComparison, rechecked: RecheckResult
+    ) -> tuple[RecheckResult, int, tuple[str, ...]]:
         """What is different after repairing, how many rows were repaired, and what there is to say."""
-        if not self._options.repair or not settled.comparison.total:
-            return settled, 0, ()
+        if not self._options.repair or not rechecked.comparison.total:
+            return rechecked, 0, ()
         refused = refusal(table, self._sides, self._watermark)
         if refused or self._watermark is None:
-            return settled, 0, (f"not repaired: {refused}",)
+            return rechecked, 0, (f"not repaired: {refused}",)
         repairer = Repairer(self._sides, table, self._watermark)
-        version = repairer.rewrite(settled.keys)
-        after = self._settler(looker).settle(table, settled.keys)
-        repaired = settled.keys.num_rows - after.keys.num_rows
+        version = repairer.rewrite(rechecked.keys)
+        after = self._rechecker(rows_reader).recheck(table, rechecked.keys)
+        repaired = rechecked.keys.num_rows - after.keys.num_rows
         again = replace(
             after,
-            changing=settled.changing + after.changing,
-            behind=settled.behind + after.behind,
-            missing=settled.missing + after.missing,
-            extra=settled.extra + after.extra,
+            changing=rechecked.changing + after.changing,
+            behind=rechecked.behind + after.behind,
+            missing=rechecked.missing + after.missing,
+            extra=rechecked.extra + after.extra,
         )
         return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
 
@@ -302,16 +315,16 @@ class _Verification:
             return log_end(connection, self._sides.address, self._watermark.ask().position.epoch)
 
 
-def _first_looks(table: ComparedTable, number: int, place: int, region: Region) -> list[Look]:
-    read = [Look(LookKind.READ, number, place, region)] if table.read or not table.by_digest else []
+def _first_tasks(table: TableComparison, number: int, place: int, region: Region) -> list[RegionTask]:
+    read = [RegionTask(TaskKind.READ, number, place, region)] if table.read or not table.by_digest else []
     if not table.by_digest:
         return read
     if len(region.wheres) == len(region.conditions) == 1:
-        return [*read, Look(LookKind.BOTH, number, place, region)]
+        return [*read, RegionTask(TaskKind.BOTH, number, place, region)]
     # The sink sums up the whole at once, or a few large parts, with threads of its own; the source range by range.
     share = max(region.estimate // len(region.wheres), 1)
-    parts = [Look(LookKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
-    sink = [Look(LookKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
+    parts = [RegionTask(TaskKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
+    sink = [RegionTask(TaskKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
     return [*read, *sink, *parts]
 
 

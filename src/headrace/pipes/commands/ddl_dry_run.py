@@ -12,10 +12,10 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import Catalogue, apply_all
-from headrace.pipes.lifecycle.schema_change_intents import Executor
-from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.mysql.schema_change_planner import Decision
+from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
@@ -40,7 +40,7 @@ _BEFORE, _AT = BinlogPosition("binlog.000001", 4), BinlogPosition("binlog.000001
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class DryRunResult:
     """What would become of one table."""
 
     table: str
@@ -72,7 +72,7 @@ class ImaginedTables:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DdlDryRun:
     """Tables of a source, and what was chosen for a pipe."""
 
     catalogue: Catalogue
@@ -83,21 +83,25 @@ class Rehearsal:
     """Whether the sink's own tables are looked at."""
     hidden: Mapping[TableName, tuple[str, ...]] | None = None
 
-    def rehearse(self, query: Query, policy: SchemaPolicy) -> tuple[Rehearsed, ...]:
+    def rehearse(self, query: Query, policy: SchemaPolicy) -> tuple[DryRunResult, ...]:
         """What the statement would lead to; a definite error where the pipe would halt."""
         followed, after = self._follow(query)
         followed.check()
         state = self._state()
         directory = StateDirectory(self.settings.state, make=False)
-        executor = Executor(state, directory, _no_snapshots(directory), SinkTables(self.sink), Showing(self.settings), lambda _: None)
-        decision = Decision(followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._schema_applier)
+        executor = IntentExecutor(
+            state, directory, _no_snapshots(directory), SinkTables(self.sink), SinkSchemaResolver(self.settings), lambda _: None
+        )
+        decision = SchemaChangePlanner(
+            followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._schema_applier
+        )
         intent = decision.intent()
         return tuple(
-            Rehearsed(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
+            DryRunResult(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
             for entry in intent.entries
         )
 
-    def choices(self, query: Query) -> Iterator[tuple[Policy, tuple[Rehearsed, ...] | DefiniteError]]:
+    def choices(self, query: Query) -> Iterator[tuple[Policy, tuple[DryRunResult, ...] | DefiniteError]]:
         """What each policy that the statement's changes know would lead to."""
         kinds = self._kinds(query)
         for policy in Policy:
@@ -137,7 +141,7 @@ class Rehearsal:
             return self.sink.schema_applier()
         scope = LayoutScope(self.sink.target, self.sink.choices)
         layouts = [
-            plan_layout(Showing(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
+            plan_layout(SinkSchemaResolver(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
             for table in self._state().tables.values()
         ]
         return ClickHouseSchemaApplier(scope, ImaginedTables(layouts))

@@ -11,7 +11,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema_change import Catalogue
 from headrace.model.table_selection import Selection
-from headrace.pipes.commands.ddl_dry_run import Rehearsal, Rehearsed, describe, read_statements, strict_query
+from headrace.pipes.commands.ddl_dry_run import DdlDryRun, DryRunResult, describe, read_statements, strict_query
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of
@@ -67,7 +67,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))
         settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain)
         hidden = {name: table.hidden for name, table in state.tables.items()} if state is not None else None
-        rehearsal = Rehearsal(catalogue, dialect, settings, sink, bool(asked.sink), hidden)
+        rehearsal = DdlDryRun(catalogue, dialect, settings, sink, bool(asked.sink), hidden)
         query = strict_query(asked.statement, database)
         if asked.only or chosen.schema_changes.chosen:
             yield from _told(rehearsal.rehearse(query, chosen.schema_changes))
@@ -109,7 +109,7 @@ def _tables(asked: Asked) -> tuple[Catalogue, Dialect, str, PipeState | None]:
     return Catalogue(tables), dialect, asked.database or (databases.pop() if len(databases) == 1 else ""), state
 
 
-def _told(found: Iterable[Rehearsed]) -> Iterator[str]:
+def _told(found: Iterable[DryRunResult]) -> Iterator[str]:
     nothing = True
     for one in found:
         nothing = False
@@ -119,7 +119,7 @@ def _told(found: Iterable[Rehearsed]) -> Iterator[str]:
         yield "nothing to do in the sink"
 
 
-def _others(results: Mapping[Policy, tuple[Rehearsed, ...] | DefiniteError]) -> Iterator[str]:
+def _others(results: Mapping[Policy, tuple[DryRunResult, ...] | DefiniteError]) -> Iterator[str]:
     """What the other policies would lead to."""
     for policy, result in results.items():
         if policy is Policy.APPLY:

@@ -52,7 +52,7 @@ def check_choice(choices: DebeziumChoices) -> None:
         )
 
 
-def see_to(
+def handle_bad_records(
     found: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
 ) -> None:
     """Do with records that cannot be read what was chosen; when this returns, none of them is lost. Those to be skipped are kept too."""

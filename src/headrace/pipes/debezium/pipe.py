@@ -18,19 +18,19 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
-from headrace.pipes.debezium.bad_records import check_choice, is_passed, is_record, see_to
+from headrace.pipes.debezium.bad_records import check_choice, handle_bad_records, is_passed, is_record
 from headrace.pipes.debezium.kafka_cluster import Standing, check_ids, check_offsets, standing, topic_ids
 from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
 from headrace.pipes.debezium.pipe_notes import Notes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.schema_evolution import Evolution, check_policy
+from headrace.pipes.debezium.schema_evolution import SchemaEvolution, check_policy
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, is_named
 from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
-from headrace.pipes.lifecycle.base import ChangePipe
+from headrace.pipes.lifecycle.base import ChangeBlockPipe
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.sink_schema import Showing, shaper_for
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
@@ -82,7 +82,7 @@ _PRELOAD: Final = (
 Run = Callable[[RecordTask], list[Report]]
 
 
-class DebeziumPipe(ChangePipe):
+class DebeziumPipe(ChangeBlockPipe):
     """One replication of topics."""
 
     def __init__(
@@ -201,11 +201,11 @@ class DebeziumPipe(ChangePipe):
         orders = {name: order.rule for name, order in notes.orders.items()}
         # PostgreSQL has no unsigned integers.
         descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not Rule.LSN)
-        evolution = Evolution(
+        evolution = SchemaEvolution(
             state,
             directory,
             self._targets,
-            Showing(settings),
+            SinkSchemaResolver(settings),
             settings.schema_changes,
             settings.pipe_name,
             settings.selection,
@@ -274,7 +274,7 @@ class Batches:
     directory: StateDirectory
     state: PipeState
     notes: Notes
-    evolution: Evolution
+    evolution: SchemaEvolution
     reporter: Reporter
     view: ProgressView
     reached: KafkaPosition
@@ -317,7 +317,7 @@ class Batches:
         return {name: shape.schema for name, shape in self._shapes().items()}
 
     def _shapes(self) -> dict[TableName, Shape]:
-        showing, tables = Showing(self.settings), self.state.tables.items()
+        showing, tables = SinkSchemaResolver(self.settings), self.state.tables.items()
         return {name: showing.shape(table.schema, table.hidden) for name, table in tables if self.settings.selection(name)}
 
     def run(self, over: Run, number: int) -> None:
@@ -327,7 +327,7 @@ class Batches:
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
         own = self.sink.own_tables()
-        see_to(refused_in(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
+        handle_bad_records(refused_in(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
         reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         self._note_topics(reached)
         self.notes.note_filled(filled_in(reports))
@@ -380,7 +380,7 @@ class Batches:
             # Pieces of nothing but tombstones did not know yet that those are deletions.
             if not found and not any(order.tombstones for order in orders.values()):
                 return reports
-            if found and not self.evolution.take_up(found):
+            if found and not self.evolution.apply(found):
                 break
             if found:
                 self.view.tables(targets_of(self.targets, self.shown().values()))

@@ -18,7 +18,7 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.pipes.debezium.type_lookup import Descriptions
-from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
 from headrace.retry import retrying
@@ -43,13 +43,13 @@ def check_policy(policy: SchemaPolicy) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Evolution:
+class SchemaEvolution:
     """Of one pipe's tables."""
 
     state: PipeState
     directory: StateDirectory
     targets: SinkTables
-    show: Showing
+    show: SinkSchemaResolver
     policy: SchemaPolicy
     pipe: str
     wanted: Callable[[TableName], bool]
@@ -58,9 +58,9 @@ class Evolution:
     changed: Callable[[str, str, str], None] = lambda *_: None
     """Hears of each table that changed, how, and what became of it."""
 
-    def take_up(self, found: Iterable[Found]) -> bool:
+    def apply(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
-        changed = [self._take_up(one) for one in together(self.descriptions.better(found))]
+        changed = [self._apply(one) for one in together(self.descriptions.refine(found))]
         return any(changed)
 
     def finish(self) -> None:
@@ -99,7 +99,7 @@ class Evolution:
         self.changed(str(one.table), text, outcome)
         self.note(text)
 
-    def _take_up(self, found: Found) -> bool:
+    def _apply(self, found: Found) -> bool:
         name = found.schema.name
         if name in self.state.ignored or not self.wanted(name):
             return False

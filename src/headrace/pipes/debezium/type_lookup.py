@@ -45,10 +45,10 @@ class Descriptions:
     _doubted: set[TableName] = field(default_factory=set)
     """Tables that were named in a warning of columns which may be unsigned."""
 
-    def better(self, found: Iterable[Found]) -> list[Found]:
+    def refine(self, found: Iterable[Found]) -> list[Found]:
         """What was found, with types that are known instead of guessed ones. The topic is read once, if at all."""
         tables = functools.cache(self._of_topic)
-        made = [self._with_signs(self._better(one, tables), tables) for one in found]
+        made = [self._with_signs(self._refine(one, tables), tables) for one in found]
         doubtful = [one.schema for one in made if one.unsigned and self._is_doubtful(one, tables)]
         self.warn_of_signs(schema for schema in doubtful if schema.name not in self._doubted)
         return made
@@ -104,7 +104,7 @@ class Descriptions:
             log.debug("signs of %s: %s", name, error.message)
             return None
 
-    def _better(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
+    def _refine(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
         told = found.schema
         if not any(map(is_guessed, told.columns)):
             return found

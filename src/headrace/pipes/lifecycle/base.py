@@ -15,7 +15,7 @@ from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_reporter import Place
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.schema_change_intents import Executor, resume
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
 from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
@@ -42,7 +42,7 @@ _PRELOAD = ("headrace.sources.mysql.split_reader",)
 """Besides the sink's own module."""
 
 
-class RunnablePipe(ABC):
+class Pipe(ABC):
     """One replication, from its checks to its end."""
 
     def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
@@ -161,7 +161,7 @@ class RunnablePipe(ABC):
             directory.clear_scratch()
 
 
-class ChangePipe(RunnablePipe):
+class ChangeBlockPipe(Pipe):
     """A pipe of change blocks."""
 
     def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
@@ -181,7 +181,7 @@ class ChangePipe(RunnablePipe):
         self._targets.ownership = self._ownership(self._targets.sink.claims(), directory, state)
 
 
-class FollowingPipe(ChangePipe):
+class SchemaFollowingPipe(ChangeBlockPipe):
     """A pipe whose log holds the statements that change its tables."""
 
     _reads_tables = True
@@ -202,4 +202,4 @@ class FollowingPipe(ChangePipe):
         return told
 
     @abstractmethod
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor: ...
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor: ...

@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, Fate, Kept
 from headrace.model.projection import Projection
 from headrace.model.schema import DATES, TableName, TableSchema, ZeroDates
-from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, TableState
 from headrace.pipes.state.resync_requests import resync_command
@@ -69,7 +69,7 @@ def take_column_settings(
 def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSettings, settings: PipeSettings) -> None:
     """Let the date columns in the sink accept NULL if they must from now on. A repetition after a crash finds nothing left to do."""
     for name, table in state.tables.items():
-        was, now = (Showing(one)(table.schema, table.hidden) for one in (before, settings))
+        was, now = (SinkSchemaResolver(one)(table.schema, table.hidden) for one in (before, settings))
         if was == now or name in state.waiting or str(name) in state.options.get(RESHAPED, ()):
             continue
         plan = retrying(functools.partial(_plan, targets, was, now, BinlogPosition.from_json(table.captured_at).version))
@@ -79,7 +79,7 @@ def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSetti
 
 def _changed_flag(table: TableState, before: PipeSettings, settings: PipeSettings) -> str:
     """The flag by which the rows of a table would differ; empty if they would not."""
-    was, now = (Showing(one).read(table.schema, table.hidden) for one in (before, settings))
+    was, now = (SinkSchemaResolver(one).read(table.schema, table.hidden) for one in (before, settings))
     if [column.name for column in was.columns] != [column.name for column in now.columns]:
         return _COLUMNS
     differs = before.zero_dates not in (ZeroDates.HALT, settings.zero_dates) and any(column.kind in DATES for column in was.columns)

@@ -22,7 +22,7 @@ _WATCH_S = 2.0
 _GRACE_S = 30.0
 
 
-class Lifeline:
+class KeeperLink:
     """This process's end of the line; without one (`fd` below 0), everything is said to nobody."""
 
     def __init__(self, fd: int) -> None:
@@ -61,9 +61,9 @@ class Lifeline:
 
 
 @contextmanager
-def held_line(fd: int) -> Iterator[Lifeline]:
+def open_keeper_link(fd: int) -> Iterator[KeeperLink]:
     """The line, which hears of the error that ends the block."""
-    line = Lifeline(fd)
+    line = KeeperLink(fd)
     try:
         yield line
     except HeadraceError as error:

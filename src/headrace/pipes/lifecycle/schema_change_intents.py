@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.retry import retrying
@@ -89,14 +89,14 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
+class IntentExecutor:
     """Does what was decided about statements, and keeps the state true while it does."""
 
     state: PipeState
     directory: StateDirectory
     snapshots: SnapshotLog
     targets: SinkTables
-    show: Showing
+    show: SinkSchemaResolver
     reread: Callable[[tuple[str, ...]], None] | None
     """Has tables (globs) read again, where there is a server to read them from."""
 
@@ -184,7 +184,7 @@ class Executor:
         state.intent = None
 
 
-def resume(executor: Executor, requested: Callable[[TableName], bool]) -> None:
+def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> None:
     """Finish what an earlier run began. Steps that the sink refuses are left out if all the tables are to be read again anyway."""
     begun = executor.state.intent
     if begun is None:

@@ -23,7 +23,7 @@ from headrace.transforms.table_shape import Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class SinkSchemaResolver:
     """Of one pipe's tables."""
 
     settings: PipeSettings
@@ -94,9 +94,9 @@ def shaper_for(
     return Shaper(settings.transforms, read_salts(settings.transforms), moving, whole)
 
 
-def shown_now(schema: TableSchema, state: PipeState, settings: PipeSettings) -> TableSchema:
+def current_sink_schema(schema: TableSchema, state: PipeState, settings: PipeSettings) -> TableSchema:
     """A source's table as the sink gets to see it now."""
-    return Showing(settings)(schema, hidden_in(state, schema.name))
+    return SinkSchemaResolver(settings)(schema, hidden_in(state, schema.name))
 
 
 def hidden_in(state: PipeState, name: TableName) -> tuple[str, ...]:

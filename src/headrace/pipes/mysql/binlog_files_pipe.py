@@ -14,18 +14,18 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import Catalogue
-from headrace.pipes.lifecycle.base import FollowingPipe
+from headrace.pipes.lifecycle.base import SchemaFollowingPipe
 from headrace.pipes.lifecycle.column_settings import take_column_settings
 from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.schema_change_intents import Executor
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_factory import same_sink
-from headrace.pipes.lifecycle.sink_schema import Showing, shown_now
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
 from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.mysql.failover import reached, written
-from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.startup import is_older_than_sink, is_wanted
-from headrace.pipes.mysql.stream_runner import Streaming
+from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.stored_settings import take_settings
 from headrace.retry import retrying
@@ -45,7 +45,7 @@ from headrace.transforms.name_checks import misfits
 logger = logging.getLogger("headrace")
 
 
-class OfflinePipe(FollowingPipe):
+class BinlogFilesPipe(SchemaFollowingPipe):
     """One replication of log files."""
 
     _reads_tables = False
@@ -75,7 +75,7 @@ class OfflinePipe(FollowingPipe):
                 # Statements in the files may still make the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)
-        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        shown = [current_sink_schema(table.schema, state, self._settings) for table in state.tables.values()]
         retrying(lambda: self._targets.prepare(shown))
         if is_new:
             for schema in shown:
@@ -116,7 +116,7 @@ class OfflinePipe(FollowingPipe):
 
     def _check_counting(self, state: PipeState) -> None:
         """The state is an old copy: refuse to read changes again into tables that would count them twice."""
-        shown = [shown_now(table.schema, state, self._settings) for table in state.tables.values()]
+        shown = [current_sink_schema(table.schema, state, self._settings) for table in state.tables.values()]
         counting = sorted(str(name) for name, need in retrying(lambda: self._targets.requirements(shown)).items() if need.exact)
         if counting:
             raise DefiniteError(
@@ -141,13 +141,13 @@ class OfflinePipe(FollowingPipe):
                 history.learn([schema], places[name])
                 state.tables[name] = TableState(schema, places[name].to_json())
 
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
-        return Executor(state, directory, snapshots, self._targets, Showing(self._settings), None)
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor:
+        return IntentExecutor(state, directory, snapshots, self._targets, SinkSchemaResolver(self._settings), None)
 
-    def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> Streaming:
+    def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> StreamRunner:
         settings = self._settings
         self._targets.write_as(state.id, self._settings.pipe_name)
-        follower = Follower(
+        follower = SchemaChangeFollower(
             history,
             functools.partial(is_wanted, state, settings.selection),
             self._executor(directory, state, SnapshotLog(directory)),
@@ -159,4 +159,4 @@ class OfflinePipe(FollowingPipe):
         here, planned = reached(directory, state), written(directory, state)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal)
-        return Streaming(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)
+        return StreamRunner(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)

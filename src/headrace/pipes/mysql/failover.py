@@ -46,7 +46,7 @@ def written(directory: StateDirectory, state: PipeState) -> BinlogPosition:
     return found if found is not None and found.epoch == state.epoch and found > reached(directory, state) else reached(directory, state)
 
 
-def take_over(
+def resume_on_server(
     connection: Connection[Any],
     address: MySQLAddress,
     directory: StateDirectory,

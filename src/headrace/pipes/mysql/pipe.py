@@ -14,19 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.pipes.lifecycle.base import FollowingPipe
+from headrace.pipes.lifecycle.base import SchemaFollowingPipe
 from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.schema_change_intents import Executor
-from headrace.pipes.lifecycle.sink_schema import Showing, shown_now
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
 from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
 from headrace.pipes.mysql.failover import reached, written
-from headrace.pipes.mysql.resync_runner import Resynchroniser
-from headrace.pipes.mysql.schema_follower import Follower
-from headrace.pipes.mysql.snapshot_runner import Copier, Interrupted
-from headrace.pipes.mysql.startup import Opened, Opening, is_wanted
-from headrace.pipes.mysql.stream_runner import Streaming
+from headrace.pipes.mysql.resync_runner import ResyncRunner
+from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
+from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
+from headrace.pipes.mysql.startup import PipeStartup, StartedPipe, is_wanted
+from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import retrying
@@ -44,7 +44,7 @@ _POLL_S = 5.0
 """A pipe with nothing to do asks seldom: what comes ends the wait at once, and so does stopping the stream."""
 
 
-class Pipe(FollowingPipe):
+class MySQLPipe(SchemaFollowingPipe):
     """One replication of a server."""
 
     def __init__(self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
@@ -80,18 +80,20 @@ class Pipe(FollowingPipe):
             self._copy(session, parts)
             self._follow(session, parts, opened, server)
 
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> Executor:
-        return Executor(state, directory, snapshots, self._targets, Showing(self._settings), functools.partial(ask_for_resync, directory))
+    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor:
+        return IntentExecutor(
+            state, directory, snapshots, self._targets, SinkSchemaResolver(self._settings), functools.partial(ask_for_resync, directory)
+        )
 
-    def _opening(self, directory: StateDirectory, connection: Any) -> Opening:
-        return Opening(connection, self._address, directory, self._settings, self._sink_name, self._targets)
+    def _opening(self, directory: StateDirectory, connection: Any) -> PipeStartup:
+        return PipeStartup(connection, self._address, directory, self._settings, self._sink_name, self._targets)
 
-    def _assemble(self, directory: StateDirectory, opened: Opened) -> _Parts:
+    def _assemble(self, directory: StateDirectory, opened: StartedPipe) -> _Parts:
         state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
         self._targets.write_as(state.id, self._settings.pipe_name)
         self._own_targets(directory, state)
-        shows = functools.partial(shown_now, state=state, settings=settings)
-        follower = Follower(
+        shows = functools.partial(current_sink_schema, state=state, settings=settings)
+        follower = SchemaChangeFollower(
             opened.history,
             functools.partial(is_wanted, state, settings.selection),
             self._executor(directory, state, snapshots),
@@ -101,7 +103,7 @@ class Pipe(FollowingPipe):
             self._view,
         )
         reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: copier.incomplete, directory.seal)
-        streaming = Streaming(
+        streaming = StreamRunner(
             self._address,
             self._targets,
             settings,
@@ -115,7 +117,7 @@ class Pipe(FollowingPipe):
             reporter,
             self._targets.skips(directory.path, settings.pipe_name, settings.transforms),
         )
-        copier = Copier(
+        copier = SnapshotRunner(
             self._address,
             self._targets,
             settings,
@@ -127,7 +129,7 @@ class Pipe(FollowingPipe):
             streaming.copying_task,
             self._stop.is_set,
         )
-        resyncs = Resynchroniser(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written)
+        resyncs = ResyncRunner(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written)
         cleaner = TombstonePurger(
             self._targets,
             settings.pipe_name,
@@ -149,7 +151,7 @@ class Pipe(FollowingPipe):
             self._view.note("stopped during the snapshot; run again to go on")
         parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)
 
-    def _follow(self, session: Any, parts: _Parts, opened: Opened, server: ServerIdentity) -> None:
+    def _follow(self, session: Any, parts: _Parts, opened: StartedPipe, server: ServerIdentity) -> None:
         def ended() -> bool:
             return self._stop.is_set() or parts.is_finished(opened.target)
 
@@ -194,7 +196,7 @@ class _Parts:
     """What an open pipe consists of."""
 
     def __init__(
-        self, settings: PipeSettings, streaming: Streaming, copier: Copier, resyncs: Resynchroniser, cleaner: TombstonePurger
+        self, settings: PipeSettings, streaming: StreamRunner, copier: SnapshotRunner, resyncs: ResyncRunner, cleaner: TombstonePurger
     ) -> None:
         self._once, self.streaming, self.copier, self.resyncs, self.cleaner = settings.once, streaming, copier, resyncs, cleaner
 

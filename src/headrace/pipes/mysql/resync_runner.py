@@ -19,9 +19,9 @@ from typing import Any
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_schema import Showing
-from headrace.pipes.mysql.snapshot_runner import Copier, Interrupted, Pause
-from headrace.pipes.mysql.startup import Opening, selection_of
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.mysql.snapshot_runner import Interrupted, Pause, SnapshotRunner
+from headrace.pipes.mysql.startup import PipeStartup, selection_of
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import in_context, retrying
@@ -37,12 +37,12 @@ _LOOK_AGAIN_S = 1.0
 
 
 @dataclass(slots=True)
-class Resynchroniser:
+class ResyncRunner:
     """Takes requests, one after the other; a thread beside the stream does the reading."""
 
-    copier: Copier
+    copier: SnapshotRunner
     history: SchemaHistory
-    opening: Callable[[Any], Opening]
+    opening: Callable[[Any], PipeStartup]
     """Looks at tables on a connection."""
     reached: Callable[[], BinlogPosition]
     """How far the stream is."""
@@ -136,7 +136,7 @@ class Resynchroniser:
             self._forget(name, position)
         # A glob reaches what is chosen; what is not yet must be named.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
-        showing = Showing(copier.settings)
+        showing = SinkSchemaResolver(copier.settings)
         for schema in meant:
             known = state.tables.get(schema.name)
             if known is not None:

@@ -27,7 +27,7 @@ from headrace.model.schema_change import (
     tables_of,
 )
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.schema_change_intents import Executor, Intent
+from headrace.pipes.lifecycle.schema_change_intents import Intent, IntentExecutor
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import pending_requests
 from headrace.retry import retrying
@@ -44,14 +44,14 @@ APPLIED, IGNORED, KEPT, READ_AGAIN = "applied", "ignored", "kept", "read again"
 
 
 @dataclass(slots=True)
-class Decision:
+class SchemaChangePlanner:
     """About one statement."""
 
     followed: Followed
     after: Catalogue
     """All tables as they are after the statement."""
     wanted: Callable[[TableName], bool]
-    executor: Executor
+    executor: IntentExecutor
     policy: SchemaPolicy
     pipe: str
     schema_applier: Callable[[], SchemaApplier]

@@ -15,8 +15,8 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import AddColumn, ChangePrimaryKey, DropColumn, ModifyColumn, RenameColumn, RenameTable, tables_of
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.schema_change_intents import Executor
-from headrace.pipes.mysql.schema_change_planner import Decision
+from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
+from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.schema_history import Followed, Outcome, SchemaHistory
@@ -31,12 +31,12 @@ _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class SchemaChangeFollower:
     """Follows the statements of one pipe's log."""
 
     history: SchemaHistory
     wanted: Callable[[TableName], bool]
-    executor: Executor
+    executor: IntentExecutor
     policy: SchemaPolicy
     pipe: str
     """Its name in the ledger."""
@@ -77,7 +77,7 @@ class Follower:
         followed.check()
         self._check_start(followed)
         after, altering = self.history.as_of(position), self.executor.targets.sink.schema_applier
-        decision = Decision(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
+        decision = SchemaChangePlanner(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
         intent = decision.intent()
         self.executor.carry_out(intent)
         for entry in intent.entries:

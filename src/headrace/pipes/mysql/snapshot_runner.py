@@ -67,7 +67,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Copier:
+class SnapshotRunner:
     """Takes the snapshots of one pipe's tables."""
 
     address: MySQLAddress

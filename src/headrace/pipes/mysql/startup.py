@@ -20,10 +20,10 @@ from headrace.model.schema_change import Catalogue
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.column_settings import take_column_settings
 from headrace.pipes.lifecycle.sink_factory import same_sink
-from headrace.pipes.lifecycle.sink_schema import Showing
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
-from headrace.pipes.mysql.failover import begin_new_log, reached, rewind, take_over, written
+from headrace.pipes.mysql.failover import begin_new_log, reached, resume_on_server, rewind, written
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.pipes.state.sink_record import Told, warn_of_old_state
@@ -48,7 +48,7 @@ log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StartedPipe:
     """What a run goes on with."""
 
     state: PipeState
@@ -59,7 +59,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class PipeStartup:
     """Looks at one pipe's state and source, on one connection."""
 
     connection: Connection[Any]
@@ -69,7 +69,7 @@ class Opening:
     sink_name: str
     targets: SinkTables
 
-    def open(self, server: ServerIdentity, told: Told) -> Opened:
+    def open(self, server: ServerIdentity, told: Told) -> StartedPipe:
         """The state and history to go on with, or new ones. `told`: what the sink was told of the state."""
         state = self.directory.load()
         new, everything = state is None, None
@@ -97,7 +97,7 @@ class Opening:
         warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)
         self._check_transforms(state, is_new=new)
         check_tables(self.connection, self.address, state.tables)
-        return Opened(state, history, log_end(self.connection, self.address, state.epoch), new)
+        return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new)
 
     def _take_over(self, state: PipeState, server: ServerIdentity) -> Catalogue | None:
         """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
@@ -105,7 +105,7 @@ class Opening:
             wanted = functools.partial(is_wanted, state, self.settings.selection)
             return begin_new_log(self.connection, self.address, state, server, wanted)
         rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
-        take_over(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
+        resume_on_server(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
         return None
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
@@ -167,7 +167,7 @@ class Opening:
             # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
             came = [schema for schema in came if not chosen_before(schema.name)]
         for schema in came:
-            Showing(self.settings).check_new(schema)
+            SinkSchemaResolver(self.settings).check_new(schema)
         history.learn(came, seen)
         for schema in came:
             # Its snapshot sees all that the log says of it up to here.
@@ -203,7 +203,7 @@ class Opening:
         names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
         counted = list(state.tables.values()) if is_old else former
         if counted:
-            showing = Showing(self.settings)
+            showing = SinkSchemaResolver(self.settings)
             needs = retrying(lambda: self.targets.requirements([showing(table.schema, table.hidden) for table in counted]))
             names.update(name for name, need in needs.items() if need.exact and not self.targets.append_only)
         if names:

@@ -16,9 +16,9 @@ from headrace.model.schema_change import Catalogue
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.sink_schema import Showing, hidden_in, read_as, shaper_for, shown_now
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema, hidden_in, read_as, shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.mysql.schema_follower import Follower
+from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.startup import selection_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
@@ -39,7 +39,7 @@ from headrace.spark.runtime.tasks import Report, Task
 
 
 @dataclass(slots=True)
-class Streaming:
+class StreamRunner:
     """A pipe that is open, and how far it has come."""
 
     address: MySQLAddress | None
@@ -50,7 +50,7 @@ class Streaming:
     directory: StateDirectory
     state: PipeState
     history: SchemaHistory
-    follower: Follower
+    follower: SchemaChangeFollower
     reached: BinlogPosition
     planned: BinlogPosition
     """How far an earlier run may have written."""
@@ -97,7 +97,7 @@ class Streaming:
     def written_tables(self) -> list[TableSchema]:
         """The pipe's tables as the sink gets to see them; without those that wait to be read again, whose targets may be gone."""
         tables = [table for name, table in self.state.tables.items() if name not in self.state.waiting]
-        return [shown_now(table.schema, self.state, self.settings) for table in tables]
+        return [current_sink_schema(table.schema, self.state, self.settings) for table in tables]
 
     def copying_task(self, names: Collection[TableName]) -> Task:
         """A task that reads these tables as they are defined now. It carries nothing of others: a pipe may have thousands."""
@@ -137,7 +137,7 @@ class Streaming:
         since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
         # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
-        showing = Showing(self.settings)
+        showing = SinkSchemaResolver(self.settings)
         shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
         needs = self.targets.requirements(written)

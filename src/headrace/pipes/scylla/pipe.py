@@ -22,7 +22,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.lifecycle.base import RunnablePipe
+from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
@@ -35,7 +35,7 @@ from headrace.pipes.scylla.schema_follower import Definitions
 from headrace.pipes.scylla.sink_factory import LogTarget, same_log_sink
 from headrace.pipes.scylla.snapshot_progress import Copies
 from headrace.pipes.scylla.snapshot_runner import Interrupted, TableCopier
-from headrace.pipes.scylla.start_position import Beginning, parse_start
+from headrace.pipes.scylla.start_position import StartPosition, parse_start
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
@@ -72,7 +72,7 @@ _KIND: Final = "scylla"
 """What a state says that belongs to such a pipe."""
 
 
-class ScyllaPipe(RunnablePipe):
+class ScyllaPipe(Pipe):
     """One replication of log tables."""
 
     def __init__(self, address: CqlAddress, choices: ScyllaChoices, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
@@ -267,7 +267,7 @@ class ScyllaPipe(RunnablePipe):
 
     def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes, copier: TableCopier) -> None:
         where = self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
-        beginning = Beginning(catalog, self._choices, where, joins=bool(notes.tables))
+        beginning = StartPosition(catalog, self._choices, where, joins=bool(notes.tables))
         copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
         for name, found in fresh.items():
             start = beginning.of(found)

@@ -18,7 +18,7 @@ NOW, OLDEST = "now", "oldest"
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartPosition:
     """`now`: what is written from now on (a little before, to be sure); `oldest`: all that is there; or a moment."""
 
     catalog: StreamCatalog

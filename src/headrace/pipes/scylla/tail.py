@@ -23,7 +23,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.pipes.scylla.start_position import NOW, OLDEST, Beginning
+from headrace.pipes.scylla.start_position import NOW, OLDEST, StartPosition
 from headrace.retry import Waits, own_waits, retrying
 from headrace.settings.settings_file import Chosen, parse_set
 from headrace.shutdown import temporary_directory
@@ -79,7 +79,7 @@ class Tail:
             session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
         catalog = ServerCatalog(session, self.choices)
         logs = self._logs(session)
-        beginning = Beginning(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
+        beginning = StartPosition(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
         found = retrying(lambda: look_at(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
         asked = {name: catalog.now() for name in logs}

@@ -41,11 +41,11 @@ from headrace.sources.scylla.snapshot.row_recheck import Rereader
 from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, TokenRange, cut
 from headrace.verify.key_values import key_list
-from headrace.verify.recheck import KeySettler, Settled
+from headrace.verify.recheck import KeyRechecker, RecheckResult
 from headrace.verify.result import TableResult
 from headrace.verify.row_compare import Comparison, Difference, compare, different_keys, distinct
 from headrace.verify.scylla.hash_buckets import Buckets
-from headrace.verify.table_spec import ComparedTable
+from headrace.verify.table_spec import TableComparison
 from headrace.verify.view import LineView, VerifyView
 from headrace.verify.watermark import SILENT_S, Standing, Watermark, has_reached, stands_at
 
@@ -127,7 +127,7 @@ class LoggedRows:
         for batch in self.reader.rows(self.table):
             yield canonical_rows(self.table, batch, names)
 
-    def source_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+    def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """The rows with these keys; without clustering columns, what SELECT shows of a partition that has nothing but static values."""
         found = [table.shown.arrow_schema.empty_table()]
         asked = self.raw_keys(keys)
@@ -142,7 +142,7 @@ class LoggedRows:
                 found.append(one.filter(one.column(self.table.clustering[0].name).is_null()))
         return pa.concat_tables(found)
 
-    def sink_by_key(self, table: ComparedTable, keys: pa.Table) -> pa.Table:
+    def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         raw = self.raw_keys(keys)
         texts = [["" if value is None else value.decode("utf-8", "replace") for value in key] for key in key_list(keys)]  # type: ignore[attr-defined]
         names = [column.name for column in self.table.columns]
@@ -175,7 +175,7 @@ class _TableVerification:
         self._sink, self._repair = sink, repair
         self._session, self._reader, self._table, self._watermark, self._view = session, CellReader(sink.sink.scope), table, watermark, view
         self._rows, self._bucket_rows = LoggedRows(session, self._reader, table), bucket_rows
-        self._compared = ComparedTable(canonical_schema(table))
+        self._compared = TableComparison(canonical_schema(table))
         self._started = time.monotonic()
 
     def run(self) -> TableResult:
@@ -193,33 +193,33 @@ class _TableVerification:
             note = "there is no view of it in the sink"
             return TableResult(schema, Comparison(0, 1), notes=(note,))
         found, keys, unread = self._first_look()
-        settled = self._settle(keys) if found.total else Settled(Comparison(), keys)
+        rechecked = self._recheck(keys) if found.total else RecheckResult(Comparison(), keys)
         repaired = 0
-        if self._repair is not None and settled.comparison.total:
-            before, settled = settled, self._repaired(settled, self._repair)
-            repaired = before.keys.num_rows - settled.keys.num_rows
-        if self._repair is not None and self._watermark is not None and not (settled.comparison.total or settled.behind or unread):
+        if self._repair is not None and rechecked.comparison.total:
+            before, rechecked = rechecked, self._repaired(rechecked, self._repair)
+            repaired = before.keys.num_rows - rechecked.keys.num_rows
+        if self._repair is not None and self._watermark is not None and not (rechecked.comparison.total or rechecked.behind or unread):
             settle_late(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
-        differences = tuple(self._readable(one) for one in settled.comparison.differences)
-        notes = (self._lag(),) if settled.behind else ()
+        differences = tuple(self._readable(one) for one in rechecked.comparison.differences)
+        notes = (self._lag(),) if rechecked.behind else ()
         return TableResult(
             schema,
-            Comparison(found.rows, settled.comparison.total, differences),
-            settled.behind,
-            settled.changing,
+            Comparison(found.rows, rechecked.comparison.total, differences),
+            rechecked.behind,
+            rechecked.changing,
             unread,
             repaired,
             notes=notes,
             seconds=time.monotonic() - self._started,
-            missing=settled.missing,
-            extra=settled.extra,
-            standing=self._stands() if settled.behind else "",
+            missing=rechecked.missing,
+            extra=rechecked.extra,
+            standing=self._stands() if rechecked.behind else "",
         )
 
-    def _repaired(self, settled: Settled, choices: ScyllaChoices) -> Settled:
+    def _repaired(self, rechecked: RecheckResult, choices: ScyllaChoices) -> RecheckResult:
         """What is different after the rows were written again, as the source has them: each cell with its own write time."""
         names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
-        raw = self._rows.raw_keys(settled.keys)
+        raw = self._rows.raw_keys(rechecked.keys)
         columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
         writer = self._sink.writer()
         try:
@@ -228,13 +228,13 @@ class _TableVerification:
                 writer.write(block)
         finally:
             writer.close()
-        after = self._settle(settled.keys)
+        after = self._recheck(rechecked.keys)
         return replace(
             after,
-            changing=settled.changing + after.changing,
-            behind=settled.behind + after.behind,
-            missing=settled.missing + after.missing,
-            extra=settled.extra + after.extra,
+            changing=rechecked.changing + after.changing,
+            behind=rechecked.behind + after.behind,
+            missing=rechecked.missing + after.missing,
+            extra=rechecked.extra + after.extra,
         )
 
     def _first_look(self) -> tuple[Comparison, pa.Table, int]:
@@ -282,8 +282,8 @@ class _TableVerification:
         different = distinct(pa.concat_tables(keys))
         return total, different.slice(0, _MOST_KEYS), max(different.num_rows - _MOST_KEYS, 0)
 
-    def _settle(self, keys: pa.Table) -> Settled:
-        return KeySettler(self._rows, self._watermark, self._now, lambda: None).settle(self._compared, keys)
+    def _recheck(self, keys: pa.Table) -> RecheckResult:
+        return KeyRechecker(self._rows, self._watermark, self._now, lambda: None).recheck(self._compared, keys)
 
     def _now(self) -> int:
         return server_time(self._session)
