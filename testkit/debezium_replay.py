@@ -16,7 +16,8 @@ from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.sources.debezium.events.event_versions import Tail
 from headrace.sources.debezium.events.records import Decoded, Records, Refused
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.types.schema_widening import grow
 
 _MOST_ROUNDS = 12

@@ -11,7 +11,8 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.sources.debezium.events.records import Decoded, Records
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from testkit.debezium_recordings import as_batches, load_records
 from testkit.debezium_replay import Replay
 

@@ -24,7 +24,8 @@ from headrace.sources.debezium.events.event_versions import Rule
 from headrace.sources.debezium.events.options import DebeziumChoices, Shape, Versions
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.events.topic_tables import Naming, TopicMap
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Catalog
 from testkit.chain import Chain

@@ -15,7 +15,8 @@ import pytest
 
 from headrace.model.change_block import Op
 from headrace.sinks.kafka.messages.messages import Messages
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from testkit.binlogs import Image, images_of
 from testkit.debezium_encoded import as_records, blocks_since_snapshot, encoded
 from testkit.debezium_recordings import KafkaRecord, as_batches, load_log, load_records

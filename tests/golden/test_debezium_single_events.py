@@ -9,7 +9,7 @@ import pytest
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
 from headrace.kafka.consumers.debezium_events import EventReader
 from headrace.kafka.consumers.row_changes import What
-from headrace.kafka.registry import Registered
+from headrace.kafka.schema_repository import Registered
 from testkit.debezium_recordings import GOLDEN, load_records, load_truth, recording_names
 
 

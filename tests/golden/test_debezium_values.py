@@ -17,7 +17,8 @@ from headrace.model.text_values import spelling
 from headrace.sources.debezium.events.fields import Field, RowFields, Wire
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.schema_history_topic import follow, read_change, read_record
 from headrace.sources.debezium.types.column_mapping import column_of, field_type, table_schema
 from headrace.sources.debezium.types.connect_schema import field_of, field_of_avro, row_fields

@@ -17,7 +17,8 @@ from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
 from headrace.sources.debezium.events.event_versions import Order, Rule
 from headrace.sources.debezium.events.options import SecondSnapshot
 from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from testkit.broker import PrivateBroker
 from testkit.debezium import Worker, json_converters, mysql_settings
 from testkit.topics import read_topic

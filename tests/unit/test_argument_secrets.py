@@ -18,7 +18,7 @@ from headrace.argument_secrets import KAFKA, KAFKA_PROPERTIES, REGISTRY, SINK, S
 from headrace.cql.address import PASSWORD_VARIABLES as CQL_PASSWORDS
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.kafka.address import SECRETS_VARIABLE
-from headrace.kafka.registry import PASSWORD_VARIABLE as REGISTRY_PASSWORD
+from headrace.kafka.schema_repository import PASSWORD_VARIABLE as REGISTRY_PASSWORD
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 

@@ -24,7 +24,8 @@ from headrace.sources.debezium.events.options import DebeziumChoices, Shape
 from headrace.sources.debezium.events.parsed_events import Events, Parsed
 from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.debezium.types.schema_widening import grow
 from testkit.avro_random import write_with_fastavro
 from testkit.debezium_recordings import as_batches, load_records, load_schemas, load_truth

@@ -19,7 +19,8 @@ from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.events.topic_tables import Naming, Pattern, TopicMap
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 
 NAME = TableName("shop", "goods")
 SCHEMA = TableSchema(

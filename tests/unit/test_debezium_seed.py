@@ -18,7 +18,8 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sources.debezium.events.event_versions import Order, Rule
 from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 
 TOPIC = "SERVER5432.sbtest.sbtest1"
 NAME = TableName("sbtest", "sbtest1")

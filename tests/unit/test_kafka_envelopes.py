@@ -21,7 +21,8 @@ from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Orig
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted, shown
 from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, Tombstones
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from testkit.debezium_encoded import as_records
 from testkit.debezium_recordings import as_batches
 

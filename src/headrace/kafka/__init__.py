@@ -16,5 +16,5 @@ _ROW_CHANGES = ("RowChange", "What")
 def __getattr__(name: str) -> Any:
     # Consumers bring compiled kernels with them; whoever wants an address alone does not wait for them.
     if name in __all__:
-        return getattr(importlib.import_module(f"headrace.kafka.{'row_changes' if name in _ROW_CHANGES else 'consumer'}"), name)
+        return getattr(importlib.import_module(f"headrace.kafka.consumers.{'row_changes' if name in _ROW_CHANGES else 'consumer'}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

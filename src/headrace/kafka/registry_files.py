@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.registry import Compatibility, Registered, conflicts, plain_text, refusal
+from headrace.kafka.schema_repository import Compatibility, Registered, conflicts, plain_text, refusal
 
 _FILE: Final = re.compile(r"(\d+)\.(\d+)\.avsc")
 

@@ -22,7 +22,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.registry import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, Registered, refusal
+from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, Registered, refusal
 from headrace.retry import retrying
 
 _AVRO: Final = "AVRO"

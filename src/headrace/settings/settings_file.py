@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
-from headrace.kafka.registry import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, secret_in
+from headrace.kafka.registry import secret_in
+from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE
 from headrace.settings.dataclass_fields import Field, Unfit, fields_of, nearest, plain, read
 from headrace.settings.foreign_names import ELSEWHERE
 from headrace.settings.schema_policy import EVERY, ChangeKind, SchemaPolicy

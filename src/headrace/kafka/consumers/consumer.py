@@ -26,7 +26,8 @@ from headrace.kafka.consumers.message_source import EARLIEST, Batch, Marks, Star
 from headrace.kafka.consumers.row_changes import WHAT, RowChange, What, images_of
 from headrace.kafka.mypipe.reader import Headers, Incoming, MutationReader, Places, ReadBlock
 from headrace.kafka.mypipe.wire_format import MAGIC, POSITION_HEADER, Mutation, read_position
-from headrace.kafka.registry import SchemaRepository, open_repository
+from headrace.kafka.registry import open_repository
+from headrace.kafka.schema_repository import SchemaRepository
 from headrace.model.change_block import ChangeBlock, Op
 
 BATCH: Final = 5000

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.consumers.row_changes import What
-from headrace.kafka.registry import SchemaRepository
+from headrace.kafka.schema_repository import SchemaRepository
 
 CONFLUENT_HEAD: Final = 5
 _WHAT: Final = {"c": What.INSERT, "r": What.INSERT, "u": What.UPDATE, "d": What.DELETE}

@@ -39,7 +39,7 @@ from headrace.kafka.mypipe.wire_format import (
     read_heads,
     read_position,
 )
-from headrace.kafka.registry import SchemaRepository
+from headrace.kafka.schema_repository import SchemaRepository
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 

@@ -47,7 +47,8 @@ from headrace.sources.debezium.events.options import FIXED, Unavailable
 from headrace.sources.debezium.events.records import Truncation
 from headrace.sources.debezium.events.topic_tables import TopicMap
 from headrace.sources.debezium.offset_range_reader import fetch
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
 from headrace.spark.connector import kafka_settings
 from headrace.spark.kafka.record_reports import (
     CHANGES,

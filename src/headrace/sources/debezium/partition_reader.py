@@ -56,7 +56,7 @@ from headrace.sources.debezium.formats.envelope import names_program
 from headrace.sources.debezium.formats.json_columns import Scanned, Texts
 from headrace.sources.debezium.formats.json_events import JsonParser
 from headrace.sources.debezium.formats.json_records import split
-from headrace.sources.debezium.reader import DebeziumReader, KnownTable
+from headrace.sources.debezium.read_context import KnownTable, ReadContext
 from headrace.sources.debezium.row_images import Befores, Images, make_images
 from headrace.sources.debezium.types.column_mapping import table_schema, with_numeric
 from headrace.sources.debezium.types.inferred_fields import SEEN, expected_fields, infer_fields
@@ -71,7 +71,7 @@ _OFFSET_HINT: Final = "let events carry their place in the log (flat rows: add.f
 class Reading:
     """One use of a reader."""
 
-    def __init__(self, reader: DebeziumReader, records: Records) -> None:
+    def __init__(self, reader: ReadContext, records: Records) -> None:
         self._reader, self._choices, self._records = reader, reader.choices, records
         self._place = f"{records.topic}[{records.partition}]"
         self._images: list[Images] = []

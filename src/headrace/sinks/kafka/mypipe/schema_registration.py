@@ -14,8 +14,9 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.mypipe.wire_format import generic_repository
-from headrace.kafka.registry import MEMORY, Compatibility, SchemaRepository, open_repository, refusal
+from headrace.kafka.registry import MEMORY, open_repository
 from headrace.kafka.registry_files import DirectoryRepository
+from headrace.kafka.schema_repository import Compatibility, SchemaRepository, refusal
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions
 
 _SHARED = "choose kafka.registry: a folder, or the http address of a registry"

@@ -21,7 +21,8 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
 from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind, tree_of
 from headrace.kafka.avro.wire_header import schema_ids
-from headrace.kafka.registry import SchemaRepository, open_repository
+from headrace.kafka.registry import open_repository
+from headrace.kafka.schema_repository import SchemaRepository
 from headrace.sources.debezium.events.fields import Field, RowFields, Wire
 from headrace.sources.debezium.events.options import DebeziumChoices, Shape
 from headrace.sources.debezium.events.parsed_events import (
