@@ -23,8 +23,8 @@ from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capture import Capture
 from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.capture.statement_capture import Capture
 
 START: Final = 1_700_000_000_000_000
 """The first timestamp of a history; the others are a few microseconds later."""

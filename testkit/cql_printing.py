@@ -16,8 +16,8 @@ from headrace.cql.log import SUFFIX, TIME, log_table
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import CqlType
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capture import Capture
 from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.capture.statement_capture import Capture
 from testkit.cql_values import PROTOCOL, driver_type
 
 _FIRST = 1_606_000_000_000_000

@@ -25,7 +25,7 @@ from headrace.cql.types import CqlType, quoted
 from headrace.sinks.cql.execution import bound
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.cql.target_tables import moved
-from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from headrace.sources.scylla.snapshot.table_probe import ask_telling
 from testkit.cql_histories import START, History, literal, random_history
 

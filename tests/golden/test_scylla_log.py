@@ -12,7 +12,7 @@ from headrace.cql import timeuuid
 from headrace.cql.language.ddl import Definitions
 from headrace.cql.log import TIME, log_table
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.capture import Capture
+from headrace.sources.scylla.capture.statement_capture import Capture
 from testkit.cql_printing import Session, Transcript, shown_row, transcripts
 
 HERE = Path(__file__).parent

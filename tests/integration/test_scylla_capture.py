@@ -22,10 +22,10 @@ from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capture import Capture
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.capture.generation_tables import read_generations
 from headrace.sources.scylla.capture.log_replay import recovered
+from headrace.sources.scylla.capture.statement_capture import Capture
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
 from headrace.sources.scylla.capture.table_state import State
 from testkit import scylla_tables
@@ -279,7 +279,7 @@ _WRITER = """
 import sys
 from headrace.cql.address import parse_cql_url
 from headrace.cql.session import connect
-from headrace.sources.scylla.capture.captured_session import capture
+from headrace.sources.scylla.capture import capture
 url, t, keyspace = sys.argv[1:]
 session = capture(connect(parse_cql_url(url)), [t], keyspace)
 for i in range(1_000_000):

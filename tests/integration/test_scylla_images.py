@@ -25,8 +25,8 @@ from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.postimages.sink import ImageSink
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.capture.capture import Capture, log_block
 from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from headrace.sources.scylla.snapshot.base_rows import RowQuery
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk

@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.kafka.scylla.log_documents import log_documents
-from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from testkit.cassandra import GivenCluster, PrivateCassandra
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import random_history

@@ -30,8 +30,8 @@ from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.capture.capture import log_block
 from headrace.sources.scylla.capture.log_rows import LogRow
+from headrace.sources.scylla.capture.statement_capture import log_block
 from testkit.cell_views import selected, shown
 from testkit.cql_histories import Statement, random_log, random_table
 from testkit.embedded_access import target_of

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cql.log import END, SEQUENCE, TIME
-from headrace.sources.scylla.capture.capture import Capture
 from headrace.sources.scylla.capture.log_replay import recovered
+from headrace.sources.scylla.capture.statement_capture import Capture
 from headrace.sources.scylla.capture.table_state import State
 from testkit.cql_histories import History, histories, random_history
 

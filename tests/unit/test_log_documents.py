@@ -19,7 +19,7 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
-from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 
 T = 1_600_000_000_000_000
 

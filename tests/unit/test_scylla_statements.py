@@ -7,7 +7,7 @@ import pytest
 from headrace.cql.language.ddl import Definitions
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capture import Capture, log_block
+from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from headrace.sources.scylla.capture.statements import Change, Does, parse
 
 DEFINITIONS = """

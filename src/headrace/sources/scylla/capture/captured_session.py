@@ -37,10 +37,10 @@ from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.capture import Capture, Clock, Given, wall_clock
 from headrace.sources.scylla.capture.generation_tables import prepare_generations, read_generations
 from headrace.sources.scylla.capture.log_rows import LogRow
 from headrace.sources.scylla.capture.partition_state_loader import Learning
+from headrace.sources.scylla.capture.statement_capture import Capture, Clock, Given, wall_clock
 from headrace.sources.scylla.capture.statements import Change, Does, parse
 from headrace.sources.scylla.capture.storage_model import Key
 from headrace.sources.scylla.capture.stream_ids import Generations
