@@ -41,7 +41,7 @@ def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> N
     )
     sink = ClickHouseSink(target)
     sink.prepare([schema])
-    found = sink.recognise([schema.name, TableName("shop", "missing")])
+    found = sink.infer_schemas([schema.name, TableName("shop", "missing")])
     assert list(found) == [schema.name]
     recognised = found[schema.name]
     assert recognised.primary_key == ("k", "id")
@@ -70,7 +70,7 @@ def test_a_table_of_somebody_else_is_recognised_without_what_is_not_the_sources(
     )
     name = TableName("shop", "own")
     sink = ClickHouseSink(target, ClickHouseOptions((("rename", (("id", "ident"),)),)))
-    found = sink.recognise([name])[name]
+    found = sink.infer_schemas([name])[name]
     assert [(column.name, column.kind) for column in found.columns] == [
         ("id", Kind.UINT32),
         ("state", Kind.ENUM),
@@ -82,4 +82,4 @@ def test_a_table_of_somebody_else_is_recognised_without_what_is_not_the_sources(
     assert found.column("state").members == ("new", "paid")
     client.command("CREATE TABLE shop.strange (id Int32, m Map(String, Int32), v UInt64) ENGINE = ReplacingMergeTree(v) ORDER BY id")
     with pytest.raises(DefiniteError, match="column m of the target"):
-        sink.recognise([TableName("shop", "strange")])
+        sink.infer_schemas([TableName("shop", "strange")])

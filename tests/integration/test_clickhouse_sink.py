@@ -121,7 +121,7 @@ def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypa
     asked: list[list[str]] = []
     look_up = target_cache.look_up
 
-    def noted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
+    def noted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(sorted(schema.name.table for schema in wanted))
         return look_up(scope, wanted)
 
@@ -412,7 +412,7 @@ def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypa
     asked: list[int] = []
     look_up = target_cache.look_up
 
-    def counted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
+    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(len(wanted))
         return look_up(scope, wanted)
 

@@ -18,10 +18,10 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_letters
-from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
+from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_dead_letters
+from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice, OnRefusedRow
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.embedded_access import target_of
 
@@ -108,7 +108,7 @@ def test_a_refused_row_is_kept_once_and_the_rest_is_written(sink: ClickHouseSink
     assert "is outside" in reason
     assert (version, position) == (pack_version(0, 3, 101), "log file 3, offset 101")
     assert json.loads(row)["text"] == "b"
-    [letter] = waiting(sink.own_tables(), pipe=sink.label)
+    [letter] = waiting_dead_letters(sink.own_tables(), pipe=sink.label)
     assert letter.schema == schema
 
 
@@ -162,13 +162,13 @@ def test_retry_writes_what_the_table_takes_now_and_later_changes_still_win(sink:
     constrain(sink)
     first: Sequence[Image] = [(Op.INSERT, number, 0, "too long") for number in range(1, 6)]
     sink.writer().write(block_of(schema, *first))
-    assert [one.written for one in retry_letters(sink, pipe=sink.label)] == [False] * 5
+    assert [one.written for one in retry_dead_letters(sink, pipe=sink.label)] == [False] * 5
     assert errors(sink, "state, tries") == [["waiting", 2]] * 5
     # Of the five, one is changed and one deleted before the table takes them; a third is still bad in another way.
     sink.writer().write(block_of(schema, (Op.UPDATE, 1, 0, "new"), (Op.DELETE, 2, 0, "gone"), first=200))
     relax(sink)
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t ADD CONSTRAINT other CHECK id != 3")
-    outcomes = {one.letter.key: one for one in retry_letters(sink, pipe=sink.label)}
+    outcomes = {one.letter.key: one for one in retry_dead_letters(sink, pipe=sink.label)}
     assert [key for key, one in outcomes.items() if not one.written] == ["id=3"]
     assert "other" in outcomes["id=3"].reason
     assert shown(sink) == [[1, "new"], [4, "too long"], [5, "too long"]]
@@ -179,7 +179,7 @@ def test_retry_writes_what_the_table_takes_now_and_later_changes_still_win(sink:
         ("id=4", "done", 3),
         ("id=5", "done", 3),
     ]
-    assert list(retry_letters(sink, pipe=sink.label, ids=("none such",))) == []
+    assert list(retry_dead_letters(sink, pipe=sink.label, ids=("none such",))) == []
 
 
 def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
@@ -191,7 +191,7 @@ def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
     # The source's table was emptied at 300: a row from before must not come back.
     sink.delete_stale(schema, pack_version(0, 3, 300))
     relax(sink)
-    assert [one.letter.key for one in retry_letters(sink, pipe=sink.label)] == ["id=2"]
+    assert [one.letter.key for one in retry_dead_letters(sink, pipe=sink.label)] == ["id=2"]
     assert shown(sink) == [[2, "too long"]]
     assert errors(sink, "key, state") == [["id=1", "superseded"], ["id=2", "done"]]
 
@@ -208,13 +208,13 @@ def test_a_resync_leaves_the_waiting_rows_of_another_pipe_alone(sink: ClickHouse
             constrain(one)
         one.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long")))
     sink.delete_stale(schema, pack_version(0, 9, 0))
-    assert not waiting(sink.own_tables(), pipe=sink.label)
-    assert [letter.key for letter in waiting(sink.own_tables(), pipe=other.label)] == ["id=1"]
+    assert not waiting_dead_letters(sink.own_tables(), pipe=sink.label)
+    assert [letter.key for letter in waiting_dead_letters(sink.own_tables(), pipe=other.label)] == ["id=1"]
 
 
 def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_waiting(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", EngineChoice.HISTORY))))
+    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", TargetEngine.HISTORY))))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *PLAIN, first=100))
     chosen.discard_partial_snapshot(schema, pack_version(0, 3, 100))
@@ -222,16 +222,16 @@ def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_wai
     assert errors(sink, "key, state") == [["id=2", "superseded"], ["id=2", "waiting"]]
 
 
-@pytest.mark.parametrize("engine", [EngineChoice.HISTORY, EngineChoice.VERSIONED, EngineChoice.REPLACING])
-def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: EngineChoice) -> None:
+@pytest.mark.parametrize("engine", [TargetEngine.HISTORY, TargetEngine.VERSIONED, TargetEngine.REPLACING])
+def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: TargetEngine) -> None:
     """The last engine is that of a table without a key."""
-    schema = schema_of(sink, key=("id",) if engine is not EngineChoice.REPLACING else ())
+    schema = schema_of(sink, key=("id",) if engine is not TargetEngine.REPLACING else ())
     chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", engine), ("view", True))))
     chosen.prepare([schema])
     for _ in range(2):
         chosen.writer().write(block_of(schema, *PLAIN))
     assert errors(sink, "key, state") == [["id=2" if schema.row_key else "", "waiting"]]
-    view = f"SELECT count() FROM {sink.target.database}.t" + ("_current" if engine is not EngineChoice.HISTORY else "")
+    view = f"SELECT count() FROM {sink.target.database}.t" + ("_current" if engine is not TargetEngine.HISTORY else "")
     assert sink.reader().query(view)[1] == [[2]]
     # The day is kept as text from now on, which holds any.
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t MODIFY COLUMN day Nullable(String)")
@@ -239,7 +239,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Engi
         chosen.without_cache(), choices=replace(chosen.choices, all_tables=(*chosen.choices.all_tables, ("types", (("day", "String"),))))
     )
     for _ in range(2):
-        assert [one.written for one in retry_letters(wider, pipe=sink.label)] == [True]
+        assert [one.written for one in retry_dead_letters(wider, pipe=sink.label)] == [True]
         assert sink.reader().query(view)[1] == [[3]]
         # A crash before it was noted that the row is written: it is tried again.
         sink.reader().query(
@@ -249,7 +249,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Engi
 
 def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", EngineChoice.COLLAPSING))))
+    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", TargetEngine.COLLAPSING))))
     with pytest.raises(DefiniteError, match="the order of writing counts"):
         chosen.prepare([schema])
     sink.prepare([replace(schema, name=TableName("shop", "u"))])
@@ -257,9 +257,9 @@ def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> N
     sink.reader().query(f"ALTER TABLE {sink.target.database}.u ADD CONSTRAINT c CHECK id != 2")
     sink.writer().write(block_of(constrained, (Op.INSERT, 2, 0, "x")))
     sink.reader().query(f"DROP TABLE {sink.target.database}.u SYNC")
-    halted = replace(chosen.without_cache(), choices=ClickHouseOptions(all_tables=(("engine", EngineChoice.COLLAPSING),)))
+    halted = replace(chosen.without_cache(), choices=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
     halted.prepare([constrained])
-    assert [one.reason for one in retry_letters(halted, pipe=sink.label)] == [ORDER_COUNTS]
+    assert [one.reason for one in retry_dead_letters(halted, pipe=sink.label)] == [ORDER_COUNTS]
 
 
 def test_the_command_lists_writes_and_tells(sink: ClickHouseSink, clickhouse: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import Skips, note_halt, request_skip, skipped_events
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.server.client import connect, disconnect
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed, Unavailable
 from testkit.debezium_recordings import KafkaRecord, load_records, load_truth
@@ -283,7 +283,7 @@ def test_new_columns_by_policy(open_pipe: Open, word: str) -> None:
 
 
 def test_engines_that_count_are_refused(open_pipe: Open, sink: ClickHouseSink) -> None:
-    counting = replace(sink, choices=ClickHouseOptions(all_tables=(("engine", EngineChoice.COLLAPSING),)))
+    counting = replace(sink, choices=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
     with pytest.raises(DefiniteError, match="would count twice"):
         open_pipe(sink=counting).run(records_of("mysql-schema", "late"))
 

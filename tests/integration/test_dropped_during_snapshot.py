@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from testkit.accounts import Account
 from testkit.binlogs import Logbook, open_logbook
 from testkit.pipeline import Pipeline
@@ -112,7 +112,7 @@ def test_dropped_before_an_exact_snapshot(
         book.run("DROP TABLE t", "UPDATE stays SET v = -v", *CREATED[created])
 
     url = f"clickhouse://default@127.0.0.1:{sink.port}"
-    choices = ClickHouseOptions(all_tables=(("engine", EngineChoice(engine)), ("view", True)))
+    choices = ClickHouseOptions(all_tables=(("engine", TargetEngine(engine)), ("view", True)))
     between = once_before_chunk(2, drop)
     pipe = SteeredPipe(book, url, tmp_path / "state", choices=choices, chunk_rows=3, between=between)
     pipe.open()

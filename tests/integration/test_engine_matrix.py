@@ -22,7 +22,7 @@ from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_table import Family
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily
 from testkit.binlogs import Row, open_logbook, rows_of
 from testkit.clustered import CLUSTER, ClusteredServer
 from testkit.embedded_access import target_of
@@ -48,7 +48,7 @@ class Case:
 
     name: str
     witness: str
-    family: Family = Family.REPLACING
+    family: EngineFamily = EngineFamily.REPLACING
     made: str = ""
     """CREATE TABLE of a table that is there, after its name; empty: Headrace makes it."""
     choices: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Case:
     ours: bool = True
 
 
-def found(name: str, witness: str, made: str, family: Family = Family.REPLACING, **others: Any) -> Case:
+def found(name: str, witness: str, made: str, family: EngineFamily = EngineFamily.REPLACING, **others: Any) -> Case:
     return Case(name, witness, family, made, ours=False, **others)
 
 
@@ -94,26 +94,32 @@ CASES = (
         moving=("id", "part"),
         shown="toString(`order id`), toString(part), `no\\`te`, toString(at), toString(stamp)",
     ),
-    Case("made collapsing", SIGNED, Family.COLLAPSING, choices={"engine": "collapsing"}, moving=("id",)),
+    Case("made collapsing", SIGNED, EngineFamily.COLLAPSING, choices={"engine": "collapsing"}, moving=("id",)),
     Case(
         "made collapsing with partitions",
         SIGNED,
-        Family.COLLAPSING,
+        EngineFamily.COLLAPSING,
         choices={"engine": "collapsing", "partition_by": "toYYYYMM(at)"},
         moving=("id", "at"),
     ),
-    Case("made versioned", SIGNED, Family.VERSIONED, choices={"engine": "versioned", "partition_by": "toYYYYMM(at)"}, moving=("id", "at")),
-    Case("made history", LAST, Family.HISTORY, choices={"engine": "history"}),
+    Case(
+        "made versioned",
+        SIGNED,
+        EngineFamily.VERSIONED,
+        choices={"engine": "versioned", "partition_by": "toYYYYMM(at)"},
+        moving=("id", "at"),
+    ),
+    Case("made history", LAST, EngineFamily.HISTORY, choices={"engine": "history"}),
     Case("made without a key", "SELECT {shown} FROM {table}_current", table="loose", moving=()),
     Case(
         "made without a key, is_deleted", "SELECT {shown} FROM {table}_current", choices={"delete_column": "gone"}, table="loose", moving=()
     ),
-    Case("made versioned without a key", SIGNED, Family.VERSIONED, choices={"engine": "versioned"}, table="loose", moving=()),
+    Case("made versioned without a key", SIGNED, EngineFamily.VERSIONED, choices={"engine": "versioned"}, table="loose", moving=()),
     Case(
         "made history without a key",
         "SELECT {columns} FROM (SELECT a, b, sum(if(_operation IN ('delete', 'before'), -1, 1)) AS n FROM {table} GROUP BY a, b)"
         " ARRAY JOIN range(toUInt64(n))",
-        Family.HISTORY,
+        EngineFamily.HISTORY,
         choices={"engine": "history"},
         table="loose",
         moving=(),
@@ -172,20 +178,23 @@ CASES = (
         choices={"missing_columns": "add"},
     ),
     found(
-        "found collapsing", SIGNED, f"({ORDERS}, _sign Int8) ENGINE = CollapsingMergeTree(_sign) ORDER BY id {WINDOW}", Family.COLLAPSING
+        "found collapsing",
+        SIGNED,
+        f"({ORDERS}, _sign Int8) ENGINE = CollapsingMergeTree(_sign) ORDER BY id {WINDOW}",
+        EngineFamily.COLLAPSING,
     ),
     found(
         "found collapsing by another key",
         SIGNED + " SETTINGS do_not_merge_across_partitions_select_final = 1",
         f"({ORDERS}, _sign Int8, _version UInt64) ENGINE = CollapsingMergeTree(_sign) PARTITION BY part % 3 ORDER BY (stamp, id)",
-        Family.COLLAPSING,
+        EngineFamily.COLLAPSING,
         moving=("id", "part", "stamp"),
     ),
     found(
         "found versioned",
         SUMMED.replace("{by}", "ver"),
         f"({ORDERS}, _sign Int8, ver UInt64) ENGINE = VersionedCollapsingMergeTree(_sign, ver) ORDER BY (part, id) {WINDOW}",
-        Family.VERSIONED,
+        EngineFamily.VERSIONED,
         moving=("id", "part"),
     ),
     found(
@@ -193,13 +202,13 @@ CASES = (
         SUMMED.replace("{by}", "ver"),
         f"({ORDERS}, _sign Int8, ver UInt64 MATERIALIZED sipHash64(tuple(id, part, note, at, stamp)))"
         " ENGINE = VersionedCollapsingMergeTree(_sign, ver) ORDER BY id",
-        Family.VERSIONED,
+        EngineFamily.VERSIONED,
     ),
     found(
         "found versioned by the source",
         SUMMED.replace("{by}", "stamp"),
         f"({ORDERS}, _sign Int8) ENGINE = VersionedCollapsingMergeTree(_sign, stamp) ORDER BY (id, part, at, ifNull(note, ''))",
-        Family.VERSIONED,
+        EngineFamily.VERSIONED,
         moving=("id", "part", "note", "at"),
     ),
     found(
@@ -207,13 +216,13 @@ CASES = (
         LAST,
         f"({ORDERS}, _operation LowCardinality(String), _version UInt64, _commit_time DateTime64(3, 'UTC'))"
         " ENGINE = MergeTree ORDER BY tuple()",
-        Family.HISTORY,
+        EngineFamily.HISTORY,
     ),
     found(
         "found history by sign",
         "SELECT {shown} FROM (SELECT * FROM {table} ORDER BY v DESC LIMIT 1 BY id) WHERE _sign = 1",
         f"({ORDERS}, _sign Int8, v UInt64) ENGINE = MergeTree PARTITION BY part ORDER BY (stamp, id)",
-        Family.HISTORY,
+        EngineFamily.HISTORY,
         choices={"version_column": "v"},
         moving=("id", "part", "stamp"),
     ),
@@ -222,7 +231,7 @@ CASES = (
         SIGNED,
         "(a Nullable(Int32), b Nullable(String), _sign Int8, ver UInt64)"
         " ENGINE = VersionedCollapsingMergeTree(_sign, ver) ORDER BY tuple()",
-        Family.VERSIONED,
+        EngineFamily.VERSIONED,
         table="loose",
         moving=(),
     ),
@@ -237,7 +246,7 @@ CASES = (
         "found distributed versioned",
         SIGNED,
         f"({ORDERS}, _sign Int8, ver UInt64) ENGINE = VersionedCollapsingMergeTree(_sign, ver) ORDER BY id",
-        Family.VERSIONED,
+        EngineFamily.VERSIONED,
         over="ENGINE = Distributed('{cluster}', '{database}', '{local}', id)",
     ),
 )

@@ -26,7 +26,7 @@ from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_table import Meaning
+from headrace.sinks.clickhouse.tables.target_table import MetadataRole
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.clustered import ClusteredServer
 from testkit.embedded_access import target_of
@@ -240,7 +240,7 @@ def test_many_partitions_in_one_block(target: ClickHouseTarget) -> None:
     sink.prepare([KEYED])
     sink.writer().write(block(KEYED, *((n, Op.INSERT, n, "x") for n in range(1, 301))))
     assert sink.reader().count(KEYED) == 300
-    assert sink.layout(KEYED).mark(Meaning.VERSION) is not None
+    assert sink.layout(KEYED).mark(MetadataRole.VERSION) is not None
 
 
 def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget) -> None:

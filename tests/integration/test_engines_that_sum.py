@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same
@@ -144,7 +144,7 @@ def test_refused_when_it_replaced_the_target(scene: Scene, engine: str) -> None:
 def test_sums_by_a_materialized_view(scene: Scene, engine: str) -> None:
     """What the remedy says: updates and deletions subtract what the row was before. A replay adds nothing."""
     table, view, query = SUMS[engine]
-    choices = ClickHouseOptions(all_tables=(("engine", EngineChoice.COLLAPSING),))
+    choices = ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),))
     scene.book.run(TABLE)
     pipe = scene.pipe(choices=choices).open()
     scene.in_sink(f"CREATE TABLE DB.sums {table} {WINDOW}", f"CREATE MATERIALIZED VIEW DB.summing TO DB.sums AS {view}")

@@ -27,7 +27,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
@@ -41,10 +41,10 @@ from testkit.witness import sink_client, source_rows
 pytestmark = pytest.mark.scaled
 
 ENGINES = {
-    "folded": EngineChoice.COLLAPSING,
-    "paired": EngineChoice.VERSIONED,
-    "events": EngineChoice.HISTORY,
-    "latest": EngineChoice.REPLACING,
+    "folded": TargetEngine.COLLAPSING,
+    "paired": TargetEngine.VERSIONED,
+    "events": TargetEngine.HISTORY,
+    "latest": TargetEngine.REPLACING,
 }
 TABLES = (*ENGINES, "folded_parted", "events_parted")
 COUNTING = tuple(table for table in TABLES if table != "latest")

@@ -18,13 +18,13 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table
 from headrace.sinks.clickhouse.server.client import connect, disconnect
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write import dedup_check, dedup_window
 from testkit.embedded_access import target_of
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("n", Kind.INT32)), ("id",))
-COUNTING = (EngineChoice.COLLAPSING, EngineChoice.VERSIONED, EngineChoice.HISTORY)
+COUNTING = (TargetEngine.COLLAPSING, TargetEngine.VERSIONED, TargetEngine.HISTORY)
 
 Made = Callable[..., ClickHouseSink]
 
@@ -40,7 +40,7 @@ def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
     """Makes a sink whose table is there."""
     target = target_of(clickhouse)
 
-    def make(engine: EngineChoice, **choices: Any) -> ClickHouseSink:
+    def make(engine: TargetEngine, **choices: Any) -> ClickHouseSink:
         own = replace(target, database=f"d_{secrets.token_hex(6)}")
         sink = ClickHouseSink(own, ClickHouseOptions(all_tables=(("engine", engine), *choices.items())), pipe="p")
         sink.prepare([SCHEMA])
@@ -72,7 +72,7 @@ def run(sink: ClickHouseSink, statement: str) -> None:
 
 
 @pytest.mark.parametrize("engine", COUNTING)
-def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: EngineChoice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: TargetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = made(engine, partition_by="id % 2")
     client, lost = connect(sink.target).client, 0
     real = client.raw_insert
@@ -99,12 +99,12 @@ def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: EngineChoi
             retrying(lambda read=read, reading=reading: reading.write(read), sleep=lambda _: None)  # type: ignore[misc]
         assert count(sink) == kept + 6
         sink.discard_partial_snapshot(SCHEMA, since=7)
-        kept = 6 if engine is EngineChoice.HISTORY else 0
+        kept = 6 if engine is TargetEngine.HISTORY else 0
         assert count(sink) == kept
 
 
 @pytest.mark.parametrize("engine", COUNTING)
-def test_a_batch_that_is_written_again_counts_once(made: Made, engine: EngineChoice) -> None:
+def test_a_batch_that_is_written_again_counts_once(made: Made, engine: TargetEngine) -> None:
     sink = made(engine)
     blocks = [inserts(10), block_of(20, Op.INSERT, Op.DELETE, Op.INSERT), inserts(30)]
     for written in range(len(blocks) + 1):
@@ -116,12 +116,12 @@ def test_a_batch_that_is_written_again_counts_once(made: Made, engine: EngineCho
         assert count(sink) <= 3 * written
     # Another pipe's blocks, or another log's, are others, though their places are the same.
     replace(sink, pipe="q").writer().write(inserts(10))
-    assert count(sink) >= 12 if engine is EngineChoice.HISTORY else count(sink) > 0
+    assert count(sink) >= 12 if engine is TargetEngine.HISTORY else count(sink) > 0
 
 
 @pytest.mark.parametrize("partition_by", ["", "id % 2"])
 def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, partition_by: str) -> None:
-    history = made(EngineChoice.HISTORY, partition_by=partition_by)
+    history = made(TargetEngine.HISTORY, partition_by=partition_by)
     # It has a part that it does not know by its token.
     writer = history.writer()
     writer.write(inserts(10))
@@ -139,7 +139,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
             again.write(inserts(first))
         assert count(history) == 12
         run(history, "ALTER TABLE t! DELETE WHERE _version >= 40 SETTINGS mutations_sync = 2")
-    folded = made(EngineChoice.COLLAPSING)
+    folded = made(TargetEngine.COLLAPSING)
     folded.writer().write(inserts(10))
     replace(folded, pipe="lost").writer().write(inserts(20))
     again = folded.for_replay().writer()
@@ -149,7 +149,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
 
 
 def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = made(EngineChoice.HISTORY)
+    history = made(TargetEngine.HISTORY)
     # The question sees itself, as it would see an INSERT.
     monkeypatch.setattr(dedup_check, "_UNDER_WAY", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
@@ -162,7 +162,7 @@ def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch
 
 
 def test_a_view_over_the_table_counts_once_too(made: Made) -> None:
-    history = made(EngineChoice.HISTORY)
+    history = made(TargetEngine.HISTORY)
     remembering = "ENGINE = MergeTree ORDER BY n SETTINGS non_replicated_deduplication_window = 1000"
     run(history, f"CREATE TABLE d!.counted (n UInt64) {remembering}")
     run(history, "CREATE MATERIALIZED VIEW d!.counting TO d!.counted AS SELECT count() AS n FROM t!")
@@ -179,7 +179,7 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
         return int(full.partition("non_replicated_deduplication_window = ")[2].partition(",")[0] or 0)
 
     for partition_by in ("", "id % 2"):
-        sink = made(EngineChoice.HISTORY, partition_by=partition_by)
+        sink = made(TargetEngine.HISTORY, partition_by=partition_by)
         assert window(sink) == dedup_window.LEAST_BLOCKS == 10_000
         # A table that somebody made to remember less is told to remember more.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 0")
@@ -199,7 +199,7 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
 
 def test_a_table_that_merges_takes_a_block_again_whatever_the_server_remembers(made: Made) -> None:
     """The server's own deduplication would leave out a replay into a table that was emptied in between."""
-    sink = made(EngineChoice.REPLACING)
+    sink = made(TargetEngine.REPLACING)
     run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 100")
     sink.writer().write(inserts(10))
     run(sink, "ALTER TABLE t! DELETE WHERE 1 SETTINGS mutations_sync = 2")
@@ -208,7 +208,7 @@ def test_a_table_that_merges_takes_a_block_again_whatever_the_server_remembers(m
 
 
 def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
-    for engine, left in ((EngineChoice.COLLAPSING, 0), (EngineChoice.VERSIONED, 0), (EngineChoice.HISTORY, 3), (EngineChoice.REPLACING, 5)):
+    for engine, left in ((TargetEngine.COLLAPSING, 0), (TargetEngine.VERSIONED, 0), (TargetEngine.HISTORY, 3), (TargetEngine.REPLACING, 5)):
         sink = made(engine)
         assert not sink.holds_rows(SCHEMA)
         writer = sink.writer()
@@ -224,7 +224,7 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
 
 
 def test_a_history_without_a_version_cannot_tell_what_an_attempt_left(made: Made) -> None:
-    sink = made(EngineChoice.HISTORY)
+    sink = made(TargetEngine.HISTORY)
     bare = replace(sink.layout(SCHEMA), marks=())
     with pytest.raises(DefiniteError, match="no column tells which"):
         clear_table(sink._scope, bare, 0)

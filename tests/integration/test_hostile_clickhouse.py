@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from testkit.embedded_access import target_of
 from testkit.hostile_http import HTTP_ATTACKS, NATIVE_ATTACKS, Attack, hostile_http
 
@@ -100,17 +100,17 @@ def test_an_attack_by_rows_is_an_error(name: str, ask: str, real: EmbeddedServer
     monkeypatch.setattr(bounded_client, "ANSWER_BYTES", 128 << 20)
     with turned(HTTP_ATTACKS[name], real) as target, bounded():
         if ask == "text" and name == "not_text":
-            assert ClickHouseReader(LayoutScope(target, ClickHouseOptions())).text("SELECT 1 AS hostile") == "\\\\xff\\\\xfe\\\\xfd\n"
+            assert ClickHouseReader(TargetScope(target, ClickHouseOptions())).text("SELECT 1 AS hostile") == "\\\\xff\\\\xfe\\\\xfd\n"
             return
         with pytest.raises(HeadraceError) as caught:
-            getattr(ClickHouseReader(LayoutScope(target, ClickHouseOptions())), ask)("SELECT 1 AS hostile")
+            getattr(ClickHouseReader(TargetScope(target, ClickHouseOptions())), ask)("SELECT 1 AS hostile")
     assert name == "endless_header_line" or isinstance(caught.value, DefiniteError), caught.value
 
 
 @pytest.mark.parametrize("rows", [b"[]\n" * (5 << 20), b"[" + b"0," * (16 << 20) + b"0]\n", b"{}\n", b"[1\n", b"[" * 100_000 + b"\n"])
 def test_rows_that_are_small_on_the_wire_and_large_in_memory_are_refused(rows: bytes, real: EmbeddedServer) -> None:
     with turned(lambda client: client.answer(rows), real) as target, bounded(), pytest.raises(DefiniteError) as caught:
-        ClickHouseReader(LayoutScope(target, ClickHouseOptions())).query("SELECT 1 AS hostile")
+        ClickHouseReader(TargetScope(target, ClickHouseOptions())).query("SELECT 1 AS hostile")
     assert "too large" in caught.value.message or "HTTP interface" in caught.value.message
 
 
@@ -178,10 +178,10 @@ def test_large_answers_of_a_real_server_are_read(real: EmbeddedServer) -> None:
             settings = {"output_format_arrow_compression_method": codec}
             raw = connection.client.raw_query("SELECT toString(number), number FROM numbers(100000)", settings=settings, fmt="ArrowStream")
             assert arrow_table(raw, 2).num_rows == 100_000
-    _, rows = ClickHouseReader(LayoutScope(target, ClickHouseOptions())).query("SELECT number, 'a,b' FROM numbers(100000)")
+    _, rows = ClickHouseReader(TargetScope(target, ClickHouseOptions())).query("SELECT number, 'a,b' FROM numbers(100000)")
     assert rows[-1] == [99_999, "a,b"]
     with pytest.raises(DefiniteError, match="too large"):
-        ClickHouseReader(LayoutScope(target, ClickHouseOptions())).query("SELECT number FROM numbers(5000000)")
+        ClickHouseReader(TargetScope(target, ClickHouseOptions())).query("SELECT number FROM numbers(5000000)")
     disconnect(target)
 
 

@@ -143,7 +143,7 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
     asked: list[int] = []
     look_up = target_cache.look_up
 
-    def counted(scope: target_cache.LayoutScope, wanted: list[TableSchema]) -> list[target_cache.Layout]:
+    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(len(wanted))
         return look_up(scope, wanted)
 

@@ -19,7 +19,7 @@ from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, create_st
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.embedded_access import target_of
 
@@ -184,7 +184,7 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(sink: ClickH
 
 
 def test_on_a_cluster_our_tables_are_the_same_on_every_host() -> None:
-    scope = LayoutScope(ClickHouseTarget("h"), ClickHouseOptions(cluster="c1"))
+    scope = TargetScope(ClickHouseTarget("h"), ClickHouseOptions(cluster="c1"))
     table = OwnTable("positions", (("pipe", "String"),), ("pipe",))
     assert create_statements(table, scope) == [
         "CREATE DATABASE IF NOT EXISTS `headrace` ON CLUSTER `c1`",

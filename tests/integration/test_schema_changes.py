@@ -21,7 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
-from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
+from headrace.sinks.clickhouse.dead_letter_retry import retry_dead_letters
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
@@ -320,7 +320,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     book.run(*statements)
     pipe.catch_up()
     before = client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows
-    outcomes = list(retry_letters(pipe.sink, pipe=database))
+    outcomes = list(retry_dead_letters(pipe.sink, pipe=database))
     assert [one.written for one in outcomes] == [False] * bool(reason)
     assert all(reason.format(database) in one.reason for one in outcomes)
     assert client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows == before
@@ -328,7 +328,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     ask_for_resync(pipe.directory, (f"{database}.*",))
     pipe.catch_up()
     assert_same(client, book, tables_of(book))
-    assert list(retry_letters(pipe.sink, pipe=database)) == []
+    assert list(retry_dead_letters(pipe.sink, pipe=database)) == []
 
 
 @pytest.mark.parametrize("engine", ["replacing", "history"])

@@ -11,8 +11,8 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import ask_for_resync
-from headrace.sinks.clickhouse.dead_letter_retry import retry_letters
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice, OnRefusedRow
+from headrace.sinks.clickhouse.dead_letter_retry import retry_dead_letters
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.shown import assert_same
@@ -37,9 +37,9 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
         yield opened
 
 
-@pytest.mark.parametrize("engine", list(EngineChoice))
+@pytest.mark.parametrize("engine", list(TargetEngine))
 def test_every_engine_shows_the_text_as_it_was_cut(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: EngineChoice
+    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: TargetEngine
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(20))", "INSERT INTO t VALUES (1, 'a  '), (2, 'b'), (3, NULL)")
     choices = ClickHouseOptions(all_tables=(("engine", engine), ("view", True)))
@@ -65,9 +65,9 @@ def test_a_row_that_waits_is_not_written_with_its_text_from_before(
     client.command(f"ALTER TABLE `{book.database}`.t DROP CONSTRAINT small")
     book.run("ALTER TABLE t MODIFY s CHAR(20)")
     pipe.catch_up()
-    outcomes = list(retry_letters(pipe.sink, pipe=book.database))
+    outcomes = list(retry_dead_letters(pipe.sink, pipe=book.database))
     assert [(one.written, "headrace resync" in one.reason) for one in outcomes] == [(False, True)]
     ask_for_resync(pipe.directory, (f"{book.database}.*",))
     pipe.catch_up()
     assert_same(client, book, ["t"])
-    assert list(retry_letters(pipe.sink, pipe=book.database)) == []
+    assert list(retry_dead_letters(pipe.sink, pipe=book.database)) == []

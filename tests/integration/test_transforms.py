@@ -22,7 +22,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.settings_file import Chosen, parse_settings
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.verify import regions
 from headrace.verify.result import TableResult, Verdict
@@ -92,8 +92,8 @@ SHOWN = """
 TABLES = {
     "merged": ("PRIMARY KEY (id, region)", {}),
     "sorted": ("PRIMARY KEY (id)", {"sort_key": ("day", "id")}),
-    "counted": ("PRIMARY KEY (id)", {"engine": EngineChoice.COLLAPSING}),
-    "versioned": ("PRIMARY KEY (id)", {"engine": EngineChoice.VERSIONED}),
+    "counted": ("PRIMARY KEY (id)", {"engine": TargetEngine.COLLAPSING}),
+    "versioned": ("PRIMARY KEY (id)", {"engine": TargetEngine.VERSIONED}),
     "keyless": ("KEY (region)", {}),
 }
 

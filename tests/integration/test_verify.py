@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.settings.settings_file import parse_settings
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, EngineChoice
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.verify import recheck, region_reader, regions
@@ -424,7 +424,7 @@ def test_columns_in_other_types_are_compared_as_exactly(pair: Pair, name: str) -
 
 @pytest.mark.parametrize("engine_choice", ["collapsing", "versioned", "history"])
 def test_tables_of_every_engine_are_compared(pair: Pair, engine_choice: str) -> None:
-    pair.sink = replace(pair.sink, choices=ClickHouseOptions((("engine", EngineChoice(engine_choice)),)))
+    pair.sink = replace(pair.sink, choices=ClickHouseOptions((("engine", TargetEngine(engine_choice)),)))
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
     pair.tell("pipe", pair.log_end())

@@ -14,39 +14,47 @@ from headrace.sinks.clickhouse.maintenance.stale_rows import sweep_sql
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout, remembering_sql
-from headrace.sinks.clickhouse.tables.existing_table import Missing, adapt, missing_parts, was_made
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Mark, Meaning
+from headrace.sinks.clickhouse.tables.existing_table import Missing, missing_parts, plan_existing_table, was_made
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, TargetTable
 
 ORDERS = TableSchema(
     TableName("shop", "orders"), (Column("id", Kind.INT64, False), Column("note", Kind.STRING), Column("n", Kind.INT32, False)), ("id",)
 )
 KEYLESS = replace(ORDERS, primary_key=())
-OWN = (FoundColumn("id", "Int64", in_sort_key=True), FoundColumn("note", "Nullable(String)"), FoundColumn("n", "Int32"))
-SIGN, VERSION = FoundColumn("_sign", "Int8"), FoundColumn("_version", "UInt64")
-TOMBSTONE = FoundColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = -1")
-MADE = FoundTable(
+OWN = (ExistingColumn("id", "Int64", in_sort_key=True), ExistingColumn("note", "Nullable(String)"), ExistingColumn("n", "Int32"))
+SIGN, VERSION = ExistingColumn("_sign", "Int8"), ExistingColumn("_version", "UInt64")
+TOMBSTONE = ExistingColumn("_deleted", "UInt8", "MATERIALIZED", "_sign = -1")
+MADE = ExistingTable(
     "ReplacingMergeTree(_version, _deleted) ORDER BY id SETTINGS index_granularity = 8192", "id", (*OWN, SIGN, VERSION, TOMBSTONE)
 )
 
 
-def there(engine: str, *more: FoundColumn, key: str = "id", partition: str = "", kind: str = "") -> FoundTable:
-    return FoundTable(engine, key, (*OWN, *more), partition, kind or engine.partition("(")[0].partition(" ")[0])
+def there(engine: str, *more: ExistingColumn, key: str = "id", partition: str = "", kind: str = "") -> ExistingTable:
+    return ExistingTable(engine, key, (*OWN, *more), partition, kind or engine.partition("(")[0].partition(" ")[0])
 
 
-def adapted(found: FoundTable, schema: TableSchema = ORDERS, holder: FoundTable | None = None, cluster: str = "", **chosen: Any) -> Layout:
+def adapted(
+    found: ExistingTable, schema: TableSchema = ORDERS, holder: ExistingTable | None = None, cluster: str = "", **chosen: Any
+) -> TargetTable:
     choices = ClickHouseOptions(tuple(chosen.items()), cluster=cluster)
-    return adapt(plan_layout(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), holder)
+    return plan_existing_table(plan_layout(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), holder)
 
 
-def marks(layout: Layout) -> list[tuple[str, Meaning]]:
+def marks(layout: TargetTable) -> list[tuple[str, MetadataRole]]:
     return [(mark.name, mark.meaning) for mark in layout.marks]
 
 
 def test_what_would_be_made_is_ours() -> None:
     layout = adapted(MADE)
-    assert (layout.family, layout.ours, layout.made, layout.hides_deleted, layout.moving) == (Family.REPLACING, True, True, True, ("id",))
-    assert marks(layout) == [("_sign", Meaning.SIGN), ("_version", Meaning.VERSION)]
+    assert (layout.family, layout.ours, layout.made, layout.hides_deleted, layout.moving) == (
+        EngineFamily.REPLACING,
+        True,
+        True,
+        True,
+        ("id",),
+    )
+    assert marks(layout) == [("_sign", MetadataRole.SIGN), ("_version", MetadataRole.VERSION)]
     assert adapted(replace(MADE, sort_key="(`id`)")).ours
 
 
@@ -63,65 +71,69 @@ def test_forms_for_many_servers_are_what_they_stand_for(engine: str) -> None:
     shared = engine.replace("ReplacingMergeTree", "CollapsingMergeTree").replace("_version, _deleted", "_sign")
     layout = adapted(there(shared, SIGN, VERSION))
     assert (layout.family, layout.storage.engine, marks(layout)) == (
-        Family.COLLAPSING,
+        EngineFamily.COLLAPSING,
         "CollapsingMergeTree",
-        [("_sign", Meaning.SIGN), ("_version", Meaning.VERSION)],
+        [("_sign", MetadataRole.SIGN), ("_version", MetadataRole.VERSION)],
     )
 
 
 @pytest.mark.parametrize(
     ("found", "chosen", "expected"),
     [
-        (there("ReplacingMergeTree(v, d) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8")), {}, ("d", Meaning.DELETED)),
-        (there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "Int64"), SIGN), {}, ("_sign", Meaning.SIGN)),
         (
-            there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "Int8")),
+            there("ReplacingMergeTree(v, d) ORDER BY id", ExistingColumn("v", "UInt64"), ExistingColumn("d", "UInt8")),
+            {},
+            ("d", MetadataRole.DELETED),
+        ),
+        (there("ReplacingMergeTree(v) ORDER BY id", ExistingColumn("v", "Int64"), SIGN), {}, ("_sign", MetadataRole.SIGN)),
+        (
+            there("ReplacingMergeTree(v) ORDER BY id", ExistingColumn("v", "UInt64"), ExistingColumn("d", "Int8")),
             {"delete_column": "d"},
-            ("d", Meaning.SIGN),
+            ("d", MetadataRole.SIGN),
         ),
         (
-            there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64"), FoundColumn("d", "Bool"), SIGN),
+            there("ReplacingMergeTree(v) ORDER BY id", ExistingColumn("v", "UInt64"), ExistingColumn("d", "Bool"), SIGN),
             {"delete_column": "d"},
-            ("d", Meaning.DELETED),
+            ("d", MetadataRole.DELETED),
         ),
         (
             there(
                 "ReplacingMergeTree(v, d) ORDER BY id",
-                FoundColumn("v", "UInt64"),
-                FoundColumn("d", "UInt8", "MATERIALIZED", "s = -1"),
-                FoundColumn("s", "Int8"),
+                ExistingColumn("v", "UInt64"),
+                ExistingColumn("d", "UInt8", "MATERIALIZED", "s = -1"),
+                ExistingColumn("s", "Int8"),
             ),
             {},
-            ("s", Meaning.SIGN),
+            ("s", MetadataRole.SIGN),
         ),
     ],
 )
-def test_where_deletions_are_marked(found: FoundTable, chosen: dict[str, Any], expected: tuple[str, Meaning]) -> None:
+def test_where_deletions_are_marked(found: ExistingTable, chosen: dict[str, Any], expected: tuple[str, MetadataRole]) -> None:
     assert marks(adapted(found, **chosen))[0] == expected
 
 
 def test_deletions_may_be_left_out_where_nothing_marks_them() -> None:
-    layout = adapted(there("ReplacingMergeTree(v) ORDER BY id", FoundColumn("v", "UInt64")), deletes="ignore")
-    assert (marks(layout), layout.ignores_deletes) == ([("v", Meaning.VERSION)], True)
+    layout = adapted(there("ReplacingMergeTree(v) ORDER BY id", ExistingColumn("v", "UInt64")), deletes="ignore")
+    assert (marks(layout), layout.ignores_deletes) == ([("v", MetadataRole.VERSION)], True)
 
 
 def test_operation_and_time_are_told_where_there_are_columns_for_them() -> None:
     more = (
-        FoundColumn("_operation", "Enum8('snapshot' = 0, 'insert' = 1, 'update' = 2, 'delete' = 3, 'before' = 4)"),
-        FoundColumn("_commit_time", "DateTime"),
+        ExistingColumn("_operation", "Enum8('snapshot' = 0, 'insert' = 1, 'update' = 2, 'delete' = 3, 'before' = 4)"),
+        ExistingColumn("_commit_time", "DateTime"),
     )
     layout = adapted(replace(MADE, columns=(*MADE.columns, *more)))
-    assert Mark("_commit_time", Meaning.COMMIT_TIME, "DateTime") in layout.marks
-    assert layout.mark(Meaning.OPERATION) is not None
+    assert MetadataColumn("_commit_time", MetadataRole.COMMIT_TIME, "DateTime") in layout.marks
+    assert layout.mark(MetadataRole.OPERATION) is not None
     # A column of that name that cannot hold it is the user's own.
-    other = replace(MADE, columns=(*MADE.columns, FoundColumn("_operation", "Nullable(Int8)")))
-    assert adapted(other).mark(Meaning.OPERATION) is None
+    other = replace(MADE, columns=(*MADE.columns, ExistingColumn("_operation", "Nullable(Int8)")))
+    assert adapted(other).mark(MetadataRole.OPERATION) is None
 
 
 def test_the_columns_that_keys_depend_on_move_rows() -> None:
-    day = FoundColumn("bucket", "UInt8", "MATERIALIZED", "n % 4", in_sort_key=True)
+    day = ExistingColumn("bucket", "UInt8", "MATERIALIZED", "n % 4", in_sort_key=True)
     found = there(
-        "ReplacingMergeTree(v, d) ORDER BY (bucket, id)", day, FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8"), key="bucket, id"
+        "ReplacingMergeTree(v, d) ORDER BY (bucket, id)", day, ExistingColumn("v", "UInt64"), ExistingColumn("d", "UInt8"), key="bucket, id"
     )
     assert adapted(found).moving == ("id", "n")
     noted = replace(found, columns=tuple(replace(c, in_partition_key=c.name == "note") for c in found.columns))
@@ -129,9 +141,9 @@ def test_the_columns_that_keys_depend_on_move_rows() -> None:
     assert (set(layout.moving), layout.scattered) == ({"id", "n", "note"}, True)
     renamed = there(
         "ReplacingMergeTree(v, d) ORDER BY (k, id)",
-        FoundColumn("v", "UInt64"),
-        FoundColumn("d", "UInt8"),
-        FoundColumn("k", "Int32", in_sort_key=True),
+        ExistingColumn("v", "UInt64"),
+        ExistingColumn("d", "UInt8"),
+        ExistingColumn("k", "Int32", in_sort_key=True),
         key="k, id",
     )
     renamed = replace(renamed, columns=tuple(c for c in renamed.columns if c.name != "n"))
@@ -139,14 +151,14 @@ def test_the_columns_that_keys_depend_on_move_rows() -> None:
 
 
 def test_versions_of_rows_that_cancel_each_other() -> None:
-    plain = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", in_sort_key=True), key="id, v")
-    assert marks(adapted(plain)) == [("_sign", Meaning.SIGN), ("v", Meaning.CONTENT)]
+    plain = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, ExistingColumn("v", "UInt64", in_sort_key=True), key="id, v")
+    assert marks(adapted(plain)) == [("_sign", MetadataRole.SIGN), ("v", MetadataRole.CONTENT)]
     assert (adapted(plain).version_by_content, adapted(plain).storage.sort_key) == (True, ("id",))
-    hashed = FoundColumn("v", "UInt64", "MATERIALIZED", "cityHash64((id, note, n))", in_sort_key=True)
+    hashed = ExistingColumn("v", "UInt64", "MATERIALIZED", "cityHash64((id, note, n))", in_sort_key=True)
     computed = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, hashed, key="id, v")
-    assert marks(adapted(computed)) == [("_sign", Meaning.SIGN)]
+    assert marks(adapted(computed)) == [("_sign", MetadataRole.SIGN)]
     of_source = there("VersionedCollapsingMergeTree(_sign, n) ORDER BY id", SIGN, key="id, n")
-    assert (marks(adapted(of_source)), adapted(of_source).version_by_content) == ([("_sign", Meaning.SIGN)], False)
+    assert (marks(adapted(of_source)), adapted(of_source).version_by_content) == ([("_sign", MetadataRole.SIGN)], False)
     keyless = adapted(plain, KEYLESS)
     assert (keyless.every_before, keyless.is_exact, keyless.moving) == (True, True, ())
 
@@ -155,9 +167,9 @@ def test_coalescing_where_it_fits() -> None:
     schema = replace(ORDERS, columns=tuple(replace(column, nullable=False) for column in ORDERS.columns))
     found = there("CoalescingMergeTree ORDER BY id")
     layout = adapted(found, schema, deletes="ignore")
-    assert (layout.family, layout.is_ordered, layout.is_exact, layout.counts) == (Family.COALESCING, True, True, False)
+    assert (layout.family, layout.is_ordered, layout.is_exact, layout.counts) == (EngineFamily.COALESCING, True, True, False)
     listed = there("CoalescingMergeTree((n, note)) ORDER BY id")
-    assert adapted(listed, schema, deletes="ignore").family is Family.COALESCING
+    assert adapted(listed, schema, deletes="ignore").family is EngineFamily.COALESCING
     for bad, of, chosen, why in (
         (found, schema, {}, "it cannot take away a row"),
         (found, ORDERS, {"deletes": "ignore"}, "a NULL in note would not cover the value before it"),
@@ -168,8 +180,8 @@ def test_coalescing_where_it_fits() -> None:
             adapted(bad, of, **chosen)
 
 
-V, D = FoundColumn("v", "UInt64"), FoundColumn("d", "UInt8")
-REFUSED: list[tuple[FoundTable, dict[str, Any], str, str]] = [
+V, D = ExistingColumn("v", "UInt64"), ExistingColumn("d", "UInt8")
+REFUSED: list[tuple[ExistingTable, dict[str, Any], str, str]] = [
     (there("SummingMergeTree((n)) ORDER BY id"), {}, "SummingMergeTree, which adds up the rows", "ReplacingMergeTree"),
     (there("AggregatingMergeTree ORDER BY id"), {}, "AggregatingMergeTree, which aggregates", "ReplacingMergeTree"),
     (there("ReplicatedGraphiteMergeTree('/x', 'r', 'rollup') ORDER BY id"), {}, "GraphiteMergeTree, which thins out rows", ""),
@@ -191,15 +203,15 @@ REFUSED: list[tuple[FoundTable, dict[str, Any], str, str]] = [
     ),
     (there("ReplacingMergeTree(v) ORDER BY id", V, SIGN), {"delete_column": "gone"}, "no column gone, in which deletions", "UInt8"),
     (
-        there("ReplacingMergeTree(v, d) ORDER BY id", FoundColumn("v", "DateTime"), D),
+        there("ReplacingMergeTree(v, d) ORDER BY id", ExistingColumn("v", "DateTime"), D),
         {},
         "its column v is DateTime and cannot hold",
         "UInt64",
     ),
-    (there("ReplacingMergeTree(v) ORDER BY id", V, FoundColumn("_sign", "Int32")), {}, "its column _sign is Int32", ""),
+    (there("ReplacingMergeTree(v) ORDER BY id", V, ExistingColumn("_sign", "Int32")), {}, "its column _sign is Int32", ""),
     (there("ReplacingMergeTree(n, d) ORDER BY id", D), {}, "its column n, which its engine needs, is a column of the source", "rename"),
     (
-        there("ReplacingMergeTree(v, d) ORDER BY id", V, FoundColumn("d", "UInt8", "MATERIALIZED", "n > 3")),
+        there("ReplacingMergeTree(v, d) ORDER BY id", V, ExistingColumn("d", "UInt8", "MATERIALIZED", "n > 3")),
         {},
         "its column d is n > 3, not",
         "",
@@ -226,7 +238,7 @@ REFUSED: list[tuple[FoundTable, dict[str, Any], str, str]] = [
             "ReplacingMergeTree(v, d) ORDER BY (at, id)",
             V,
             D,
-            FoundColumn("at", "DateTime", "DEFAULT", "now()", in_sort_key=True),
+            ExistingColumn("at", "DateTime", "DEFAULT", "now()", in_sort_key=True),
             key="at, id",
         ),
         {},
@@ -234,37 +246,41 @@ REFUSED: list[tuple[FoundTable, dict[str, Any], str, str]] = [
         "",
     ),
     (
-        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "DateTime")),
+        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, ExistingColumn("v", "DateTime")),
         {},
         "its column v is DateTime and cannot hold",
         "UInt64",
     ),
     (
-        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", "DEFAULT", "toUnixTimestamp(now())")),
+        there(
+            "VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, ExistingColumn("v", "UInt64", "DEFAULT", "toUnixTimestamp(now())")
+        ),
         {},
         "no hash of the whole row",
         "cityHash64",
     ),
     (
-        there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, FoundColumn("v", "UInt64", "MATERIALIZED", "cityHash64(id, n)")),
+        there(
+            "VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, ExistingColumn("v", "UInt64", "MATERIALIZED", "cityHash64(id, n)")
+        ),
         {},
         "without note",
         "",
     ),
     (replace(MADE, columns=MADE.columns[1:]), {}, "it has no column id", "ADD COLUMN `id` Int64.*missing_columns.*rename"),
     (
-        replace(MADE, columns=(*OWN[:1], FoundColumn("note", "Nullable(Date)"), *MADE.columns[2:])),
+        replace(MADE, columns=(*OWN[:1], ExistingColumn("note", "Nullable(Date)"), *MADE.columns[2:])),
         {},
         r"its column note is Nullable\(Date\)",
         "",
     ),
-    (replace(MADE, columns=(*OWN[:2], FoundColumn("n", "Int32", "ALIAS", "1"), *MADE.columns[3:])), {}, "its column n is computed", ""),
-    (replace(MADE, columns=(*MADE.columns, FoundColumn("more", "Int8"))), {}, "a column more Int8 that the source has not", "DEFAULT"),
+    (replace(MADE, columns=(*OWN[:2], ExistingColumn("n", "Int32", "ALIAS", "1"), *MADE.columns[3:])), {}, "its column n is computed", ""),
+    (replace(MADE, columns=(*MADE.columns, ExistingColumn("more", "Int8"))), {}, "a column more Int8 that the source has not", "DEFAULT"),
 ]
 
 
 @pytest.mark.parametrize(("found", "chosen", "difference", "remedy"), REFUSED, ids=[case[2][:40] for case in REFUSED])
-def test_what_cannot_hold_the_source_s_rows_is_refused(found: FoundTable, chosen: dict[str, Any], difference: str, remedy: str) -> None:
+def test_what_cannot_hold_the_source_s_rows_is_refused(found: ExistingTable, chosen: dict[str, Any], difference: str, remedy: str) -> None:
     with pytest.raises(DefiniteError, match=difference) as caught:
         adapted(found, **chosen)
     assert "the table shop.orders is there, but is not what Headrace needs" in caught.value.message
@@ -276,7 +292,7 @@ def test_what_cannot_hold_the_source_s_rows_is_refused(found: FoundTable, chosen
 
 def test_a_replicated_table_that_counts_remembers_blocks_for_long() -> None:
     engine = "ReplicatedMergeTree('/x', 'r') ORDER BY id SETTINGS index_granularity = 8192"
-    found = there(engine, VERSION, FoundColumn("_operation", "String"))
+    found = there(engine, VERSION, ExistingColumn("_operation", "String"))
     expected = "ALTER TABLE `shop`.`orders` MODIFY SETTING replicated_deduplication_window_seconds = 2592000"
     assert remembering_sql(adapted(found)) == expected
     assert remembering_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 3600"))) == expected
@@ -295,27 +311,27 @@ def test_rows_that_nothing_tells_apart() -> None:
 
 
 OF_THE_USER = (
-    FoundColumn("x", "Int8", "DEFAULT", "1"),
-    FoundColumn("x", "Nullable(Int8)"),
-    FoundColumn("x", "Int8", "ALIAS", "n"),
-    FoundColumn("x", "LowCardinality(Nullable(String))"),
-    FoundColumn("x", "Int8", "EPHEMERAL", "1"),
+    ExistingColumn("x", "Int8", "DEFAULT", "1"),
+    ExistingColumn("x", "Nullable(Int8)"),
+    ExistingColumn("x", "Int8", "ALIAS", "n"),
+    ExistingColumn("x", "LowCardinality(Nullable(String))"),
+    ExistingColumn("x", "Int8", "EPHEMERAL", "1"),
 )
 
 
 @pytest.mark.parametrize("column", OF_THE_USER)
-def test_columns_of_the_user_s_own_are_left_to_the_table(column: FoundColumn) -> None:
+def test_columns_of_the_user_s_own_are_left_to_the_table(column: ExistingColumn) -> None:
     layout = adapted(replace(MADE, columns=(*MADE.columns, column)))
     assert all(stored.name != "x" for stored in layout.columns)
 
 
 def test_a_distributed_table_is_what_it_stands_for() -> None:
-    over = FoundTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
+    over = ExistingTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
     layout = adapted(over, holder=MADE)
-    assert (layout.holder, layout.family, set(layout.moving)) == (("shop", "orders_local"), Family.REPLACING, {"id", "n"})
+    assert (layout.holder, layout.family, set(layout.moving)) == (("shop", "orders_local"), EngineFamily.REPLACING, {"id", "n"})
     assert layout.insert_settings["distributed_foreground_insert"] == "1"
     wide = adapted(replace(over, elsewhere=True), holder=MADE, cluster="c")
-    assert sweep_sql(replace(wide, family=Family.COLLAPSING), 5).startswith("DELETE FROM `shop`.`orders_local` ON CLUSTER `c`")
+    assert sweep_sql(replace(wide, family=EngineFamily.COLLAPSING), 5).startswith("DELETE FROM `shop`.`orders_local` ON CLUSTER `c`")
     assert adapted(replace(over, engine="Distributed('c', 'shop', 'orders_local')"), holder=MADE).moving == ("id",)
     for found, holder, why in (
         (over, None, "over shop.orders_local, which is not on this server"),
@@ -332,12 +348,15 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
 
 
 def test_what_is_missing_is_added_by_choice_only() -> None:
-    bare = FoundTable("ReplacingMergeTree(v) ORDER BY id", "id", (OWN[0], V), kind="ReplacingMergeTree")
+    bare = ExistingTable("ReplacingMergeTree(v) ORDER BY id", "id", (OWN[0], V), kind="ReplacingMergeTree")
     choices = ClickHouseOptions((("missing_columns", "add"),))
     plan = plan_layout(ORDERS, ClickHouseTarget("h"), choices)
     missing = missing_parts(plan, bare, choices.of(ORDERS.name))
     assert [(column.name, column.type) for column in missing.columns] == [("note", "Nullable(String)"), ("n", "Int32"), ("_sign", "Int8")]
-    assert marks(adapt(plan, missing.added_to(bare), choices.of(ORDERS.name))) == [("_sign", Meaning.SIGN), ("v", Meaning.VERSION)]
+    assert marks(plan_existing_table(plan, missing.added_to(bare), choices.of(ORDERS.name))) == [
+        ("_sign", MetadataRole.SIGN),
+        ("v", MetadataRole.VERSION),
+    ]
     assert missing_parts(plan, bare, ClickHouseOptions().of(ORDERS.name)) == Missing()
     history = there("MergeTree ORDER BY id")
     added = missing_parts(plan, history, choices.of(ORDERS.name))
@@ -346,5 +365,5 @@ def test_what_is_missing_is_added_by_choice_only() -> None:
 
 def test_tables_that_headrace_made_are_known_again() -> None:
     assert was_made(MADE)
-    assert was_made(there("MergeTree ORDER BY id", FoundColumn("v", "UInt64", comment="Headrace: place in the source's log")))
+    assert was_made(there("MergeTree ORDER BY id", ExistingColumn("v", "UInt64", comment="Headrace: place in the source's log")))
     assert not was_made(there("ReplacingMergeTree(v, d) ORDER BY id", V, D))

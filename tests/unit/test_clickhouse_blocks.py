@@ -14,7 +14,7 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.server_limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 
 DAY = 86_400_000_000
@@ -31,7 +31,7 @@ def block_of(column: Column, values: Any, ops: list[Op] | None = None) -> Change
     return ChangeBlock(schema, images, op, pa.array(range(1, rows + 1), pa.uint64()), pa.array([0] * rows, pa.int64()))
 
 
-def layout_of(schema: TableSchema) -> Layout:
+def layout_of(schema: TableSchema) -> TargetTable:
     return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions())
 
 

@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_layout
 from headrace.sinks.clickhouse.tables.table_keys import materialize_key
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
 from headrace.sinks.clickhouse.types.row_hash import content_hash
 
@@ -30,7 +30,7 @@ COLUMNS = (
 TABLE = TableSchema(TableName("d", "t"), COLUMNS, ("id", "shop"))
 
 
-def planned(schema: TableSchema = TABLE, *, cluster: str = "", replica_path: str = "", **chosen: Any) -> Layout:
+def planned(schema: TableSchema = TABLE, *, cluster: str = "", replica_path: str = "", **chosen: Any) -> TargetTable:
     return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions(tuple(chosen.items()), cluster=cluster, replica_path=replica_path))
 
 

@@ -19,7 +19,7 @@ from headrace.pipes.factory import shown_sink
 from headrace.service.logging.formatters import masked
 from headrace.settings.pipe_settings import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
-from headrace.sinks.clickhouse.server.options import EngineChoice
+from headrace.sinks.clickhouse.server.options import TargetEngine
 from headrace.sinks.kafka.messages.options import MessageFormat
 from headrace.sinks.producer_sink import parse_producer
 from testkit.config_files import WHOLE, base, several
@@ -72,7 +72,7 @@ def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
     assert (settings.limits.flush_bytes, settings.limits.flush_rows, settings.relay_bytes) == (64 << 20, 1000, 1_000_000)
     assert settings.schema_changes.of(ChangeKind.DROP_TABLE) is Policy.KEEP
     chosen = part.chosen.sink.of(TableName("shop", "orders"))
-    assert (chosen.engine, chosen.sort_key, chosen.view, chosen.row_policy) == (EngineChoice.HISTORY, ("tenant", "id"), True, True)
+    assert (chosen.engine, chosen.sort_key, chosen.view, chosen.row_policy) == (TargetEngine.HISTORY, ("tenant", "id"), True, True)
     assert settings.choices == part.chosen.plain
 
     (part,) = to_kafka.parts

@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApp
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.schema_changes import LedgerEntry, Step
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.events.event_types import Query
@@ -38,7 +38,7 @@ WANTED = Selection(("shop.*",), ("shop.aside*",))
 INT = Column("id", Kind.INT32, nullable=False, source_type="int")
 TEXT = Column("a", Kind.STRING, source_type="varchar(20)", charset="utf8mb4")
 SCHEMA = TableSchema(T, (INT, TEXT, replace(TEXT, name="b")), ("id",), charset="utf8mb4")
-SCOPE = LayoutScope(parse_target("clickhouse://default@127.0.0.1:1"), ClickHouseOptions())
+SCOPE = TargetScope(parse_target("clickhouse://default@127.0.0.1:1"), ClickHouseOptions())
 
 
 class Stop(Exception):

@@ -26,7 +26,7 @@ from headrace.model.schema import TableName
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.settings.settings_file import parse_settings
 from headrace.settings.toml_writer import to_toml
-from headrace.sinks.clickhouse.server.options import EngineChoice
+from headrace.sinks.clickhouse.server.options import TargetEngine
 from headrace.sources.mysql.server.connection import parse_mysql_url
 
 PLAIN = "CREATE DATABASE shop ENGINE = MaterializeMySQL('db.example:3307', 'shop', 'reader', 's3cret')"
@@ -98,7 +98,7 @@ def test_settings_of_ours() -> None:
     )
     plan = plan_pipe(created(f"{PLAIN} SETTINGS {settings}"))
     choices = plan.chosen.sink.of(TableName("shop", "t"))
-    assert (choices.engine, choices.view, choices.cleanup_hours) == (EngineChoice.HISTORY, True, 6.0)
+    assert (choices.engine, choices.view, choices.cleanup_hours) == (TargetEngine.HISTORY, True, 6.0)
     assert (choices.low_cardinality, choices.sort_key, choices.partition_by) == (("a", "b*"), ("a", "id"), "")
     assert plan.chosen.schema_changes.of(ChangeKind.DROP_TABLE) is Policy.KEEP
     expected = "--name shop --snapshot consistent --tables shop.o* --tables shop.c --exclude shop.old_*"

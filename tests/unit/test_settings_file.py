@@ -22,7 +22,7 @@ from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, mar
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.settings.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
 from headrace.settings.toml_writer import to_toml
-from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, EngineChoice, MissingColumns, TableOptions
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, MissingColumns, TableOptions, TargetEngine
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sources.debezium.events.options import Versions
@@ -56,7 +56,7 @@ def test_a_file_gives_each_table_its_choices() -> None:
     assert orders == TableOptions(
         view=True, types=(("kind:json", "String"), ("note", "String")), sort_key="materialize", settings=(("index_granularity", "1024"),)
     )
-    assert (events.engine, events.cleanup_hours, events.view) == (EngineChoice.HISTORY, 2.0, True)
+    assert (events.engine, events.cleanup_hours, events.view) == (TargetEngine.HISTORY, 2.0, True)
     assert events.types == (("kind:json", "String"), ("note", "LowCardinality(String)"))
     assert events.sort_key == ("tenant", "(a, b)", "f('x,y')")
     assert choices.of(TableName("other", "t")) == TableOptions(view=True, types=orders.types)
@@ -164,10 +164,10 @@ def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> No
     file.write_text(FILE)
     flags = [choose(("engine",), "collapsing", "--engine"), parse_set("types.note=UUID"), parse_set('tables."shop.events".view=false')]
     choices = chosen_for(tmp_path / "state", str(file), flags).sink
-    assert choices.of(ORDERS).engine is EngineChoice.COLLAPSING
+    assert choices.of(ORDERS).engine is TargetEngine.COLLAPSING
     assert choices.of(ORDERS).types == (("kind:json", "String"), ("note", "UUID"))
     events = choices.of(EVENTS)
-    assert (events.engine, events.view, events.cleanup_hours) == (EngineChoice.HISTORY, False, 2.0)
+    assert (events.engine, events.view, events.cleanup_hours) == (TargetEngine.HISTORY, False, 2.0)
 
 
 def test_every_field_can_be_written_and_read_back() -> None:
@@ -225,7 +225,7 @@ def test_topics_go_on_as_they_were_begun() -> None:
 def test_the_example_of_the_page_is_right() -> None:
     text = DOCS.read_text()
     example = text[text.index("```toml\n") + 8 : text.index("```\n", text.index("```toml\n") + 8)]
-    assert parse_settings(example, "docs").sink.of(TableName("shop", "web_log")).engine is EngineChoice.HISTORY
+    assert parse_settings(example, "docs").sink.of(TableName("shop", "web_log")).engine is TargetEngine.HISTORY
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_restart_goes_on_with_what_the_state_remembers(tmp_path: Path) -> None
     directory.save(_state(ORDERS, engine="history", deletes="ignore"))
     assert stored_settings(tmp_path / "state").sink.of(ORDERS).deletes is Deletes.IGNORE
     goes_on = chosen_for(tmp_path / "state", "", [parse_set("missing_columns=add")])
-    assert goes_on.sink.of(ORDERS) == TableOptions(engine=EngineChoice.HISTORY, deletes=Deletes.IGNORE, missing_columns=MissingColumns.ADD)
+    assert goes_on.sink.of(ORDERS) == TableOptions(engine=TargetEngine.HISTORY, deletes=Deletes.IGNORE, missing_columns=MissingColumns.ADD)
     file = tmp_path / "f.toml"
     file.write_text("[sink]\nview = true\n")
     assert chosen_for(tmp_path / "state", str(file), []).sink.of(ORDERS) == TableOptions(view=True)

@@ -140,7 +140,7 @@ def retry(arguments: argparse.Namespace) -> int:
     from headrace.pipes.commands.retry_rows import retry_rows
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import Chosen, read_settings
-    from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
+    from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 
     given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
     for flag in chosen_by_flags(arguments):
@@ -148,7 +148,7 @@ def retry(arguments: argparse.Namespace) -> int:
     chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
     with open_clickhouse_sink(arguments.sink) as named:
         if arguments.list:
-            letters = waiting(named.sink.own_tables(), **chosen)
+            letters = waiting_dead_letters(named.sink.own_tables(), **chosen)
             for letter in letters:
                 print_line(f"{letter.id} {letter.table} {letter.fields['operation']} {letter.key}: {letter.fields['reason']}")
             print_line(f"retry: {len(letters)} rows wait")

@@ -17,9 +17,9 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.retry import retrying
 from headrace.sinks.base import Writer
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused, key_text
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Meaning
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sources.mysql.server.connection import connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import note_position
@@ -41,7 +41,7 @@ def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPos
         return f"its rows have no key to be told apart by; headrace resync {name} reads the table again"
     if not table.keyed:
         return f"its key is hashed, and no hash tells the source's row; headrace resync {name} reads the table again"
-    if layout.family is not Family.REPLACING:
+    if layout.family is not EngineFamily.REPLACING:
         return f"its engine ({layout.family}) keeps more than the last image of a row; headrace resync {name} reads the table again"
     return ""
 
@@ -72,7 +72,7 @@ class Repairer:
 
     def why_not(self, keys: pa.Table, version: int) -> str:
         """Why rows are not right after they were written with a version."""
-        mark = self._layout.mark(Meaning.VERSION)
+        mark = self._layout.mark(MetadataRole.VERSION)
         reader = self._sides.sink.reader()
         if mark is not None:
             stored, condition = quote_name(mark.name), reader.key_condition(self._schema, keys.slice(0, _KEYS_AT_ONCE))
@@ -118,7 +118,7 @@ class Repairer:
             retrying(lambda block=block: writer.write(block))  # type: ignore[misc]
 
 
-def _halt(layout: Layout, block: ChangeBlock, refused: Refused) -> None:
+def _halt(layout: TargetTable, block: ChangeBlock, refused: RejectedRows) -> None:
     """A row that is refused here is refused to the pipe as well, which has its own way with it."""
     raise DefiniteError(
         f"the row is refused: {refused.reasons[0]}",

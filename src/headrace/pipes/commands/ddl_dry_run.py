@@ -25,10 +25,10 @@ from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApp
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
-from headrace.sinks.clickhouse.tables.hypothetical_table import imagine, imagine_over
-from headrace.sinks.clickhouse.tables.system_tables import FoundTable
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX, Layout
+from headrace.sinks.clickhouse.tables.hypothetical_table import describe_planned_distributed_table, describe_planned_table
+from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX, TargetTable
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
 from headrace.sources.mysql.events.event_types import Query
@@ -53,18 +53,18 @@ class DryRunResult:
 class ImaginedTables:
     """Targets as Headrace would have made them."""
 
-    def __init__(self, layouts: Iterable[Layout]) -> None:
-        self._tables: dict[Place, FoundTable] = {}
-        self._holders: dict[Place, FoundTable] = {}
+    def __init__(self, layouts: Iterable[TargetTable]) -> None:
+        self._tables: dict[Place, ExistingTable] = {}
+        self._holders: dict[Place, ExistingTable] = {}
         for layout in layouts:
             place = (layout.database, layout.table)
-            self._tables[place] = imagine(layout) if layout.holder is None else imagine_over(layout)
+            self._tables[place] = describe_planned_table(layout) if layout.holder is None else describe_planned_distributed_table(layout)
             if layout.holder is not None:
-                self._holders[place] = imagine(layout)
+                self._holders[place] = describe_planned_table(layout)
             if has_view(layout, TableOptions()):
-                self._tables[layout.database, layout.table + VIEW_SUFFIX] = FoundTable("", "", (), kind="View")
+                self._tables[layout.database, layout.table + VIEW_SUFFIX] = ExistingTable("", "", (), kind="View")
 
-    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
         return {place: self._tables[place] for place in places if place in self._tables}, self._holders
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
@@ -139,7 +139,7 @@ class DdlDryRun:
     def _schema_applier(self) -> ClickHouseSchemaApplier:
         if self.looks:
             return self.sink.schema_applier()
-        scope = LayoutScope(self.sink.target, self.sink.choices)
+        scope = TargetScope(self.sink.target, self.sink.choices)
         layouts = [
             plan_layout(SinkSchemaResolver(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
             for table in self._state().tables.values()

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from headrace.pipes.state.pipe_registry import find_pipe
-from headrace.sinks.clickhouse.dead_letter_retry import Outcome, retry_letters
-from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting
+from headrace.sinks.clickhouse.dead_letter_retry import RetryOutcome, retry_dead_letters
+from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 
 def retry_rows(
     sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = (), choices: ClickHouseOptions | None = None
-) -> Iterator[Outcome]:
+) -> Iterator[RetryOutcome]:
     """Write rows that wait, pipe by pipe; `choices` instead of those that each pipe was last begun with."""
     tables = sink.own_tables()
-    for name in sorted({str(letter.fields["pipe"]) for letter in waiting(tables, pipe=pipe, table=table, ids=ids)}):
+    for name in sorted({str(letter.fields["pipe"]) for letter in waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids)}):
         known = find_pipe(tables, name) if choices is None else None
         chosen = choices if choices is not None else known.chosen.sink if known is not None else sink.choices
-        yield from retry_letters(replace(sink, choices=chosen), pipe=name, table=table, ids=ids)
+        yield from retry_dead_letters(replace(sink, choices=chosen), pipe=name, table=table, ids=ids)

@@ -40,7 +40,7 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.url import same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.unchanged_values import KeptValues
+from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
 from headrace.sources.debezium.events.event_versions import Rule
 from headrace.sources.debezium.events.keyless_snapshots import Snapshot
 from headrace.sources.debezium.events.options import FIXED, Unavailable
@@ -403,7 +403,7 @@ class Batches:
         choices = self.topics.choices
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch, self.notes.snapshots)
         retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
-        keeper = KeptValues(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
+        keeper = UnchangedValueFiller(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         ignored = frozenset(self.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)
         news = functools.partial(_is_taken, self.settings.selection, ignored)
@@ -429,7 +429,7 @@ class Batches:
 
 def _recognised(sink: ClickHouseSink, settings: PipeSettings, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
     """Target tables that are the source's, as schemas: those of transformed tables are others."""
-    return sink.recognise(name for name in names if settings.transforms.of(name).is_empty)
+    return sink.infer_schemas(name for name in names if settings.transforms.of(name).is_empty)
 
 
 def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:

@@ -14,7 +14,7 @@ from headrace.pipes.state.event_skips import Found, Skips
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.retry import retrying
 from headrace.sinks.base import BatchCommit, ProgressStore, Sink, TableRequirements
-from headrace.sinks.clickhouse.dead_letters.skipped_events import post_skipped
+from headrace.sinks.clickhouse.dead_letters.skipped_events import store_skipped_event
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.schema_changes import Step
 from headrace.transforms.options import Transforms
@@ -106,7 +106,7 @@ class SinkTables:
                 tables = self.sink.own_tables()
                 is_hidden = any(map(transforms.hide, found.get("table", "").split(", ")))
                 told = {**found, "content": ""} if is_hidden else found
-                retrying(lambda: post_skipped(tables, pipe, told))
+                retrying(lambda: store_skipped_event(tables, pipe, told))
 
         return Skips(directory, post)
 

@@ -20,10 +20,10 @@ from headrace.model.schema import TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.retry import in_context, retrying, waits
 from headrace.sinks.clickhouse.bookkeeping.own_tables import instant_us
-from headrace.sinks.clickhouse.dead_letters.dead_letters import wait_for
+from headrace.sinks.clickhouse.dead_letters.dead_letters import count_waiting
 from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import CLEANUPS, Cleanup, Pause, deletion_column, last_cleanups, note_cleanup
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 log = logging.getLogger("headrace")
 
@@ -92,10 +92,10 @@ class TombstonePurger:
             # The rows are right without it: the pipe goes on, and it is tried again when it is due again.
             log.error("deletions were not purged: %s", error)
 
-    def _clean(self, layout: Layout, target: str, pause: Pause) -> None:
+    def _clean(self, layout: TargetTable, target: str, pause: Pause) -> None:
         sink, began_us = self._sink, time.time_ns() // 1000
         tables = sink.own_tables()
-        letters = wait_for(tables, target)
+        letters = count_waiting(tables, target)
         if letters:
             log.warning("deletions in %s are not purged: %d of its rows wait in headrace.errors (headrace retry)", target, letters)
             retrying(lambda: note_cleanup(tables, target, self.pipe, began_us, 0, f"not done: {letters} rows wait in headrace.errors"))

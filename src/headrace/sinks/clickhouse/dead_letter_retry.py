@@ -22,11 +22,18 @@ from headrace.model.schema import TableSchema
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, SUPERSEDED, WAITING, Letter, mark, waiting
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused
+from headrace.sinks.clickhouse.dead_letters.dead_letters import (
+    DONE,
+    SUPERSEDED,
+    WAITING,
+    DeadLetter,
+    update_dead_letters,
+    waiting_dead_letters,
+)
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.types.row_json import row_values
 from headrace.sinks.schema_changes import renamed_from
 
@@ -36,16 +43,16 @@ _RESHAPING = ("rename_column", "drop_column", "change_key")
 # A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits. Text that the source cut
 # is cut by an UPDATE, which a row that waits has missed.
 _REWRITING = ("EXCHANGE TABLES", " UPDATE ")
-_IN_ORDER = (Family.COLLAPSING, Family.COALESCING)
+_IN_ORDER = (EngineFamily.COLLAPSING, EngineFamily.COALESCING)
 ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
 Place = tuple[int, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RetryOutcome:
     """What became of one row."""
 
-    letter: Letter
+    letter: DeadLetter
     written: bool
     column: str = ""
     reason: str = ""
@@ -53,12 +60,12 @@ class Outcome:
     """Whether it is tried again next time, if it is not written."""
 
 
-def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[Outcome]:
+def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[RetryOutcome]:
     """Write rows that wait; each is marked before it is told of."""
     tables = sink.own_tables()
-    letters, overtaken = _sorted_out(tables, waiting(tables, pipe=pipe, table=table, ids=ids))
+    letters, overtaken = _sorted_out(tables, waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids))
     marks = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
-    retrying(lambda: mark(tables, marks, time.time_ns() // 1000))
+    retrying(lambda: update_dead_letters(tables, marks, time.time_ns() // 1000))
     yield from (one for one in overtaken if one.reason)
     for _, alike in itertools.groupby(sorted(letters, key=_kind), _kind):
         group = list(alike)
@@ -66,11 +73,11 @@ def retry_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids:
         for start in range(0, len(group), _AT_ONCE):
             outcomes = _write(sink, schema, group[start : start + _AT_ONCE])
             marked = [(one.letter, DONE if one.written else WAITING, one.column, one.reason) for one in outcomes]
-            retrying(lambda marked=marked: mark(tables, marked, time.time_ns() // 1000))  # type: ignore[misc]
+            retrying(lambda marked=marked: update_dead_letters(tables, marked, time.time_ns() // 1000))  # type: ignore[misc]
             yield from outcomes
 
 
-def _sorted_out(tables: OwnTables, letters: list[Letter]) -> tuple[list[Letter], list[Outcome]]:
+def _sorted_out(tables: OwnTables, letters: list[DeadLetter]) -> tuple[list[DeadLetter], list[RetryOutcome]]:
     """Those that may be written, and what becomes of the others: after a TRUNCATE a row must not come back, after a RENAME it would go to
     another table's rows, and a table that was rebuilt or has other columns would not show it."""
     statements: dict[tuple[str, str], list[_Statement]] = {}
@@ -113,28 +120,28 @@ def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]
     return sorted(found, key=lambda one: (one.version, one.table == table))
 
 
-def _overtaken(later: list[_Statement], letter: Letter) -> Outcome | None:
+def _overtaken(later: list[_Statement], letter: DeadLetter) -> RetryOutcome | None:
     """What becomes of a row after these statements; None if it can be written still."""
     for one in later:
         if one.table != letter.table:
             reason = f"its table is {one.table} since: headrace resync {one.table} reads its rows"
-            return Outcome(letter, written=False, reason=reason, waits=False)
+            return RetryOutcome(letter, written=False, reason=reason, waits=False)
         if one.kinds.intersection(_OVERTAKING):
-            return Outcome(letter, written=False, waits=False)
+            return RetryOutcome(letter, written=False, waits=False)
     if any(one.rewrites or one.kinds.intersection(_RESHAPING) for one in later):
         reason = f"the key, the columns or the values of its table are others since: read it again (headrace resync {letter.table})"
-        return Outcome(letter, written=False, reason=reason)
+        return RetryOutcome(letter, written=False, reason=reason)
     return None
 
 
-def _kind(letter: Letter) -> tuple[str, str]:
+def _kind(letter: DeadLetter) -> tuple[str, str]:
     return letter.table, letter.definition
 
 
-def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[Letter]) -> list[Outcome]:
+def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter]) -> list[RetryOutcome]:
     refused: dict[Place, tuple[str, str]] = {}
 
-    def on_refused(_: Layout, block: ChangeBlock, found: Refused) -> None:
+    def on_refused(_: TargetTable, block: ChangeBlock, found: RejectedRows) -> None:
         for row, column, reason in zip(found.rows.tolist(), found.columns, found.reasons, strict=True):
             refused[_place(block, row)] = (column, reason)
 
@@ -142,7 +149,7 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[Letter]) -> 
     try:
         layout = retrying(lambda: sink.layout(schema))
         if layout.family in _IN_ORDER:
-            return [Outcome(letter, written=False, reason=ORDER_COUNTS) for letter in letters]
+            return [RetryOutcome(letter, written=False, reason=ORDER_COUNTS) for letter in letters]
         block = _block(schema, letters)
         if layout.counts:
             for row, letter in enumerate(letters):
@@ -152,17 +159,19 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[Letter]) -> 
             retrying(lambda: writer.write(block))
     except DefiniteError as error:
         # Nothing tells which of them are there: they wait on, and writing them again is harmless.
-        return [Outcome(letter, written=False, reason=f"{error.message} (at {error.place})") for letter in letters]
+        return [RetryOutcome(letter, written=False, reason=f"{error.message} (at {error.place})") for letter in letters]
     finally:
         writer.close()
     return [_outcome(letter, refused.get((letter.version, int(letter.op), letter.order))) for letter in letters]
 
 
-def _outcome(letter: Letter, refused: tuple[str, str] | None) -> Outcome:
-    return Outcome(letter, written=True) if refused is None else Outcome(letter, written=False, column=refused[0], reason=refused[1])
+def _outcome(letter: DeadLetter, refused: tuple[str, str] | None) -> RetryOutcome:
+    return (
+        RetryOutcome(letter, written=True) if refused is None else RetryOutcome(letter, written=False, column=refused[0], reason=refused[1])
+    )
 
 
-def _block(schema: TableSchema, letters: list[Letter]) -> ChangeBlock:
+def _block(schema: TableSchema, letters: list[DeadLetter]) -> ChangeBlock:
     ordered = letters[0].order is not None
     return ChangeBlock(
         schema,

@@ -23,11 +23,11 @@ from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.response_rows import arrow_table, json_rows
 from headrace.sinks.clickhouse.server.scalar_values import literal
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve
-from headrace.sinks.clickhouse.tables.target_table import Layout, Meaning, StoredColumn
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve
+from headrace.sinks.clickhouse.tables.target_table import MetadataRole, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import live_condition, shown_from
-from headrace.sinks.clickhouse.types.codec import Carrier
-from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.codec import ColumnCodec
+from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.types.literals import constant_in, number_or_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
@@ -54,7 +54,7 @@ def names_format(sql: str) -> bool:
 class ClickHouseReader:
     """Reads one server."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope, self._target = scope, scope.target
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
@@ -110,33 +110,33 @@ class ClickHouseReader:
             return _readable(connection.client.raw_query(sql))
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
-        """The source's rows without what the table's types do not keep by nature (`Carrier.loses`), to be compared with what is read.
+        """The source's rows without what the table's types do not keep by nature (`ColumnCodec.loses`), to be compared with what is read.
         They may have some of the table's columns only."""
         layout, limits = self._layout(schema), connect(self._target).limits
         for place, name in enumerate(source.column_names):
             column, stored = schema.column(name), layout.stored(name)
-            kept = carrier_for(column, stored.type, limits).kept
+            kept = codec_for(column, stored.type, limits).kept
             if kept is not None:
                 chunks = [kept(chunk) for chunk in source.column(place).chunks]
                 source = source.set_column(place, source.schema.field(place), pa.chunked_array(chunks, column.arrow_type))
         return source
 
-    def _layout(self, schema: TableSchema) -> Layout:
+    def _layout(self, schema: TableSchema) -> TargetTable:
         return resolve(self._scope, [schema])[schema.name]
 
     def _constants(self, column: StoredColumn, values: Any) -> list[str]:
         """Values of a column as constants that are equal to what is stored."""
-        if carrier_for(column.source, column.type, connect(self._target).limits).comparable:
+        if codec_for(column.source, column.type, connect(self._target).limits).comparable:
             return [literal(column.source, value) for value in values]
         # What the type cannot hold is equal to nothing that is stored.
         return [constant_in(column.source, column.type, number_or_value(value)) or "NULL" for value in values]
 
-    def _comparable(self, layout: Layout, name: str) -> str:
+    def _comparable(self, layout: TargetTable, name: str) -> str:
         """The expression of a key's column that constants of its kind are compared with."""
         column = layout.stored(name)
-        carrier = carrier_for(column.source, column.type, connect(self._target).limits)
+        codec = codec_for(column.source, column.type, connect(self._target).limits)
         quoted = quote_name(column.name)
-        expression = quoted if carrier.comparable else carrier.canonical_expression(quoted)
+        expression = quoted if codec.comparable else codec.canonical_expression(quoted)
         if expression is None:
             raise DefiniteError(
                 f"ranges of {name} cannot be read: the table keeps it as {column.type}",
@@ -149,7 +149,7 @@ class ClickHouseReader:
         """The stored images that satisfy a condition, merged or not: some of their columns, their versions, and which of them are there
         (the others were taken away)."""
         layout = self._layout(schema)
-        version = layout.mark(Meaning.VERSION)
+        version = layout.mark(MetadataRole.VERSION)
         if version is None:
             raise DefiniteError(
                 f"rows of {layout.database}.{layout.table} have no version",
@@ -162,14 +162,16 @@ class ClickHouseReader:
         versions, live = found.column(len(names)).combine_chunks(), found.column(len(names) + 1).combine_chunks()
         return found.select(range(len(names))), versions.cast(pa.uint64()), live.cast(pa.bool_())
 
-    def _read(self, layout: Layout, condition: str, names: Sequence[str] = (), source: str = "", marks: Sequence[str] = ()) -> pa.Table:
+    def _read(
+        self, layout: TargetTable, condition: str, names: Sequence[str] = (), source: str = "", marks: Sequence[str] = ()
+    ) -> pa.Table:
         """Columns from what the source shows, or from `source`, and behind them what the server says of `marks`."""
         connection, schema = connect(self._target), layout.schema
         chosen = [column for column in schema.columns if not names or column.name in names]
         stored = [layout.stored(column.name) for column in chosen]
-        carriers = [carrier_for(column.source, column.type, connection.limits) for column in stored]
-        pairs = zip(stored, carriers, strict=True)
-        columns = ", ".join([*(carrier.expression(quote_name(column.name)) for column, carrier in pairs), *marks])
+        codecs = [codec_for(column.source, column.type, connection.limits) for column in stored]
+        pairs = zip(stored, codecs, strict=True)
+        columns = ", ".join([*(codec.expression(quote_name(column.name)) for column, codec in pairs), *marks])
         sql = f"SELECT {columns} FROM {source or shown_from(layout)} WHERE {condition}"
         settings = connection.known(_ARROW_SETTINGS)
         if self._target.is_loopback:
@@ -177,8 +179,8 @@ class ClickHouseReader:
         with translated(self._target, f"reading table {schema.name}"):
             table = arrow_table(connection.client.raw_query(sql, settings=settings, fmt="ArrowStream"), len(chosen) + len(marks))
         # By place, not by name: an expression's name is its text.
-        places = enumerate(zip(chosen, carriers, strict=True))
-        arrays = [_restore(schema, column, carrier, table.column(index)) for index, (column, carrier) in places]
+        places = enumerate(zip(chosen, codecs, strict=True))
+        arrays = [_restore(schema, column, codec, table.column(index)) for index, (column, codec) in places]
         read = pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
         for place in range(len(marks)):
             read = read.append_column(f"mark {place}", table.column(len(chosen) + place))
@@ -195,9 +197,9 @@ def _readable(raw: bytes) -> str:
     return _NOT_UTF8.sub(lambda found: f"\\\\x{ord(found.group()) - 0xDC00:02x}", raw.decode("utf-8", errors="surrogateescape"))
 
 
-def _restore(schema: TableSchema, column: Column, carrier: Carrier, values: Any) -> Any:
+def _restore(schema: TableSchema, column: Column, codec: ColumnCodec, values: Any) -> Any:
     try:
-        return carrier.restored(values, column.arrow_type)
+        return codec.restored(values, column.arrow_type)
     except pa.ArrowInvalid as error:
         raise DefiniteError(
             f"column {column.name} holds values that its type in the source does not have: {error}",

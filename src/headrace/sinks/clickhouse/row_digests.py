@@ -1,7 +1,7 @@
 """Digests of rows, computed by ClickHouse's own functions (see `headrace.model.digest` for what they are of).
 
 Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (see
-`Carrier.canonical`). Digits that the source's column does not have stay in the text, so that a value that only another writer can have
+`ColumnCodec.canonical`). Digits that the source's column does not have stay in the text, so that a value that only another writer can have
 stored is found. A table with a column that has no such text has no digests, and is compared by reading it.
 """
 
@@ -15,11 +15,11 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve
-from headrace.sinks.clickhouse.tables.target_table import Layout, StoredColumn
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve
+from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import shown_from
-from headrace.sinks.clickhouse.types.codec import Carrier
-from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.codec import ColumnCodec
+from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.types.numeric import BITS, decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
 
@@ -32,7 +32,7 @@ _INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 class ClickHouseDigests:
     """Sums up rows of one server. The columns to sum up are those of a layout unless fewer are named."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope, self._reader = scope, ClickHouseReader(scope)
 
     def losses(self, schema: TableSchema) -> Mapping[str, str]:
@@ -42,8 +42,8 @@ class ClickHouseDigests:
 
     def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
         """Those of `losses` of which nothing can be compared."""
-        carriers = {column.source.name: self._carrier(column) for column in self._layout(schema).columns}
-        return tuple(name for name, carrier in carriers.items() if carrier.loses and carrier.kept is None)
+        codecs = {column.source.name: self._carrier(column) for column in self._layout(schema).columns}
+        return tuple(name for name, codec in codecs.items() if codec.loses and codec.kept is None)
 
     def undigested(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns that have no canonical text: they are compared by reading them."""
@@ -103,10 +103,10 @@ class ClickHouseDigests:
     def _canonical(self, column: StoredColumn) -> str | None:
         return canonical(column, self._carrier(column))
 
-    def _carrier(self, column: StoredColumn) -> Carrier:
-        return carrier_for(column.source, column.type, connect(self._scope.target).limits)
+    def _carrier(self, column: StoredColumn) -> ColumnCodec:
+        return codec_for(column.source, column.type, connect(self._scope.target).limits)
 
-    def _layout(self, schema: TableSchema) -> Layout:
+    def _layout(self, schema: TableSchema) -> TargetTable:
         return resolve(self._scope, [schema])[schema.name]
 
 
@@ -117,11 +117,11 @@ def _separated(texts: Sequence[str]) -> Iterable[str]:
         yield text
 
 
-def canonical(stored: StoredColumn, carrier: Carrier) -> str | None:
+def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
     """The canonical text of a column, never NULL; None where SQL has none."""
     kept, name = unwrap(stored.type), quote_name(stored.name)
-    value = carrier.canonical_expression(name)
-    if carrier.loses:
+    value = codec.canonical_expression(name)
+    if codec.loses:
         return None
     if value is not None:
         text = _text(stored.source, kept.plain, value, name)

@@ -17,8 +17,8 @@ from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
 from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, parse_engine, plain_name, split_key
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable, find_with_holders
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
@@ -52,7 +52,7 @@ _PLAIN: Final = {
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
 
 
-def recognise(scope: LayoutScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+def infer_schemas(scope: TargetScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
     """Those of the tables whose targets are there, as the targets describe them."""
     # Where a table goes does not depend on its columns.
     plans = {name: plan_layout(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.choices) for name in names}
@@ -60,11 +60,13 @@ def recognise(scope: LayoutScope, names: Iterable[TableName]) -> Mapping[TableNa
         found, holders = find_with_holders(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
     places = {name: (plan.database, plan.table) for name, plan in plans.items()}
     return {
-        name: schema_of(name, holders.get(place, found[place]), scope.choices.of(name)) for name, place in places.items() if place in found
+        name: infer_schema(name, holders.get(place, found[place]), scope.choices.of(name))
+        for name, place in places.items()
+        if place in found
     }
 
 
-def schema_of(name: TableName, found: FoundTable, choices: TableOptions) -> TableSchema:
+def infer_schema(name: TableName, found: ExistingTable, choices: TableOptions) -> TableSchema:
     """A table that is there as its source would have it: without the columns that Headrace writes and those that ClickHouse computes."""
     ours = _own_columns(found, choices)
     sources = {target: source for source, target in choices.rename}
@@ -77,7 +79,7 @@ def schema_of(name: TableName, found: FoundTable, choices: TableOptions) -> Tabl
     )
 
 
-def _own_columns(found: FoundTable, choices: TableOptions) -> frozenset[str]:
+def _own_columns(found: ExistingTable, choices: TableOptions) -> frozenset[str]:
     named = (choices.version_column, choices.sign_column, choices.delete_column, choices.tombstone_column, choices.content_column)
     own = {*named, choices.operation_column, choices.time_column, DELETED, OCCURRENCE, ROW}
     with contextlib.suppress(UnreadableEngine):  # said by whoever adapts to it
@@ -85,7 +87,7 @@ def _own_columns(found: FoundTable, choices: TableOptions) -> frozenset[str]:
     return frozenset(own)
 
 
-def _column(table: TableName, found: FoundColumn, name: str) -> Column:
+def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
     stored = unwrap(found.type)
     made = _kind(name, stored.plain)
     if made is None:

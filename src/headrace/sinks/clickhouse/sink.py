@@ -17,22 +17,22 @@ from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
-from headrace.sinks.clickhouse.dead_letters.dead_letters import check_choices, supersede
+from headrace.sinks.clickhouse.dead_letters.dead_letters import check_dead_letter_options, supersede_dead_letters
 from headrace.sinks.clickhouse.maintenance.replicas import sync_replica
 from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table, holds_rows
 from headrace.sinks.clickhouse.maintenance.table_setup import newest_version, prepare_tables, replace_table, sweep_table
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.row_digests import ClickHouseDigests
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
-from headrace.sinks.clickhouse.schema_inference import recognise
+from headrace.sinks.clickhouse.schema_inference import infer_schemas
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.create_table import plan_layouts
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, look_up, resolve
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, look_up, resolve
 from headrace.sinks.clickhouse.tables.target_names import place_of_name
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.write.dedup_window import ensure_windows
-from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRefused
+from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ClickHouseSink:
         wanted = tuple(schemas)
         prepare_tables(self._scope, wanted)
         layouts = look_up(self._scope, wanted)
-        check_choices(layouts, self.choices)
+        check_dead_letter_options(layouts, self.choices)
         ensure_windows(self._scope, (layout for layout in layouts if layout.is_ordered))
 
     def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
@@ -76,17 +76,17 @@ class ClickHouseSink:
         """A change of the sort key deletes the old row and inserts the new one; engines that count want all that was there before."""
         return {name: _needs(layout) for name, layout in resolve(self._scope, schemas).items()}
 
-    def layout(self, schema: TableSchema) -> Layout:
+    def layout(self, schema: TableSchema) -> TargetTable:
         """The target table of a schema."""
         return self.layouts([schema])[schema.name]
 
-    def layouts(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, Layout]:
+    def layouts(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
         """The target tables of schemas, asked for in one request."""
         return resolve(self._scope, schemas)
 
-    def recognise(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+    def infer_schemas(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Those of the tables whose targets are there, as the targets describe them: for changes that come without types."""
-        return recognise(self._scope, names)
+        return infer_schemas(self._scope, names)
 
     def delete_stale(self, schema: TableSchema, before: int) -> None:
         """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
@@ -109,7 +109,7 @@ class ClickHouseSink:
         self._supersede(schema, None)
 
     def _supersede(self, schema: TableSchema, before: int | None) -> None:
-        supersede(self.own_tables(), self.layout(schema), self.label, before, time.time_ns() // 1000)
+        supersede_dead_letters(self.own_tables(), self.layout(schema), self.label, before, time.time_ns() // 1000)
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
         return replace(self, pipe=pipe, label=label)
@@ -150,7 +150,7 @@ class ClickHouseSink:
     def target_of(self, name: TableName) -> str:
         return ".".join(place_of_name(name, self.target, self.choices))
 
-    def writer(self, on_refused: OnRefused | None = None) -> ClickHouseWriter:
+    def writer(self, on_refused: OnRejected | None = None) -> ClickHouseWriter:
         """`on_refused` takes the rows that a table refuses, instead of what was chosen for it."""
         return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_refused=on_refused)
 
@@ -161,16 +161,16 @@ class ClickHouseSink:
         return ClickHouseDigests(self._scope)
 
     @property
-    def scope(self) -> LayoutScope:
+    def scope(self) -> TargetScope:
         return self._scope
 
     @property
-    def _scope(self) -> LayoutScope:
-        return LayoutScope(self.target, self.choices, self.generation)
+    def _scope(self) -> TargetScope:
+        return TargetScope(self.target, self.choices, self.generation)
 
 
-def _needs(layout: Layout) -> TableRequirements:
-    emptied = layout.family in (Family.COLLAPSING, Family.VERSIONED)
+def _needs(layout: TargetTable) -> TableRequirements:
+    emptied = layout.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED)
     # Rows that nothing tells apart would be counted beside those that are read again.
     keeps = layout.ignores_deletes and layout.has_key
     return TableRequirements(() if layout.every_before else layout.moving, layout.is_ordered, layout.is_exact, emptied, keeps)

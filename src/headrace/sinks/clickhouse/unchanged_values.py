@@ -21,7 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import key_text
 from headrace.sinks.clickhouse.reader import ClickHouseReader
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 Places = npt.NDArray[np.int64]
 _MOST_KEYS: Final = 2000
@@ -29,10 +29,10 @@ _MOST_KEYS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class KeptValues:
+class UnchangedValueFiller:
     """Puts such values into blocks. Picklable."""
 
-    scope: LayoutScope
+    scope: TargetScope
 
     def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock:
         """The block with every value in it."""

@@ -31,7 +31,7 @@ from headrace.shutdown import temporary_directory
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.dead_letters.late_rows import settle_late
+from headrace.sinks.clickhouse.dead_letters.late_rows import resolve_late_rows
 from headrace.sources.scylla.log_tables import choose_tables
 from headrace.sources.scylla.position import moment
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
@@ -199,7 +199,7 @@ class _TableVerification:
             before, rechecked = rechecked, self._repaired(rechecked, self._repair)
             repaired = before.keys.num_rows - rechecked.keys.num_rows
         if self._repair is not None and self._watermark is not None and not (rechecked.comparison.total or rechecked.behind or unread):
-            settle_late(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
+            resolve_late_rows(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
         differences = tuple(self._readable(one) for one in rechecked.comparison.differences)
         notes = (self._lag(),) if rechecked.behind else ()
         return TableResult(

@@ -18,8 +18,8 @@ from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETT
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import json_rows
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 BOOKS = "headrace"
 OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes", "targets", "cleanups")
@@ -51,7 +51,7 @@ class OwnTable:
 class OwnTables:
     """Our tables in one sink."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope, self._target = scope, scope.target
 
     def ensure(self, table: OwnTable) -> None:
@@ -133,7 +133,7 @@ class OwnTables:
             return json_rows(connection.client.raw_query(sql, settings=connection.known(_JSON_SETTINGS), fmt="JSONCompactEachRow"))
 
 
-def create_statements(table: OwnTable, scope: LayoutScope) -> list[str]:
+def create_statements(table: OwnTable, scope: TargetScope) -> list[str]:
     """What makes the table, whatever of it is there."""
     cluster = scope.choices.cluster
     columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in table.columns)
@@ -152,7 +152,7 @@ def create_statements(table: OwnTable, scope: LayoutScope) -> list[str]:
     ]
 
 
-def check_not_ours(layouts: Iterable[Layout]) -> None:
+def check_not_ours(layouts: Iterable[TargetTable]) -> None:
     """Refuse to replicate a table into one of our own."""
     for layout in layouts:
         if layout.database == BOOKS and layout.table in OWN_NAMES:
@@ -173,5 +173,5 @@ def instant_us(text: str) -> int:
     return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _on_cluster(scope: LayoutScope) -> str:
+def _on_cluster(scope: TargetScope) -> str:
     return f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""

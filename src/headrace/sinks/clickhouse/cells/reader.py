@@ -17,7 +17,7 @@ from headrace.sinks.clickhouse.server.bounded_client import streaming
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 _SETTINGS: Final = {"output_format_arrow_string_as_string": "0", "max_query_size": str(16 << 20), "enable_time_time64_type": "1"}
 _FLOATS: Final = frozenset({"double", "float"})
@@ -30,7 +30,7 @@ Key = Sequence[bytes | None]
 class CellReader:
     """Reads one server."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope = scope
 
     def is_there(self, table: CqlTable) -> bool:

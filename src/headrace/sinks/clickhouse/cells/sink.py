@@ -13,7 +13,7 @@ from headrace.cql.tables import CqlTable
 from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, clear_tables, places_of, prepare_tables
 from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +46,5 @@ class CellSink:
         return CellWriter(self._scope)
 
     @property
-    def _scope(self) -> LayoutScope:
+    def _scope(self) -> TargetScope:
         return self.sink.scope

@@ -19,7 +19,7 @@ from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import place_of_name
 
 _OURS: Final = "Headrace, cells of "
@@ -55,11 +55,11 @@ class Places:
         return f"{quote_name(self.database)}.{quote_name(self.table + suffix)}"
 
 
-def places_of(table: CqlTable, scope: LayoutScope) -> Places:
+def places_of(table: CqlTable, scope: TargetScope) -> Places:
     return Places(*place_of_name(table.name, scope.target, scope.choices))
 
 
-def prepare_tables(scope: LayoutScope, tables: Iterable[CqlTable]) -> None:
+def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
     """Check all tables, then make what is missing; tables that were made for another definition follow it."""
     _check_one_host(scope)
     wanted = [(table, places_of(table, scope)) for table in tables]
@@ -77,7 +77,7 @@ def prepare_tables(scope: LayoutScope, tables: Iterable[CqlTable]) -> None:
                 connection.client.command(statement, settings=connection.known(_SETTINGS))
 
 
-def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
+def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
     """Make the tables and the view follow an alteration of their base table."""
     places = places_of(new, scope)
     connection = connect(scope.target)
@@ -87,7 +87,7 @@ def alter_tables(scope: LayoutScope, old: CqlTable, new: CqlTable) -> None:
             connection.client.command(statement, settings=connection.known(_SETTINGS))
 
 
-def clear_tables(scope: LayoutScope, table: CqlTable) -> None:
+def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     """Empty a base table's tables."""
     places, connection = places_of(table, scope), connect(scope.target)
     with translated(scope.target, f"emptying the tables of {table.name}"):
@@ -213,7 +213,7 @@ def _check_apart(wanted: list[tuple[CqlTable, Places]]) -> None:
                 )
 
 
-def _check_one_host(scope: LayoutScope) -> None:
+def _check_one_host(scope: TargetScope) -> None:
     if scope.target.others or scope.choices.cluster:
         raise DefiniteError(
             "tables of cells are made on one server, not on a cluster's",

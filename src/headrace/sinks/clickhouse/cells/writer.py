@@ -22,13 +22,13 @@ from headrace.sinks.clickhouse.cells.tables import Places, places_of
 from headrace.sinks.clickhouse.cells.timestamps import check_moments, has_moments
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translated
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
 class _Route:
     """How a table's blocks are written; made once for each definition of it."""
 
-    def __init__(self, table: CqlTable, scope: LayoutScope) -> None:
+    def __init__(self, table: CqlTable, scope: TargetScope) -> None:
         self.storage = Storage(table)
         self.places: Places = places_of(table, scope)
         self.log, self.rows = LogEncoder(self.storage), RowEncoder(self.storage)
@@ -49,7 +49,7 @@ class _Route:
 class CellWriter:
     """Writes to one server; belongs to one task."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope = scope
         self._routes: dict[CqlTable, _Route] = {}
         self._closed = False

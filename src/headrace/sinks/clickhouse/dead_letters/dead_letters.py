@@ -1,9 +1,9 @@
-"""Rows that could not be written, kept in the sink: `headrace.errors`.
+"""Stores rows that could not be written in the sink's table `headrace.errors` (dead letters).
 
-Invariant: a row that was refused is in its table, in `headrace.errors`, or the pipe has halted. A refused row is put here before the rest
-of its block is written, under a name made of its place in the log: a replay puts it here once. It keeps the version it had, so when it is
-written later, whatever happened to its row since still wins. That needs the deletions to be there: a table with rows that wait here is
-not purged of them, and what comes before a new snapshot or an emptying of the table is superseded (`supersede`), never written again.
+Invariant: a rejected row is in its table, in `headrace.errors`, or the pipe has halted. The writer stores a rejected row here before it
+writes the rest of the block. The row's id is derived from its log position, so a replay stores it once. A dead letter keeps its version:
+when it is written later, newer changes of the same row still win. This needs the newer deletions, so a table with waiting dead letters is
+not purged of tombstones. A new snapshot or a TRUNCATE supersedes all older dead letters of the table; they are never written.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused, key_text, place_text
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text, place_text
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.server.quoting import quote_text
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.types.row_json import values_of
 
 _MOMENT: Final = "DateTime64(6, 'UTC')"
@@ -54,7 +54,7 @@ _NAMES: Final = tuple(name for name, _ in ERRORS.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One row that waits."""
 
     fields: dict[str, Any]
@@ -105,7 +105,9 @@ class Letter:
         return instant_us(self.fields["commit_time"])
 
 
-def post(tables: OwnTables, layout: Layout, pipe: tuple[str, str], block: ChangeBlock, refused: Refused, now_us: int) -> None:
+def store_dead_letters(
+    tables: OwnTables, layout: TargetTable, pipe: tuple[str, str], block: ChangeBlock, refused: RejectedRows, now_us: int
+) -> None:
     """Keep rows that were refused. `pipe`: what tells its rows from those of others, and what it is called."""
     definition = json.dumps(block.schema.to_json())
     rows = []
@@ -138,7 +140,7 @@ def post(tables: OwnTables, layout: Layout, pipe: tuple[str, str], block: Change
     tables.insert(ERRORS, rows)
 
 
-def waiting(tables: OwnTables, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> list[Letter]:
+def waiting_dead_letters(tables: OwnTables, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> list[DeadLetter]:
     """The rows that wait, oldest first; `table` is a glob."""
     if not tables.exists(ERRORS):
         return []
@@ -150,17 +152,17 @@ def waiting(tables: OwnTables, *, pipe: str = "", table: str = "", ids: Sequence
     if table:
         conditions.append(f"match(table, {quote_text(_pattern(table))})")
     rows = tables.select(ERRORS, _NAMES, " AND ".join(conditions), "version, id")
-    return [Letter(dict(zip(_NAMES, row, strict=True))) for row in rows]
+    return [DeadLetter(dict(zip(_NAMES, row, strict=True))) for row in rows]
 
 
-def wait_for(tables: OwnTables, target: str) -> int:
+def count_waiting(tables: OwnTables, target: str) -> int:
     """How many rows wait to be written to a target table."""
     if not tables.exists(ERRORS):
         return 0
     return len(tables.select(ERRORS, ("id",), f"state = {quote_text(WAITING)} AND target = {quote_text(target)}"))
 
 
-def mark(tables: OwnTables, letters: Iterable[tuple[Letter, str, str, str]], now_us: int) -> None:
+def update_dead_letters(tables: OwnTables, letters: Iterable[tuple[DeadLetter, str, str, str]], now_us: int) -> None:
     """Note what became of rows: each with its state, and the column and the reason if it still waits."""
     rows = [
         {
@@ -176,7 +178,7 @@ def mark(tables: OwnTables, letters: Iterable[tuple[Letter, str, str, str]], now
     tables.insert(ERRORS, rows)
 
 
-def supersede(tables: OwnTables, layout: Layout, pipe: str, before: int | None, now_us: int) -> None:
+def supersede_dead_letters(tables: OwnTables, layout: TargetTable, pipe: str, before: int | None, now_us: int) -> None:
     """Mark a pipe's waiting rows of one table as superseded: the table is read again. `before`: only those below this version.
 
     Another pipe may have a table of the same name, in another target or in the same one; its rows keep waiting.
@@ -184,18 +186,18 @@ def supersede(tables: OwnTables, layout: Layout, pipe: str, before: int | None, 
     target = f"{layout.database}.{layout.table}"
     old = [
         letter
-        for letter in waiting(tables, pipe=pipe)
+        for letter in waiting_dead_letters(tables, pipe=pipe)
         if (letter.table, letter.target) == (str(layout.source), target) and (before is None or letter.version < before)
     ]
     if old:
-        mark(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
+        update_dead_letters(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
 
 
-def check_choices(layouts: Iterable[Layout], choices: ClickHouseOptions) -> None:
+def check_dead_letter_options(layouts: Iterable[TargetTable], choices: ClickHouseOptions) -> None:
     """Refuse dead letters where a row that comes later than others would change what the table shows."""
     for layout in layouts:
         chosen = choices.of(layout.source).on_refused_row
-        if chosen is OnRefusedRow.DEAD_LETTER and layout.family in (Family.COLLAPSING, Family.COALESCING):
+        if chosen is OnRefusedRow.DEAD_LETTER and layout.family in (EngineFamily.COLLAPSING, EngineFamily.COALESCING):
             raise DefiniteError(
                 f"{layout.database}.{layout.table} is {layout.family}: the order of writing counts, so a row cannot be left for later",
                 place=f"table {layout.source}, on_refused_row",

@@ -28,7 +28,7 @@ class LateBatch:
     written_us: int
 
 
-def post_late(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
+def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
     """Record rows that arrived too late. The same place again is the same record."""
     now = instant_text(time.time_ns() // 1000)
     rows = [
@@ -60,14 +60,14 @@ def post_late(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> Non
         tables.insert(ERRORS, rows)
 
 
-def settle_late(tables: OwnTables, pipe: str, table: str, *, copied: bool) -> None:
+def resolve_late_rows(tables: OwnTables, pipe: str, table: str, *, copied: bool) -> None:
     """The rows of a table are right now, whatever arrived late: it was copied again, or its different rows were repaired."""
     state, now = SUPERSEDED if copied else DONE, instant_text(time.time_ns() // 1000)
     found = [dict(zip(_NAMES, row, strict=True)) for row in _select(tables, _NAMES, LATE, pipe) if row[_NAMES.index("table")] == table]
     tables.insert(ERRORS, [{**row, "state": state, "updated_at": now} for row in found])
 
 
-def repaired_places(tables: OwnTables, pipe: str) -> set[str]:
+def repaired_positions(tables: OwnTables, pipe: str) -> set[str]:
     """The places of late rows whose effect was repaired."""
     return {str(place) for place, operation in _select(tables, ("position", "operation"), DONE, pipe) if operation == "event"}
 

@@ -28,12 +28,12 @@ HALVED_WHEN_BUSY: Final = frozenset({_OUT_OF_MEMORY})
 """ClickHouse's errors that may be about some rows of a block, or their number."""
 
 
-class RefusedRow(DefiniteError):
+class RowRejected(DefiniteError):
     """A value that is not stored as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedRows:
     """Rows of a block, and why each was refused."""
 
     rows: np.ndarray[Any, np.dtype[np.int64]]
@@ -42,13 +42,13 @@ class Refused:
     reasons: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: dict[int, tuple[str, str]]) -> Refused:
+    def of(cls, found: dict[int, tuple[str, str]]) -> RejectedRows:
         rows = sorted(found)
         return cls(np.array(rows, dtype=np.int64), tuple(found[row][0] for row in rows), tuple(found[row][1] for row in rows))
 
-    def only(self, places: Sequence[int]) -> Refused:
+    def only(self, places: Sequence[int]) -> RejectedRows:
         """Some of them, by their places here."""
-        return Refused(self.rows[list(places)], tuple(self.columns[at] for at in places), tuple(self.reasons[at] for at in places))
+        return RejectedRows(self.rows[list(places)], tuple(self.columns[at] for at in places), tuple(self.reasons[at] for at in places))
 
 
 def key_text(block: ChangeBlock, row: int) -> str:

@@ -13,7 +13,7 @@ from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 SKIPPED: Final = "skipped"
 
 
-def post_skipped(tables: OwnTables, pipe: str, found: Mapping[str, str]) -> None:
+def store_skipped_event(tables: OwnTables, pipe: str, found: Mapping[str, str]) -> None:
     """Record an event: `place`, `table`, `error` (why it was left out), `content` (what was in it). Again: the same row."""
     now = instant_text(time.time_ns() // 1000)
     row = {

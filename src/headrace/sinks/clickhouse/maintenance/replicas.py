@@ -13,15 +13,17 @@ from headrace.sinks.clickhouse.server.client import Connection, connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.system_tables import FoundTable
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 Place = tuple[str, str]
 _SHARING_DATABASES = ("Replicated", "Shared")
 
 
-def check_replicas(connection: Connection, scope: LayoutScope, layouts: Sequence[Layout], found: Mapping[Place, FoundTable]) -> None:
+def check_replicas(
+    connection: Connection, scope: TargetScope, layouts: Sequence[TargetTable], found: Mapping[Place, ExistingTable]
+) -> None:
     """Refuse several hosts whose tables are not the same; nothing to check where there is one host."""
     target = scope.target
     if not target.others:
@@ -37,7 +39,7 @@ def check_replicas(connection: Connection, scope: LayoutScope, layouts: Sequence
     check_same(target, _paths_by_host(target, [place for place, engine in engines.items() if engine.startswith("Replicated")]))
 
 
-def sync_replica(scope: LayoutScope, layout: Layout) -> None:
+def sync_replica(scope: TargetScope, layout: TargetTable) -> None:
     """Wait until the host that is asked has all that was written to others: who reads there to write, as a sweep does, must see it."""
     if not scope.target.others:
         return

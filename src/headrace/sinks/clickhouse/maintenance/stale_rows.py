@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Meaning
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import current_sql, live_condition
 
 SWEEP_SETTINGS: Final = {
@@ -24,18 +24,18 @@ SWEEP_SETTINGS: Final = {
 _TIMES: Final = quote_name("__headrace_times")
 
 
-def sweep_sql(layout: Layout, before: int) -> str:
+def sweep_sql(layout: TargetTable, before: int) -> str:
     """What takes away the rows whose last image has a version below `before`; empty where nothing can tell them or take them away."""
-    version = layout.mark(Meaning.VERSION)
-    if version is None or (layout.family is Family.COALESCING):
+    version = layout.mark(MetadataRole.VERSION)
+    if version is None or (layout.family is EngineFamily.COALESCING):
         return ""
     older = f"{quote_name(version.name)} < {before}"
     match layout.family:
-        case Family.COLLAPSING | Family.VERSIONED:
+        case EngineFamily.COLLAPSING | EngineFamily.VERSIONED:
             return _delete(layout, older)
-        case Family.REPLACING if not layout.has_key:
+        case EngineFamily.REPLACING if not layout.has_key:
             return _delete(layout, older)
-        case Family.HISTORY if not layout.has_key:
+        case EngineFamily.HISTORY if not layout.has_key:
             return _retract(layout, before)
     if not live_condition(layout):
         return ""
@@ -46,12 +46,12 @@ def sweep_sql(layout: Layout, before: int) -> str:
     return f"INSERT INTO {layout.qualified} ({into}) SELECT {taken} FROM ({source}) WHERE {older}"
 
 
-def can_clean(layout: Layout) -> bool:
+def can_clean(layout: TargetTable) -> bool:
     """Whether the engine itself can purge deletions."""
-    return layout.family is Family.REPLACING and layout.hides_deleted and layout.has_key
+    return layout.family is EngineFamily.REPLACING and layout.hides_deleted and layout.has_key
 
 
-def allow_cleanup_sql(layout: Layout) -> str:
+def allow_cleanup_sql(layout: TargetTable) -> str:
     """What lets a table purge its deletions in a merge (see `cleanup`); empty where it may already, or has none to purge."""
     allowed = dict(layout.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
     if allowed or not can_clean(layout):
@@ -59,31 +59,31 @@ def allow_cleanup_sql(layout: Layout) -> str:
     return f"ALTER TABLE {_held(layout)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
 
 
-def _held(layout: Layout) -> str:
+def _held(layout: TargetTable) -> str:
     held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
     return f"{held} ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else held
 
 
-def _delete(layout: Layout, condition: str) -> str:
+def _delete(layout: TargetTable, condition: str) -> str:
     return f"DELETE FROM {_held(layout)} WHERE {condition}"
 
 
-def _deletion(layout: Layout, before: int) -> tuple[list[str], list[str]]:
+def _deletion(layout: TargetTable, before: int) -> tuple[list[str], list[str]]:
     """Our columns, and their values in a deletion."""
     values = {
-        Meaning.SIGN: "-1",
-        Meaning.DELETED: "1",
-        Meaning.VERSION: str(before),
-        Meaning.OPERATION: quote_text("delete"),
-        Meaning.COMMIT_TIME: "now64(6)",
+        MetadataRole.SIGN: "-1",
+        MetadataRole.DELETED: "1",
+        MetadataRole.VERSION: str(before),
+        MetadataRole.OPERATION: quote_text("delete"),
+        MetadataRole.COMMIT_TIME: "now64(6)",
     }
     marks = [mark for mark in layout.marks if mark.meaning in values]
     return [quote_name(mark.name) for mark in marks], [values[mark.meaning] for mark in marks]
 
 
-def _retract(layout: Layout, before: int) -> str:
+def _retract(layout: TargetTable, before: int) -> str:
     """In a history of rows that nothing tells apart: a deletion for each that is there from before, less those that were appended so."""
-    version = layout.mark(Meaning.VERSION)
+    version = layout.mark(MetadataRole.VERSION)
     assert version is not None
     name = quote_name(version.name)
     listed = ", ".join(quote_name(column.name) for column in layout.columns)

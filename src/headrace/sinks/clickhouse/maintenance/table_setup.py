@@ -23,12 +23,12 @@ from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import create_statements, plan_layout, plan_layouts, remembering_sql
-from headrace.sinks.clickhouse.tables.existing_table import Missing, adapt, missing_parts, was_made
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable, find_with_holders
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Layout, Meaning
+from headrace.sinks.clickhouse.tables.existing_table import Missing, missing_parts, plan_existing_table, was_made
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
-from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.codec_registry import codec_for
 
 log = logging.getLogger("headrace.clickhouse")
 _warned: set[str] = set()
@@ -38,7 +38,7 @@ _warned: set[str] = set()
 _NO_POLICIES = ("ACCESS_STORAGE", "ACCESS_DENIED", "Not enough privileges")
 
 
-def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
+def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
     """Check all tables, then add what is missing and create those that are not there."""
     target, connection = scope.target, connect(scope.target)
     plans = plan_layouts(schemas, target, scope.choices)
@@ -47,8 +47,8 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
         _check_time_type(connection, plans)
         found, holders = find_with_holders(connection, ((plan.database, plan.table) for plan in plans))
     check_replicas(connection, scope, plans, found)
-    layouts: list[Layout] = []
-    lacking: list[tuple[Layout, Missing, FoundTable, FoundTable | None]] = []
+    layouts: list[TargetTable] = []
+    lacking: list[tuple[TargetTable, Missing, ExistingTable, ExistingTable | None]] = []
     for plan in plans:
         place, chosen = (plan.database, plan.table), scope.choices.of(plan.source)
         there, holder = found.get(place), holders.get(place)
@@ -56,7 +56,7 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
             layouts.append(plan)
             continue
         missing = missing_parts(plan, there, chosen, holder)
-        layout = adapt(plan, missing.added_to(there), chosen, None if holder is None else missing.added_to(holder))
+        layout = plan_existing_table(plan, missing.added_to(there), chosen, None if holder is None else missing.added_to(holder))
         layouts.append(layout)
         lacking.append((layout, missing, there, holder))
     for layout, missing, there, holder in lacking:
@@ -73,13 +73,13 @@ def prepare_tables(scope: LayoutScope, schemas: Sequence[TableSchema]) -> None:
         _warn_of_types(connection, layout)
 
 
-def create_table(connection: Connection, target: ClickHouseTarget, layout: Layout) -> None:
+def create_table(connection: Connection, target: ClickHouseTarget, layout: TargetTable) -> None:
     with translated(target, f"creating table {layout.database}.{layout.table}"):
         for statement in create_statements(layout):
             connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
 
 
-def _create_databases(connection: Connection, scope: LayoutScope, layouts: Sequence[Layout]) -> None:
+def _create_databases(connection: Connection, scope: TargetScope, layouts: Sequence[TargetTable]) -> None:
     cluster = f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""
     for database in sorted({layout.database for layout in layouts}):
         with translated(scope.target, f"creating database {database}"):
@@ -87,7 +87,12 @@ def _create_databases(connection: Connection, scope: LayoutScope, layouts: Seque
 
 
 def _add_missing(
-    connection: Connection, target: ClickHouseTarget, layout: Layout, missing: Missing, there: FoundTable, holder: FoundTable | None
+    connection: Connection,
+    target: ClickHouseTarget,
+    layout: TargetTable,
+    missing: Missing,
+    there: ExistingTable,
+    holder: ExistingTable | None,
 ) -> None:
     """Give a table that is there what it lacks: the one that holds the rows first, so that nothing is sent that it cannot take."""
     held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
@@ -103,12 +108,12 @@ def _add_missing(
                     log.warning("added column %s to table %s, as missing_columns says", column.name, name)
 
 
-def _define(column: FoundColumn) -> str:
+def _define(column: ExistingColumn) -> str:
     default = f" DEFAULT {column.default_expression}" if column.default_expression else ""
     return f"{quote_name(column.name)} {column.type}{default}"
 
 
-def _make_readable(connection: Connection, scope: LayoutScope, layout: Layout) -> None:
+def _make_readable(connection: Connection, scope: TargetScope, layout: TargetTable) -> None:
     """The view and the row policy, by choice; a table without a key always has its view."""
     chosen = scope.choices.of(layout.source)
     policy = row_policy_sql(layout) if chosen.row_policy else ""
@@ -118,7 +123,7 @@ def _make_readable(connection: Connection, scope: LayoutScope, layout: Layout) -
             connection.client.command(create_view_sql(layout), settings=connection.known(CREATE_SETTINGS))
 
 
-def _may_hide(connection: Connection, layout: Layout) -> bool:
+def _may_hide(connection: Connection, layout: TargetTable) -> bool:
     """Whether the server applies policies after FINAL: before it, a policy hides deletions from FINAL, which shows what they delete."""
     setting = connection.client.server_settings.get("apply_row_policy_after_final")
     if setting is not None and setting.value in ("1", "true"):
@@ -133,7 +138,7 @@ def _may_hide(connection: Connection, layout: Layout) -> bool:
     return False
 
 
-def _create_policy(connection: Connection, target: ClickHouseTarget, layout: Layout, policy: str) -> bool:
+def _create_policy(connection: Connection, target: ClickHouseTarget, layout: TargetTable, policy: str) -> bool:
     """Whether the server took the row policy; False where it keeps none (the embedded engine), or the account may not make one."""
     try:
         with translated(target, f"creating a row policy on {layout.database}.{layout.table}"):
@@ -152,7 +157,7 @@ def _create_policy(connection: Connection, target: ClickHouseTarget, layout: Lay
     return True
 
 
-def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
+def replace_table(scope: TargetScope, schema: TableSchema) -> None:
     """Make a table ready for all its rows to come again: one of ours that is not what would be made now is dropped (`prepare_tables` makes
     it anew), one that somebody else made is never dropped. Repeatable."""
     target, connection = scope.target, connect(scope.target)
@@ -165,7 +170,7 @@ def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
         return
     chosen = scope.choices.of(plan.source)
     try:
-        layout = adapt(plan, there, chosen, holders.get(place))
+        layout = plan_existing_table(plan, there, chosen, holders.get(place))
     except DefiniteError:
         if not was_made(holders.get(place) or there):
             raise
@@ -174,7 +179,7 @@ def replace_table(scope: LayoutScope, schema: TableSchema) -> None:
         _drop(connection, target, plan, there)
 
 
-def _drop(connection: Connection, target: ClickHouseTarget, plan: Layout, there: FoundTable) -> None:
+def _drop(connection: Connection, target: ClickHouseTarget, plan: TargetTable, there: ExistingTable) -> None:
     cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
     with translated(target, f"replacing table {plan.database}.{plan.table}"):
         # It shows columns that will be others.
@@ -184,9 +189,9 @@ def _drop(connection: Connection, target: ClickHouseTarget, plan: Layout, there:
             connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.holder))}{cluster}")
 
 
-def newest_version(scope: LayoutScope, layout: Layout) -> int | None:
+def newest_version(scope: TargetScope, layout: TargetTable) -> int | None:
     """The highest version of a row in the table; None if there is no row, or rows have none."""
-    version = layout.mark(Meaning.VERSION)
+    version = layout.mark(MetadataRole.VERSION)
     if version is None:
         return None
     with translated(scope.target, f"looking at table {layout.database}.{layout.table}"):
@@ -194,7 +199,7 @@ def newest_version(scope: LayoutScope, layout: Layout) -> int | None:
     return int(found[0][1]) if found[0][0] else None
 
 
-def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:
+def sweep_table(scope: TargetScope, layout: TargetTable, before: int) -> None:
     """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
     statement = sweep_sql(layout, before)
     if not statement:
@@ -209,7 +214,7 @@ def sweep_table(scope: LayoutScope, layout: Layout, before: int) -> None:
         connection.client.command(statement, settings=connection.known(SWEEP_SETTINGS))
 
 
-def _check_time_type(connection: Connection, layouts: Sequence[Layout]) -> None:
+def _check_time_type(connection: Connection, layouts: Sequence[TargetTable]) -> None:
     timed = next((layout for layout in layouts for column in layout.columns if "Time64(" in column.type.replace("DateTime64(", "")), None)
     if timed is None or connection.client.query("SELECT 1 FROM system.data_type_families WHERE name = 'Time64'").result_rows:
         return
@@ -220,15 +225,15 @@ def _check_time_type(connection: Connection, layouts: Sequence[Layout]) -> None:
     )
 
 
-def _warn_of_types(connection: Connection, layout: Layout) -> None:
+def _warn_of_types(connection: Connection, layout: TargetTable) -> None:
     """Say which values would halt the pipe, or lose something, because of a type that was chosen or found."""
     for column in layout.columns:
-        carrier = carrier_for(column.source, column.type, connection.limits)
+        codec = codec_for(column.source, column.type, connection.limits)
         place = f"{layout.source}: column {column.source.name} is kept as {column.type}"
         if place in _warned:
             continue
         _warned.add(place)
-        if carrier.caution:
-            log.warning("%s: the pipe halts at %s", place, carrier.caution)
-        if carrier.loses:
-            log.warning("%s, which does not keep %s", place, carrier.loses)
+        if codec.caution:
+            log.warning("%s: the pipe halts at %s", place, codec.caution)
+        if codec.loses:
+            log.warning("%s, which does not keep %s", place, codec.loses)

@@ -19,8 +19,8 @@ from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, 
 from headrace.sinks.clickhouse.server.client import connect, patient
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 _MOMENT: Final = "DateTime64(6, 'UTC')"
 CLEANUPS = OwnTable(
@@ -47,8 +47,8 @@ Pause = Callable[[], AbstractContextManager[object]]
 class Cleanup:
     """One purge of one table."""
 
-    scope: LayoutScope
-    layout: Layout
+    scope: TargetScope
+    layout: TargetTable
 
     def run(self, pause: Pause, may_go_on: Callable[[], bool]) -> int:
         """Purge; how many deletions there were. Each partition's merge begins in a pause, if `may_go_on` then."""
@@ -125,7 +125,7 @@ class Cleanup:
             return [str(row[0]) for row in connection.client.query(sql).result_rows]
 
 
-def deletion_column(layout: Layout) -> str:
+def deletion_column(layout: TargetTable) -> str:
     """The column by which the engine knows deletions; empty if it purges them by itself, or must not."""
     return layout.storage.arguments[-1] if can_clean(layout) and len(layout.storage.arguments) > 1 else ""
 

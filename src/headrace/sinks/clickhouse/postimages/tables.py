@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, shown
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import place_of_name
 
 SIGN, VERSION, DELETED, ORDER = "_sign", "_version", "_deleted", "_order"
@@ -24,12 +24,12 @@ _OURS: Final = "Headrace, images of "
 _REMEDY: Final = "keep its cells instead, which holds everything: leave scylla.kept out"
 
 
-def place_of(table: CqlTable, scope: LayoutScope) -> tuple[str, str]:
+def place_of(table: CqlTable, scope: TargetScope) -> tuple[str, str]:
     """Database and name of the target."""
     return place_of_name(table.name, scope.target, scope.choices)
 
 
-def qualified(table: CqlTable, scope: LayoutScope) -> str:
+def qualified(table: CqlTable, scope: TargetScope) -> str:
     return ".".join(map(quote_name, place_of(table, scope)))
 
 
@@ -58,7 +58,7 @@ def check_table(table: CqlTable) -> None:
             raise DefiniteError(f"column {column.name} has the name of one of Headrace's own", place=place, hint=_REMEDY)
 
 
-def prepare(scope: LayoutScope, table: CqlTable) -> None:
+def prepare(scope: TargetScope, table: CqlTable) -> None:
     """Make the target, or let it follow what the table is now."""
     check_table(table)
     database, name = place_of(table, scope)
@@ -70,7 +70,7 @@ def prepare(scope: LayoutScope, table: CqlTable) -> None:
             connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
 
 
-def clear(scope: LayoutScope, table: CqlTable) -> None:
+def clear(scope: TargetScope, table: CqlTable) -> None:
     with translated(scope.target, f"emptying the table of {table.name}"):
         connect(scope.target).client.command(f"TRUNCATE TABLE {qualified(table, scope)}")
 

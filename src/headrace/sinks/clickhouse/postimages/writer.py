@@ -29,7 +29,7 @@ from headrace.sinks.clickhouse.postimages.tables import ORDER, SIGN, VERSION, qu
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Rows = npt.NDArray[np.intp]
@@ -45,7 +45,7 @@ _DELTAS: Final = (Operation.UPDATE, Operation.INSERT)
 class ImageWriter:
     """Writes to one server; belongs to one task."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._scope = scope
 
     def write(self, block: LogBlock | RowBlock) -> None:

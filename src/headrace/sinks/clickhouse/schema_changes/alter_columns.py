@@ -27,9 +27,9 @@ from headrace.sinks.clickhouse.schema_changes.alter_values import (
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.create_table import create_sql
-from headrace.sinks.clickhouse.tables.existing_table import adapt
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Mark, Meaning, StoredColumn
+from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, shown_from
 from headrace.sinks.clickhouse.types.type_mapping import ROW, grown_enum
 from headrace.sinks.schema_changes import DdlPlan, Step
@@ -39,18 +39,18 @@ REBUILT = "{}__rebuilt"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AlteredTable:
     """A target table that is to be altered."""
 
-    layout: Layout
+    layout: TargetTable
     """As it is."""
-    found: FoundTable
+    found: ExistingTable
     """The table that holds the rows."""
-    over: FoundTable | None
+    over: ExistingTable | None
     """The table that distributes them, if there is one."""
-    usual: Layout
+    usual: TargetTable
     """As it would have been made before the alteration."""
-    wanted: Layout
+    wanted: TargetTable
     """As it would be made after it."""
     choices: TableOptions
     uuid: str = ""
@@ -63,7 +63,7 @@ class Subject:
         return f"{self.layout.database}.{self.layout.table}"
 
 
-def translate(alteration: Alteration, subject: Subject, version: int) -> DdlPlan:
+def translate(alteration: Alteration, subject: AlteredTable, version: int) -> DdlPlan:
     """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
     alteration = _respelled(alteration, subject)
     attempt = _InPlace(alteration, subject)
@@ -78,7 +78,7 @@ def translate(alteration: Alteration, subject: Subject, version: int) -> DdlPlan
     return _rebuilt(alteration, subject, attempt, version)
 
 
-def _respelled(alteration: Alteration, subject: Subject) -> Alteration:
+def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
     """The alteration, with columns untold that the target keeps in a form which ClickHouse would convert in another way than ours."""
     stored = {column.source.name: column for column in subject.layout.columns}
     usual = {column.source.name: column.type for column in subject.usual.columns}
@@ -96,12 +96,12 @@ def _respelled(alteration: Alteration, subject: Subject) -> Alteration:
     return replace(alteration, fates=tuple(map(told, alteration.fates)))
 
 
-def has_view(layout: Layout, choices: TableOptions) -> bool:
+def has_view(layout: TargetTable, choices: TableOptions) -> bool:
     """Whether a view shows the source's rows by name."""
     return choices.view or not layout.has_key
 
 
-def alter_sql(subject: Subject, command: str) -> tuple[str, ...]:
+def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
     """An ALTER of the table, and of the one that distributes its rows."""
     layout, cluster = subject.layout, subject.usual.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
@@ -112,7 +112,7 @@ def alter_sql(subject: Subject, command: str) -> tuple[str, ...]:
 class _InPlace:
     """Works out the steps that alter a table where it is, keeping account of its columns meanwhile."""
 
-    def __init__(self, alteration: Alteration, subject: Subject) -> None:
+    def __init__(self, alteration: Alteration, subject: AlteredTable) -> None:
         self.alteration, self.subject = alteration, subject
         self.columns = list(subject.found.columns)
         self.steps: list[Step] = []
@@ -139,7 +139,7 @@ class _InPlace:
     def _take(self, command: str) -> None:
         self.steps.append(Step(alter_sql(self.subject, command)))
 
-    def _find(self, name: str) -> FoundColumn | None:
+    def _find(self, name: str) -> ExistingColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
     def _is_fixed(self, name: str) -> bool:
@@ -231,7 +231,7 @@ class _InPlace:
         default = f" {clause}" if clause else ""
         self._take(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{comment}{codec} {place}")
         at = 0 if before is None else next(i for i, column in enumerate(self.columns) if column.name == before) + 1
-        self.columns.insert(at, FoundColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
+        self.columns.insert(at, ExistingColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
 
     def _default(self, fate: Fate, wanted: StoredColumn) -> tuple[str, bool]:
         """What a new column is declared with so that existing rows show what the source filled it with, and whether they do."""
@@ -278,8 +278,8 @@ class _InPlace:
         self._drop(wanted.name)
         self._insert(wanted, "", before)
 
-    def _shorten(self, there: FoundColumn, cut: Shortened) -> None:
-        if self.subject.layout.family is Family.HISTORY:
+    def _shorten(self, there: ExistingColumn, cut: Shortened) -> None:
+        if self.subject.layout.family is EngineFamily.HISTORY:
             # What was stays as it was; what is comes after it.
             self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
             return
@@ -293,10 +293,10 @@ class _InPlace:
         # Where rows are only distributed there is nothing to update.
         self.steps.append(Step(alter_sql(self.subject, command)[:1]))
 
-    def _retype(self, there: FoundColumn, kind: str) -> None:
+    def _retype(self, there: ExistingColumn, kind: str) -> None:
         if there.type == kind or self._is_fixed(there.name):
             return
-        if self.subject.layout.family is Family.HISTORY and not holds_all(there.type, kind):
+        if self.subject.layout.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
             # What was stays as it was: the column keeps its type, which holds the new values too.
             return
         # Members keep their numbers, whatever places the source gave them.
@@ -359,20 +359,20 @@ class _InPlace:
             self._take(f"MODIFY COMMENT {quote_text(self.alteration.after.comment)}")
 
 
-def _unfit(subject: Subject, columns: Iterable[FoundColumn]) -> str:
+def _unfit(subject: AlteredTable, columns: Iterable[ExistingColumn]) -> str:
     """Why the table could not be used for the new definition once its columns are these."""
     held = replace(subject.found, columns=tuple(columns))
     try:
         if subject.over is None:
-            adapt(subject.wanted, held, subject.choices)
+            plan_existing_table(subject.wanted, held, subject.choices)
         else:
-            adapt(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.choices, held)
+            plan_existing_table(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.choices, held)
     except DefiniteError as error:
         return error.message
     return ""
 
 
-def _view_steps(subject: Subject) -> list[Step]:
+def _view_steps(subject: AlteredTable) -> list[Step]:
     after = has_view(subject.wanted, subject.choices) or (subject.viewed and subject.layout.has_key)
     cluster = subject.usual.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
@@ -380,7 +380,7 @@ def _view_steps(subject: Subject) -> list[Step]:
     return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
 
 
-def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, version: int) -> DdlPlan:
+def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
     """The table made anew beside the old one, filled from it, and put in its place."""
     layout, wanted = subject.layout, subject.wanted
     if alteration.left:
@@ -406,7 +406,7 @@ def _rebuilt(alteration: Alteration, subject: Subject, attempt: _InPlace, versio
         return DdlPlan((), "; ".join(dict.fromkeys(untold)))
     aside = replace(wanted, table=REBUILT.format(wanted.table))
     names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.marks]
-    source = layout.qualified if layout.family is Family.HISTORY else shown_from(layout)
+    source = layout.qualified if layout.family is EngineFamily.HISTORY else shown_from(layout)
     fill = f"INSERT INTO {aside.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *marks]))} FROM {source}"
     statements = (
         f"DROP TABLE IF EXISTS {aside.qualified} SYNC",
@@ -423,16 +423,21 @@ def _untold(fate: Fate) -> str:
     return f"column {fate.column.name}: {fate.effect.why}" if isinstance(fate.effect, Untold) else ""
 
 
-def _marked(mark: Mark, layout: Layout, version: int) -> str | None:
+def _marked(mark: MetadataColumn, layout: TargetTable, version: int) -> str | None:
     """What a column of ours holds in the rows of a rebuilt table."""
-    if layout.family is Family.HISTORY:
+    if layout.family is EngineFamily.HISTORY:
         old = layout.mark(mark.meaning)
         return quote_name(old.name) if old is not None else None
-    known = {Meaning.VERSION: str(version), Meaning.SIGN: "1", Meaning.DELETED: "0", Meaning.OCCURRENCE: "rowNumberInAllBlocks()"}
+    known = {
+        MetadataRole.VERSION: str(version),
+        MetadataRole.SIGN: "1",
+        MetadataRole.DELETED: "0",
+        MetadataRole.OCCURRENCE: "rowNumberInAllBlocks()",
+    }
     return known.get(mark.meaning)
 
 
-def _value(alteration: Alteration, fate: Fate, subject: Subject) -> str | None:
+def _value(alteration: Alteration, fate: Fate, subject: AlteredTable) -> str | None:
     """What a column of a rebuilt table is filled with."""
     wanted = subject.wanted.stored(fate.column.name)
     if fate.origin is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name
 from headrace.sinks.clickhouse.tables.create_table import create_sql
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.schema_changes import DdlPlan, Step, TargetNameTaken
 
 Place = tuple[str, str]
@@ -22,7 +22,7 @@ Place = tuple[str, str]
 class Standing:
     """A target table that is there."""
 
-    layout: Layout
+    layout: TargetTable
     viewed: bool = False
     cluster: str = ""
 
@@ -45,7 +45,7 @@ class Standing:
 
 def remove(table: Standing) -> DdlPlan:
     """The source's table is no more."""
-    if table.layout.family is Family.HISTORY:
+    if table.layout.family is EngineFamily.HISTORY:
         return DdlPlan()
     if not table.layout.made:
         return empty(table)
@@ -55,7 +55,7 @@ def remove(table: Standing) -> DdlPlan:
 
 def empty(table: Standing) -> DdlPlan:
     """The source's table has no rows any more."""
-    if table.layout.family is Family.HISTORY:
+    if table.layout.family is EngineFamily.HISTORY:
         # A history keeps what was.
         return DdlPlan()
     return DdlPlan((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))

@@ -1,6 +1,6 @@
-"""ClickHouseSchemaApplier target tables: what is asked of the server before a translation is made, and doing its steps.
+"""Plans schema changes of target tables from the server's state, and runs their steps.
 
-Invariant: a step that was done is not done again to another effect, whatever happened between doing it and noting that it is done.
+Invariant: running a completed step again has no further effect, even if a crash came between running it and recording it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.ledger import record
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.schema_changes.alter_columns import Subject, has_view, translate
+from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable, has_view, translate
 from headrace.sinks.clickhouse.schema_changes.alter_tables import Place, Standing, empty, keep, move, remove
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, connect, patient
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.create_table import create_statements, place_of, plan_layout
-from headrace.sinks.clickhouse.tables.existing_table import adapt, was_made
-from headrace.sinks.clickhouse.tables.system_tables import FoundTable, find_with_holders
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
+from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table, was_made
+from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX
 from headrace.sinks.clickhouse.tables.views import create_view_sql
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
@@ -42,7 +42,7 @@ _ALTER_SETTINGS = {
 class Tables(Protocol):
     """The tables of a sink, as far as a translation needs to know them."""
 
-    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
         """Those that are there; and, for those that distribute rows over others, the tables that hold them."""
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
@@ -52,10 +52,10 @@ class Tables(Protocol):
 class ServerTables:
     """The tables of a server."""
 
-    def __init__(self, scope: LayoutScope) -> None:
+    def __init__(self, scope: TargetScope) -> None:
         self._target = scope.target
 
-    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, FoundTable], Mapping[Place, FoundTable]]:
+    def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
         with translated(self._target, "looking at tables"):
             return find_with_holders(connect(self._target), places)
 
@@ -71,7 +71,7 @@ class ServerTables:
 class ClickHouseSchemaApplier:
     """Alters the tables of one sink."""
 
-    def __init__(self, scope: LayoutScope, tables: Tables | None = None) -> None:
+    def __init__(self, scope: TargetScope, tables: Tables | None = None) -> None:
         self._scope, self._tables = scope, tables or ServerTables(scope)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
@@ -83,10 +83,10 @@ class ClickHouseSchemaApplier:
         if place not in tables:
             return DdlPlan()
         found, holder = tables[place], holders.get(place)
-        layout = adapt(usual, found, choices, holder)
+        layout = plan_existing_table(usual, found, choices, holder)
         uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
         over = None if holder is None else found
-        return translate(alteration, Subject(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
+        return translate(alteration, AlteredTable(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:
         table = self._standing(schema, must_fit=False)
@@ -148,7 +148,7 @@ class ClickHouseSchemaApplier:
         if place not in tables:
             return None
         try:
-            layout = adapt(plan, tables[place], self._scope.choices.of(plan.source), holders.get(place))
+            layout = plan_existing_table(plan, tables[place], self._scope.choices.of(plan.source), holders.get(place))
         except DefiniteError as error:
             if not must_fit and place not in holders and was_made(tables[place]):
                 return Standing(plan, _is_view(tables.get(view)), self._scope.choices.cluster)
@@ -156,5 +156,5 @@ class ClickHouseSchemaApplier:
         return Standing(layout, _is_view(tables.get(view)), self._scope.choices.cluster)
 
 
-def _is_view(table: FoundTable | None) -> bool:
+def _is_view(table: ExistingTable | None) -> bool:
     return table is not None and table.kind == "View"

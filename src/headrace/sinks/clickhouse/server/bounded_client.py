@@ -41,11 +41,11 @@ _CODINGS: Final = ("", "identity", "lz4")
 """The compressions that a client asks for."""
 
 
-class AnswerRefused(HTTPError):
+class InvalidResponse(HTTPError):
     """The server sent what no ClickHouse server sends."""
 
 
-class AnswerTooLarge(HTTPError):
+class ResponseTooLarge(HTTPError):
     """The server sent more than a client takes, which may be what the statement asked for."""
 
 
@@ -109,7 +109,7 @@ class _Counted:
         for piece in self._source.gen:
             left -= len(piece)
             if left < 0:
-                raise AnswerTooLarge(f"a result of more than {NATIVE_BYTES >> 20} MiB where a small one is expected")
+                raise ResponseTooLarge(f"a result of more than {NATIVE_BYTES >> 20} MiB where a small one is expected")
             yield piece
 
 
@@ -124,14 +124,14 @@ class _BoundedBuffer(RespBuffCls):
         # A block without rows counts, too: there may be millions of them.
         self.left -= max(number, 1)
         if self.left < 0:
-            raise AnswerTooLarge(f"{number} columns or rows in a block, of which a client takes {NATIVE_ROWS} in all")
+            raise ResponseTooLarge(f"{number} columns or rows in a block, of which a client takes {NATIVE_ROWS} in all")
         return number
 
     def read_leb128_str(self) -> str:
         """The name of a column or of its type."""
         text = str(self.read_bytes(self._length()), "utf-8")
         if text.count("(") > _MOST_PARENTHESES:
-            raise AnswerRefused("it sent a type of too many types")
+            raise InvalidResponse("it sent a type of too many types")
         return text
 
     def read_str_col(self, num_rows: int, encoding: str | None, nullable: bool = False, null_obj: Any = None) -> list[Any]:
@@ -150,7 +150,7 @@ class _BoundedBuffer(RespBuffCls):
 
     def read_bytes(self, sz: int) -> Any:
         if sz > NATIVE_BYTES:
-            raise AnswerTooLarge(f"a value of {sz} bytes where a small result is expected")
+            raise ResponseTooLarge(f"a value of {sz} bytes where a small result is expected")
         return super().read_bytes(sz)
 
     def _length(self) -> int:
@@ -160,11 +160,11 @@ class _BoundedBuffer(RespBuffCls):
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise AnswerRefused("it sent a number without an end")
+        raise InvalidResponse("it sent a number without an end")
 
     def _width(self, size: int) -> int:
         if size <= 0:
-            raise AnswerRefused("it sent values of no width")
+            raise InvalidResponse("it sent values of no width")
         return size
 
 
@@ -204,12 +204,12 @@ class _BoundedSocket(io.RawIOBase):
 
     def _check(self, now: float) -> None:
         if self._received > self._limit:
-            raise AnswerTooLarge(f"{self._what} of more than {self._limit >> 20} MiB")
+            raise ResponseTooLarge(f"{self._what} of more than {self._limit >> 20} MiB")
         if _limits.deadline is not None and now > _limits.deadline:
-            raise AnswerRefused(f"it did not answer within {CONNECTING_S:g} s")
+            raise InvalidResponse(f"it did not answer within {CONNECTING_S:g} s")
         slow = self._timeout_s is not None and self._waited_s > self._timeout_s + self._received / LEAST_BYTES_PER_S
         if slow and self._what != "headers":
-            raise AnswerRefused(f"its answer came at less than {LEAST_BYTES_PER_S >> 10} KiB/s and did not end in {self._timeout_s:g} s")
+            raise InvalidResponse(f"its answer came at less than {LEAST_BYTES_PER_S >> 10} KiB/s and did not end in {self._timeout_s:g} s")
 
     def close(self) -> None:
         self._file.close()
@@ -230,10 +230,10 @@ class _BoundedResponse(http.client.HTTPResponse):
         self._limit = ERROR_BYTES if self.status >= 400 else _limits.body_bytes or ANSWER_BYTES
         self._socket.expect_body(self._limit)
         if 300 <= self.status < 400:
-            raise AnswerRefused(f"it sends the client to another address (HTTP {self.status})")
+            raise InvalidResponse(f"it sends the client to another address (HTTP {self.status})")
         coding = self.headers.get("Content-Encoding", "").strip().lower()
         if coding not in _CODINGS:
-            raise AnswerRefused(f"it compressed its answer ({coding[:20]}), which was not asked for")
+            raise InvalidResponse(f"it compressed its answer ({coding[:20]}), which was not asked for")
         self._check_length(self.length)
 
     def _safe_read(self, amt: int) -> bytes:
@@ -243,7 +243,7 @@ class _BoundedResponse(http.client.HTTPResponse):
 
     def _check_length(self, length: int | None) -> None:
         if length is not None and length > self._limit:
-            raise AnswerTooLarge(f"a body of {length} bytes, of which a client takes {self._limit >> 20} MiB")
+            raise ResponseTooLarge(f"a body of {length} bytes, of which a client takes {self._limit >> 20} MiB")
 
 
 class _Connection(HTTPConnection):

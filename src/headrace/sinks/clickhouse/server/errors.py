@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import Shortage, shortage_in, shortage_of
-from headrace.sinks.clickhouse.server.bounded_client import AnswerRefused, AnswerTooLarge
+from headrace.sinks.clickhouse.server.bounded_client import InvalidResponse, ResponseTooLarge
 from headrace.sinks.clickhouse.server.hosts import given_host, note_answer, note_failure
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE, ClickHouseTarget
 
@@ -114,14 +114,14 @@ _NOISE = re.compile(
 )
 
 
-class RefusedByServer(DefiniteError):
+class RejectedByServer(DefiniteError):
     """What a server said to a statement."""
 
     code = 0
     """By ClickHouse's own number."""
 
 
-class ServerIsBusy(TransientError):
+class ServerBusy(TransientError):
     """What a server said to a statement, for now."""
 
     code = 0
@@ -144,9 +144,9 @@ def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has
     """The definite or transient error that says what `error` means for us."""
     place = f"{target}, {doing}"
     for cause in _causes(error):
-        if isinstance(cause, AnswerRefused):
+        if isinstance(cause, InvalidResponse):
             return _broken(str(cause), place)
-        if isinstance(cause, AnswerTooLarge):
+        if isinstance(cause, ResponseTooLarge):
             return DefiniteError(f"ClickHouse's answer is too large: {cause}", place=place, hint=_SMALLER)
     if isinstance(error, _UNREADABLE) and not isinstance(error, OSError | MemoryError):
         return _broken(f"its answer cannot be read ({type(error).__name__}: {_shorten(str(error))})", place)
@@ -175,13 +175,13 @@ def _from_server(code: int, text: str, place: str) -> HeadraceError:
     message = f"ClickHouse error {code}: {_shorten(text)}"
     if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
         # The same code, but waiting does not make the rows of a block belong together.
-        return _coded(RefusedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
+        return _coded(RejectedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
     short = _shortage(code, text)
     if short is not None:
-        return _coded(ServerIsBusy, code, f"{message}: {short.message}", place, f"on the server: {short.hint}")
+        return _coded(ServerBusy, code, f"{message}: {short.message}", place, f"on the server: {short.hint}")
     if code in TRANSIENT_CODES:
-        return _coded(ServerIsBusy, code, message, place, _HINTS.get(code, "the server is busy or short of something; see its log"))
-    return _coded(RefusedByServer, code, message, place, _HINTS.get(code, _DEFAULT_HINT))
+        return _coded(ServerBusy, code, message, place, _HINTS.get(code, "the server is busy or short of something; see its log"))
+    return _coded(RejectedByServer, code, message, place, _HINTS.get(code, _DEFAULT_HINT))
 
 
 def _shortage(code: int, text: str) -> Shortage | None:
@@ -192,7 +192,7 @@ def _shortage(code: int, text: str) -> Shortage | None:
     return shortage_in(text) if code in _SYSTEM_CODES else None
 
 
-def _coded(kind: type[RefusedByServer | ServerIsBusy], code: int, message: str, place: str, hint: str) -> HeadraceError:
+def _coded(kind: type[RejectedByServer | ServerBusy], code: int, message: str, place: str, hint: str) -> HeadraceError:
     raised = kind(message, place=place, hint=hint)
     raised.code = code
     return raised

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from headrace.model.schema import TableName
 
 
-class EngineChoice(StrEnum):
+class TargetEngine(StrEnum):
     """What a table that is made holds."""
 
     REPLACING = "replacing"
@@ -146,7 +146,7 @@ class TableOptions:
     """The target database, in which `{database}` stands for the source's; empty: that of the sink's address, else the source's own name."""
     target: str = ""
     """The target table, as `table` or `database.table`, in which `{database}` and `{table}` stand for the source's; empty: `{table}`."""
-    engine: EngineChoice = EngineChoice.REPLACING
+    engine: TargetEngine = TargetEngine.REPLACING
     version_column: str = "_version"
     """The column with the place of a change in the log: the higher, the later."""
     sign_column: str = "_sign"

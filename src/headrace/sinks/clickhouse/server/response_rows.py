@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.sinks.clickhouse.server.bounded_client import ANSWER_BYTES, AnswerRefused, AnswerTooLarge
+from headrace.sinks.clickhouse.server.bounded_client import ANSWER_BYTES, InvalidResponse, ResponseTooLarge
 
 PARSED_BYTES: Final = 512 << 20
 """Of rows as Python holds them."""
@@ -27,10 +27,10 @@ def json_rows(raw: bytes, text: str | None = None) -> list[list[Any]]:
     """Rows in ClickHouse's formats of one JSON array a line; `text` is the answer decoded otherwise than strictly."""
     needed = len(raw) + _ROW_BYTES * raw.count(b"\n") + _VALUE_BYTES * raw.count(b",")
     if needed > PARSED_BYTES:
-        raise AnswerTooLarge(f"its rows take more than {PARSED_BYTES >> 20} MiB of memory")
+        raise ResponseTooLarge(f"its rows take more than {PARSED_BYTES >> 20} MiB of memory")
     rows = [json.loads(line) for line in (raw.decode() if text is None else text).split("\n") if line]
     if not all(isinstance(row, list) for row in rows):
-        raise AnswerRefused("its rows are not arrays of JSON")
+        raise InvalidResponse("its rows are not arrays of JSON")
     return rows
 
 
@@ -41,11 +41,11 @@ def arrow_table(raw: bytes, width: int) -> pa.Table:
         table = pa.ipc.open_stream(raw).read_all()
     except OSError as error:
         # Arrow's word for a stream that is cut off or none.
-        raise AnswerRefused(f"its columns cannot be read ({error})") from error
+        raise InvalidResponse(f"its columns cannot be read ({error})") from error
     # Arrow trusts offsets into values when it reads these.
     table.validate(full=True)
     if table.num_columns != width:
-        raise AnswerRefused(f"it sent {table.num_columns} columns where {width} were asked for")
+        raise InvalidResponse(f"it sent {table.num_columns} columns where {width} were asked for")
     return table
 
 
@@ -55,7 +55,7 @@ def _check_claims(raw: bytes) -> None:
         if message.type in _BATCHES:
             needed += _unpacked_bytes(message)
             if needed > ANSWER_BYTES:
-                raise AnswerTooLarge(f"its columns take more than {ANSWER_BYTES >> 20} MiB of memory")
+                raise ResponseTooLarge(f"its columns take more than {ANSWER_BYTES >> 20} MiB of memory")
 
 
 def _unpacked_bytes(message: Any) -> int:
@@ -65,10 +65,10 @@ def _unpacked_bytes(message: Any) -> int:
     if batch is not None and message.type == "dictionary":
         batch = _table(metadata, batch, _DATA)
     if batch is None:
-        raise AnswerRefused("its columns cannot be read")
+        raise InvalidResponse("its columns cannot be read")
     spans = list(_buffers(metadata, batch))
     if any(offset < 0 or length < 0 or offset + length > len(body) for offset, length in spans):
-        raise AnswerRefused("its columns are longer than the answer")
+        raise InvalidResponse("its columns are longer than the answer")
     if _field(metadata, batch, _COMPRESSION) is None:
         sizes = [length for _, length in spans]
     else:
@@ -76,7 +76,7 @@ def _unpacked_bytes(message: Any) -> int:
         claims = [(struct.unpack_from("<q", body, offset)[0] if length >= 8 else 0, length) for offset, length in spans]
         sizes = [length if plain == -1 else plain for plain, length in claims]
     if any(size < 0 for size in sizes):
-        raise AnswerRefused("its columns claim a negative length")
+        raise InvalidResponse("its columns claim a negative length")
     place = _field(metadata, batch, _LENGTH)
     rows = struct.unpack_from("<q", metadata, place)[0] if place is not None else 0
     # A row takes a bit at least.

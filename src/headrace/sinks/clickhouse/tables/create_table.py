@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, EngineChoice, TableOptions
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.table_keys import (
@@ -24,7 +24,15 @@ from headrace.sinks.clickhouse.tables.table_keys import (
     sources_of,
 )
 from headrace.sinks.clickhouse.tables.target_names import place_of_name
-from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, Family, Layout, Mark, Meaning, Storage, StoredColumn
+from headrace.sinks.clickhouse.tables.target_table import (
+    ComputedColumn,
+    EngineFamily,
+    MetadataColumn,
+    MetadataRole,
+    Storage,
+    StoredColumn,
+    TargetTable,
+)
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW, storage_type
 
 LOCAL_SUFFIX: Final = "_local"
@@ -38,10 +46,10 @@ _LEAST_MEMORY_S: Final = 7 * 86_400
 _RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _ENGINES: Final = {
-    EngineChoice.REPLACING: (Family.REPLACING, "ReplacingMergeTree"),
-    EngineChoice.COLLAPSING: (Family.COLLAPSING, "CollapsingMergeTree"),
-    EngineChoice.VERSIONED: (Family.VERSIONED, "VersionedCollapsingMergeTree"),
-    EngineChoice.HISTORY: (Family.HISTORY, "MergeTree"),
+    TargetEngine.REPLACING: (EngineFamily.REPLACING, "ReplacingMergeTree"),
+    TargetEngine.COLLAPSING: (EngineFamily.COLLAPSING, "CollapsingMergeTree"),
+    TargetEngine.VERSIONED: (EngineFamily.VERSIONED, "VersionedCollapsingMergeTree"),
+    TargetEngine.HISTORY: (EngineFamily.HISTORY, "MergeTree"),
 }
 
 
@@ -50,7 +58,7 @@ def place_of(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseO
     return place_of_name(schema.name, target, choices)
 
 
-def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[Layout, ...]:
+def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[TargetTable, ...]:
     """The tables that the schemas need; a definite error where one of them cannot be held."""
     layouts = tuple(plan_layout(schema, target, choices) for schema in schemas)
     taken: dict[tuple[str, str], TableName] = {}
@@ -65,7 +73,7 @@ def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choic
     return layouts
 
 
-def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> Layout:
+def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> TargetTable:
     """The table that would be made for a schema."""
     chosen = choices.of(schema.name)
     database, table = place_of(schema, target, choices)
@@ -77,7 +85,7 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHou
     _check_names(schema, columns, (*(mark.name for mark in marks), *(one.name for one in computed)))
     sort_key = _sort_key(schema, family, columns, chosen)
     partition_by = _partition(schema, columns, chosen)
-    if family is Family.COLLAPSING:
+    if family is EngineFamily.COLLAPSING:
         # FINAL collapses across partitions, in no order of writing: rows of different partitions must not have one sort key.
         apart = [quote_name(column.name) for column in columns if column.source.name in sources_of([partition_by], columns, {})]
         sort_key = tuple(dict.fromkeys((*sort_key, *apart)))
@@ -102,7 +110,7 @@ def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHou
     holder = (database, table + LOCAL_SUFFIX) if choices.cluster else None
     moving = tuple(dict.fromkeys((*schema.row_key, *depends))) if schema.row_key else ()
     ignores = chosen.deletes == Deletes.IGNORE
-    return Layout(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
+    return TargetTable(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
 
 
 def plan_columns(schema: TableSchema, choices: TableOptions) -> tuple[StoredColumn, ...]:
@@ -121,23 +129,25 @@ def plan_columns(schema: TableSchema, choices: TableOptions) -> tuple[StoredColu
     )
 
 
-def _marks(schema: TableSchema, family: Family, choices: TableOptions) -> tuple[Mark, ...]:
-    version = Mark(choices.version_column, Meaning.VERSION, "UInt64")
-    sign = Mark(choices.sign_column, Meaning.SIGN, "Int8")
-    if family is Family.HISTORY:
-        operation = Mark(choices.operation_column, Meaning.OPERATION, "LowCardinality(String)")
-        return operation, version, Mark(choices.time_column, Meaning.COMMIT_TIME, "DateTime64(6, 'UTC')")
-    if family is not Family.REPLACING:
+def _marks(schema: TableSchema, family: EngineFamily, choices: TableOptions) -> tuple[MetadataColumn, ...]:
+    version = MetadataColumn(choices.version_column, MetadataRole.VERSION, "UInt64")
+    sign = MetadataColumn(choices.sign_column, MetadataRole.SIGN, "Int8")
+    if family is EngineFamily.HISTORY:
+        operation = MetadataColumn(choices.operation_column, MetadataRole.OPERATION, "LowCardinality(String)")
+        return operation, version, MetadataColumn(choices.time_column, MetadataRole.COMMIT_TIME, "DateTime64(6, 'UTC')")
+    if family is not EngineFamily.REPLACING:
         return sign, version
-    mark = Mark(choices.delete_column, Meaning.DELETED, "UInt8") if choices.delete_column else sign
-    return (mark, version) if schema.row_key else (mark, version, Mark(OCCURRENCE, Meaning.OCCURRENCE, "UInt64"))
+    mark = MetadataColumn(choices.delete_column, MetadataRole.DELETED, "UInt8") if choices.delete_column else sign
+    return (mark, version) if schema.row_key else (mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64"))
 
 
-def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[ComputedColumn, ...]:
+def _computed(
+    schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], choices: TableOptions
+) -> tuple[ComputedColumn, ...]:
     content = f"cityHash64(tuple({', '.join(quote_name(column.name) for column in columns)}))"
-    if family is Family.VERSIONED:
+    if family is EngineFamily.VERSIONED:
         return (ComputedColumn(choices.content_column, "UInt64", content),)
-    if family is not Family.REPLACING:
+    if family is not EngineFamily.REPLACING:
         return ()
     if not schema.row_key:
         return (ComputedColumn(ROW, "UInt64", content),)
@@ -146,15 +156,17 @@ def _computed(schema: TableSchema, family: Family, columns: tuple[StoredColumn, 
     return (ComputedColumn(choices.tombstone_column, "UInt8", f"{quote_name(choices.sign_column)} = -1"),)
 
 
-def _arguments(family: Family, marks: tuple[Mark, ...], computed: tuple[ComputedColumn, ...], choices: TableOptions) -> tuple[str, ...]:
+def _arguments(
+    family: EngineFamily, marks: tuple[MetadataColumn, ...], computed: tuple[ComputedColumn, ...], choices: TableOptions
+) -> tuple[str, ...]:
     match family:
-        case Family.COLLAPSING:
+        case EngineFamily.COLLAPSING:
             return (choices.sign_column,)
-        case Family.VERSIONED:
+        case EngineFamily.VERSIONED:
             return choices.sign_column, choices.content_column
-        case Family.HISTORY:
+        case EngineFamily.HISTORY:
             return ()
-    if any(mark.meaning is Meaning.OCCURRENCE for mark in marks):
+    if any(mark.meaning is MetadataRole.OCCURRENCE for mark in marks):
         return (choices.version_column,)
     return choices.version_column, (computed[0].name if computed else choices.delete_column)
 
@@ -179,7 +191,7 @@ def _check_names(schema: TableSchema, columns: tuple[StoredColumn, ...], own: tu
         taken[column.name] = column.source.name
 
 
-def _sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
+def _sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
     stored = {column.source.name: quote_name(column.name) for column in columns}
     if isinstance(choices.sort_key, tuple):
         key = expressions(choices.sort_key, columns)
@@ -191,19 +203,19 @@ def _sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, 
         raise DefiniteError(
             f"{choices.sort_key!r} is no sort key", place=f"table {schema.name}", hint="primary, materialize, or a list of expressions"
         )
-    if family is Family.HISTORY:
+    if family is EngineFamily.HISTORY:
         return tuple(dict.fromkeys((*key, quote_name(choices.version_column))))
-    return key if schema.row_key or family is Family.VERSIONED else (*key, quote_name(ROW), quote_name(OCCURRENCE))
+    return key if schema.row_key or family is EngineFamily.VERSIONED else (*key, quote_name(ROW), quote_name(OCCURRENCE))
 
 
-def _check_sort_key(schema: TableSchema, family: Family, columns: tuple[StoredColumn, ...], storage: Storage) -> None:
-    if family is Family.COLLAPSING and not schema.row_key:
+def _check_sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], storage: Storage) -> None:
+    if family is EngineFamily.COLLAPSING and not schema.row_key:
         raise DefiniteError(
             "a CollapsingMergeTree keeps one row of each key, and nothing tells this table's rows apart",
             place=f"table {schema.name}",
             hint="choose the engine versioned (or replacing) for it, or give it a primary key in the source",
         )
-    if family is Family.HISTORY:
+    if family is EngineFamily.HISTORY:
         return
     plain = plain_columns(storage.sort_key)
     for column in columns:
@@ -250,10 +262,10 @@ def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: 
 
 
 def _settings(
-    family: Family, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableOptions, *, clustered: bool
+    family: EngineFamily, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableOptions, *, clustered: bool
 ) -> tuple[tuple[str, str], ...]:
     settings: dict[str, str] = {}
-    if family is not Family.REPLACING:
+    if family is not EngineFamily.REPLACING:
         settings.update(_REPLICATED_WINDOW if clustered else _WINDOW)
     # A sum over columns that may be NULL may be NULL as well.
     keyed = sources_of(sort_key, columns, {})
@@ -263,7 +275,7 @@ def _settings(
     return tuple(settings.items())
 
 
-def create_statements(layout: Layout) -> tuple[str, ...]:
+def create_statements(layout: TargetTable) -> tuple[str, ...]:
     """What makes the table, unless it is there; for a cluster, the tables that hold the rows and the one over them."""
     made = create_sql(layout)
     if layout.holder is None:
@@ -278,7 +290,7 @@ def create_statements(layout: Layout) -> tuple[str, ...]:
     return made, over
 
 
-def create_sql(layout: Layout) -> str:
+def create_sql(layout: TargetTable) -> str:
     """What makes the table that holds the rows, unless it is there."""
     storage = layout.storage
     held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
@@ -307,8 +319,8 @@ def define_column(column: StoredColumn) -> str:
     return f"{quote_name(column.name)} {column.type}{comment}{codec}{ttl}"
 
 
-def _define_mark(mark: Mark) -> str:
-    comment = f" COMMENT {quote_text(MADE)}" if mark.meaning is Meaning.VERSION else ""
+def _define_mark(mark: MetadataColumn) -> str:
+    comment = f" COMMENT {quote_text(MADE)}" if mark.meaning is MetadataRole.VERSION else ""
     return f"{quote_name(mark.name)} {mark.type}{comment}"
 
 
@@ -319,7 +331,7 @@ def engine_sql(storage: Storage) -> str:
     return f"{name}({', '.join(words)})" if words else name
 
 
-def remembering_sql(layout: Layout) -> str:
+def remembering_sql(layout: TargetTable) -> str:
     """What makes a replicated table that was found, and counts rows, know a block again for as long as a pipe may stand still; empty where
     it does. (How many blocks it knows is another matter: see `windows`.)"""
     name = "replicated_deduplication_window_seconds"

@@ -13,28 +13,28 @@ from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.create_table import MADE
 from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, split_key
 from headrace.sinks.clickhouse.tables.metadata_discovery import find_marks, missing_marks
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.tables.table_inspection import START_OVER, Subject
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
+from headrace.sinks.clickhouse.tables.table_inspection import START_OVER, InspectedTable
 from headrace.sinks.clickhouse.tables.table_keys import plain_columns, sources_of
-from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, Family, Layout, Mark, Storage, StoredColumn
+from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, EngineFamily, MetadataColumn, Storage, StoredColumn, TargetTable
 from headrace.sinks.clickhouse.types.codec_registry import misfit
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 
 
-def adapt(plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None = None) -> Layout:
+def plan_existing_table(plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None = None) -> TargetTable:
     """The layout of a table that is there; a definite error if it cannot be used. `plan` is the layout of the table that would be made,
     `holder` the table beneath one that only distributes rows."""
     return _Adapter(plan, found, choices, holder).layout()
 
 
-def missing_parts(plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None = None) -> Missing:
+def missing_parts(plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None = None) -> Missing:
     """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
     if choices.missing_columns != MissingColumns.ADD:
         return Missing()
     return _Adapter(plan, found, choices, holder).missing()
 
 
-def was_made(table: FoundTable) -> bool:
+def was_made(table: ExistingTable) -> bool:
     """Whether Headrace made a table: by its version column's comment, or by the columns that tables of ours always had."""
     marked = any(column.comment == MADE for column in table.columns)
     return marked or any(column.default_kind == "MATERIALIZED" and column.name in (DELETED, ROW) for column in table.columns)
@@ -44,23 +44,23 @@ def was_made(table: FoundTable) -> bool:
 class Missing:
     """Columns that a table that is there lacks."""
 
-    columns: tuple[FoundColumn, ...] = ()
+    columns: tuple[ExistingColumn, ...] = ()
 
-    def added_to(self, found: FoundTable) -> FoundTable:
+    def added_to(self, found: ExistingTable) -> ExistingTable:
         """The table as it will be."""
         there = {column.name for column in found.columns}
         return replace(found, columns=(*found.columns, *(column for column in self.columns if column.name not in there)))
 
 
-class _Adapter(Subject):
+class _Adapter(InspectedTable):
     """Makes a layout of it."""
 
-    def layout(self) -> Layout:
+    def layout(self) -> TargetTable:
         columns = self._columns()
         marks = find_marks(self)
         self._check_others(columns, marks)
         moving = self._moving(columns, marks)
-        found = Layout(
+        found = TargetTable(
             self.plan.schema,
             self.plan.database,
             self.plan.table,
@@ -81,7 +81,7 @@ class _Adapter(Subject):
     def missing(self) -> Missing:
         """Columns of the source and of ours that the table has not."""
         plan = self.plan
-        wanted = [FoundColumn(column.name, column.type) for column in plan.columns] + missing_marks(self)
+        wanted = [ExistingColumn(column.name, column.type) for column in plan.columns] + missing_marks(self)
         tables = (self.found, self.table) if self.distributes else (self.found,)
         columns = [column for column in wanted if any(table.column(column.name) is None for table in tables)]
         return Missing(tuple(columns))
@@ -106,7 +106,7 @@ class _Adapter(Subject):
             raise self.refused(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
         return replace(column, type=found.type)
 
-    def _check_others(self, columns: tuple[StoredColumn, ...], marks: tuple[Mark, ...]) -> None:
+    def _check_others(self, columns: tuple[StoredColumn, ...], marks: tuple[MetadataColumn, ...]) -> None:
         """What we do not write must be written by the table itself."""
         ours = {column.name for column in columns} | {mark.name for mark in marks}
         for column in self.table.columns:
@@ -116,14 +116,14 @@ class _Adapter(Subject):
                     f"give it a DEFAULT, make it Nullable, or map a source's column to it by `rename`; or {START_OVER}",
                 )
 
-    def _moving(self, columns: tuple[StoredColumn, ...], marks: tuple[Mark, ...]) -> tuple[str, ...]:
+    def _moving(self, columns: tuple[StoredColumn, ...], marks: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
         """The source columns whose change moves a row, checked to find every image of a row at one place."""
         row_key, table = self.plan.schema.row_key, self.table
         sort_key = split_key(table.sort_key)
         # The version by which images cancel each other is the last column of their sort key, and moves nothing by itself.
-        version = self.argument(1) if self.family is Family.VERSIONED else None
+        version = self.argument(1) if self.family is EngineFamily.VERSIONED else None
         keyed = [column for column in table.columns if (column.in_sort_key or column.in_partition_key) and column.name != version]
-        if self.family is not Family.HISTORY:
+        if self.family is not EngineFamily.HISTORY:
             self._check_key_marks(keyed, marks)
             plain = plain_columns(sort_key)
             lacking = next((column.name for column in columns if column.source.name in row_key and column.name not in plain), None)
@@ -139,7 +139,7 @@ class _Adapter(Subject):
         needed = [*(quote_name(column.name) for column in keyed), self.shard_by]
         for column in keyed:
             fickle = fickle_function(column.default_expression) if column.name not in stored else None
-            if fickle and self.family is not Family.HISTORY:
+            if fickle and self.family is not EngineFamily.HISTORY:
                 raise self.refused(
                     f"its key depends on column {column.name} = {column.default_expression}, which is not decided by the row",
                     "make the table with a key of columns of the row",
@@ -148,8 +148,8 @@ class _Adapter(Subject):
             return ()
         return tuple(dict.fromkeys((*row_key, *sources_of(needed, columns, computed))))
 
-    def _check_key_marks(self, keyed: list[FoundColumn], marks: tuple[Mark, ...]) -> None:
-        allowed = {OCCURRENCE, ROW} | ({self.argument(1)} if self.family is Family.VERSIONED else set())
+    def _check_key_marks(self, keyed: list[ExistingColumn], marks: tuple[MetadataColumn, ...]) -> None:
+        allowed = {OCCURRENCE, ROW} | ({self.argument(1)} if self.family is EngineFamily.VERSIONED else set())
         wrong = next(
             (column.name for column in keyed if column.name not in allowed and any(column.name == mark.name for mark in marks)), None
         )
@@ -167,7 +167,7 @@ class _Adapter(Subject):
         )
         arguments = self.engine.names or ()
         sort_key = split_key(self.table.sort_key)
-        if self.family is Family.VERSIONED and sort_key and plain_columns(sort_key[-1:]) == {arguments[-1]}:
+        if self.family is EngineFamily.VERSIONED and sort_key and plain_columns(sort_key[-1:]) == {arguments[-1]}:
             # The server shows the version as the last column of the sort key, which nobody wrote there.
             sort_key = sort_key[:-1]
         return Storage(
@@ -183,9 +183,9 @@ class _Adapter(Subject):
         )
 
     def _hides_deleted(self) -> bool:
-        return self.family is Family.REPLACING and self.argument(1) is not None
+        return self.family is EngineFamily.REPLACING and self.argument(1) is not None
 
-    def _is_planned(self, found: Layout) -> bool:
+    def _is_planned(self, found: TargetTable) -> bool:
         """Whether it is what would be made, but for columns that the table fills by itself."""
         plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
         ours |= {column.name for column in found.columns} | {mark.name for mark in found.marks}

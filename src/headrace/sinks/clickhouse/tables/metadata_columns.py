@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sinks.clickhouse.tables.target_table import Mark, Meaning
+from headrace.sinks.clickhouse.tables.target_table import MetadataColumn, MetadataRole
 from headrace.sinks.clickhouse.types.row_hash import content_hash
 
 WORDS: Final = ("snapshot", "insert", "update", "delete", "before")
@@ -25,54 +25,54 @@ _SIGN_OF: Final = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in 
 _UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 _MOMENT: Final = re.compile(r"DateTime64\((\d)(?:, '[^']*')?\)|DateTime(?:\('[^']*'\))?")
 _TYPES: Final = {
-    Meaning.VERSION: frozenset({"UInt64", "Int64"}),
-    Meaning.SIGN: frozenset({"Int8"}),
-    Meaning.DELETED: frozenset({"UInt8", "Bool"}),
-    Meaning.OPERATION: frozenset({"String", "LowCardinality(String)"}),
-    Meaning.CONTENT: frozenset({"UInt64"}),
-    Meaning.OCCURRENCE: frozenset({"UInt64"}),
+    MetadataRole.VERSION: frozenset({"UInt64", "Int64"}),
+    MetadataRole.SIGN: frozenset({"Int8"}),
+    MetadataRole.DELETED: frozenset({"UInt8", "Bool"}),
+    MetadataRole.OPERATION: frozenset({"String", "LowCardinality(String)"}),
+    MetadataRole.CONTENT: frozenset({"UInt64"}),
+    MetadataRole.OCCURRENCE: frozenset({"UInt64"}),
 }
 
 
-def can_hold(meaning: Meaning, kind: str) -> bool:
+def can_hold(meaning: MetadataRole, kind: str) -> bool:
     """Whether a column of a ClickHouse type can hold a mark."""
-    if meaning is Meaning.COMMIT_TIME:
+    if meaning is MetadataRole.COMMIT_TIME:
         return _unit(kind) is not None
-    if meaning is Meaning.OPERATION and kind.startswith("Enum"):
+    if meaning is MetadataRole.OPERATION and kind.startswith("Enum"):
         return all(f"'{word}' = " in kind for word in WORDS)
     return kind in _TYPES[meaning]
 
 
-def types_for(meaning: Meaning) -> str:
+def types_for(meaning: MetadataRole) -> str:
     """The types that can, for people."""
-    if meaning is Meaning.COMMIT_TIME:
+    if meaning is MetadataRole.COMMIT_TIME:
         return "DateTime64(6, 'UTC'), or with 0, 3 or 9 digits, or DateTime"
     return " or ".join(sorted(_TYPES[meaning], key=len))
 
 
-def mark_field(mark: Mark) -> pa.Field[Any]:
+def mark_field(mark: MetadataColumn) -> pa.Field[Any]:
     """The Arrow field in which a mark travels."""
     return pa.field(mark.name, _arrow_type(mark), False)
 
 
-def mark_values(mark: Mark, block: ChangeBlock) -> pa.Array[Any]:
+def mark_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
     """What a mark says of each image of a block."""
     match mark.meaning:
-        case Meaning.SIGN:
+        case MetadataRole.SIGN:
             return pa.array(_signs(block))
-        case Meaning.DELETED:
+        case MetadataRole.DELETED:
             return pa.array(_signs(block) < 0).cast(_arrow_type(mark))
-        case Meaning.VERSION:
+        case MetadataRole.VERSION:
             # Int64 holds the versions of the first 32 servers; beyond them Arrow refuses, and nothing wraps.
             return block.version if mark.type == "UInt64" else block.version.cast(pa.int64())
-        case Meaning.OPERATION:
+        case MetadataRole.OPERATION:
             named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _WORDS)
             return named if pa.types.is_dictionary(_arrow_type(mark)) else named.cast(pa.string())
-        case Meaning.COMMIT_TIME:
+        case MetadataRole.COMMIT_TIME:
             return block.commit_ts.cast(pa.timestamp("us", "UTC")).cast(_arrow_type(mark), safe=False)
-        case Meaning.CONTENT:
+        case MetadataRole.CONTENT:
             return pa.array(content_hash(block.images))
-        case Meaning.OCCURRENCE:
+        case MetadataRole.OCCURRENCE:
             return _occurrences(block)
 
 
@@ -80,17 +80,17 @@ def _signs(block: ChangeBlock) -> Any:
     return _SIGN_OF[block.op.to_numpy(zero_copy_only=False)]
 
 
-def _arrow_type(mark: Mark) -> pa.DataType:
+def _arrow_type(mark: MetadataColumn) -> pa.DataType:
     match mark.meaning:
-        case Meaning.SIGN:
+        case MetadataRole.SIGN:
             return pa.int8()
-        case Meaning.DELETED:
+        case MetadataRole.DELETED:
             return pa.bool_() if mark.type == "Bool" else pa.uint8()
-        case Meaning.OPERATION:
+        case MetadataRole.OPERATION:
             return pa.dictionary(pa.int32(), pa.string()) if mark.type.startswith("LowCardinality") else pa.string()
-        case Meaning.COMMIT_TIME:
+        case MetadataRole.COMMIT_TIME:
             return pa.timestamp(_unit(mark.type) or "us", "UTC")
-        case Meaning.VERSION:
+        case MetadataRole.VERSION:
             return pa.uint64() if mark.type == "UInt64" else pa.int64()
     return pa.uint64()
 

@@ -10,50 +10,50 @@ from headrace.sinks.clickhouse.server.options import Deletes
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, names_in, tokenize
 from headrace.sinks.clickhouse.tables.metadata_columns import can_hold, types_for
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn
-from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, Subject
-from headrace.sinks.clickhouse.tables.target_table import Family, Mark, Meaning
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn
+from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, InspectedTable
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
 
 
-def find_marks(it: Subject) -> tuple[Mark, ...]:
+def find_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     match it.family:
-        case Family.REPLACING:
+        case EngineFamily.REPLACING:
             marks = _replacing_marks(it)
-        case Family.COLLAPSING:
+        case EngineFamily.COLLAPSING:
             _check_collapsing(it)
-            marks = (_mark(it, it.argument(0), Meaning.SIGN), *_optional(it, it.choices.version_column, Meaning.VERSION))
-        case Family.VERSIONED:
+            marks = (_mark(it, it.argument(0), MetadataRole.SIGN), *_optional(it, it.choices.version_column, MetadataRole.VERSION))
+        case EngineFamily.VERSIONED:
             marks = _versioned_marks(it)
-        case Family.HISTORY:
+        case EngineFamily.HISTORY:
             marks = _history_marks(it)
-        case Family.COALESCING:
+        case EngineFamily.COALESCING:
             _check_coalescing(it)
-            marks = _optional(it, it.choices.version_column, Meaning.VERSION)
-    if it.choices.deletes == Deletes.IGNORE and it.family in (Family.COLLAPSING, Family.VERSIONED):
+            marks = _optional(it, it.choices.version_column, MetadataRole.VERSION)
+    if it.choices.deletes == Deletes.IGNORE and it.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED):
         raise it.refused(
             f"its engine {it.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
             "choose deletes = apply for it",
         )
     used = {mark.name for mark in marks}
-    if it.family is not Family.HISTORY:
+    if it.family is not EngineFamily.HISTORY:
         extra = (
-            *_optional(it, it.choices.sign_column, Meaning.SIGN),
-            *_optional(it, it.choices.operation_column, Meaning.OPERATION),
-            *_optional(it, it.choices.time_column, Meaning.COMMIT_TIME),
+            *_optional(it, it.choices.sign_column, MetadataRole.SIGN),
+            *_optional(it, it.choices.operation_column, MetadataRole.OPERATION),
+            *_optional(it, it.choices.time_column, MetadataRole.COMMIT_TIME),
         )
         marks = (*marks, *(mark for mark in extra if mark.name not in used))
     return marks
 
 
-def _replacing_marks(it: Subject) -> tuple[Mark, ...]:
+def _replacing_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     version = it.argument(0)
     if version is None:
         raise it.refused(
             "its engine is ReplacingMergeTree without a version column: which of two rows stays would depend on the order of writing",
             "make it ReplacingMergeTree(version, is_deleted)",
         )
-    marks = (*_delete_mark(it), _mark(it, version, Meaning.VERSION))
+    marks = (*_delete_mark(it), _mark(it, version, MetadataRole.VERSION))
     if it.plan.has_key:
         return marks
     if it.table.column(OCCURRENCE) is None or it.table.column(ROW) is None:
@@ -61,16 +61,16 @@ def _replacing_marks(it: Subject) -> tuple[Mark, ...]:
             "nothing tells the source's rows apart, and the table would merge those that are equal in its sort key",
             "let Headrace make the table, or use a VersionedCollapsingMergeTree; or give the source's table a primary key",
         )
-    return (*marks, _mark(it, OCCURRENCE, Meaning.OCCURRENCE))
+    return (*marks, _mark(it, OCCURRENCE, MetadataRole.OCCURRENCE))
 
 
-def _delete_mark(it: Subject) -> tuple[Mark, ...]:
+def _delete_mark(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     """Where a deletion is marked: as the engine says, else as the user says, else by the sign."""
     by_engine = it.argument(1)
     if by_engine is not None:
         column = it.own(by_engine)
         sign = _sign_behind(it, column)
-        return (_mark(it, sign, Meaning.SIGN) if sign else _deleted_mark(it, column),)
+        return (_mark(it, sign, MetadataRole.SIGN) if sign else _deleted_mark(it, column),)
     for name in filter(None, (it.choices.delete_column, it.choices.sign_column)):
         found = it.table.column(name)
         if found is not None and not it.is_source(name):
@@ -91,11 +91,11 @@ def _delete_mark(it: Subject) -> tuple[Mark, ...]:
     )
 
 
-def _deleted_mark(it: Subject, column: FoundColumn) -> Mark:
-    return _mark(it, column.name, Meaning.SIGN if column.type == "Int8" else Meaning.DELETED)
+def _deleted_mark(it: InspectedTable, column: ExistingColumn) -> MetadataColumn:
+    return _mark(it, column.name, MetadataRole.SIGN if column.type == "Int8" else MetadataRole.DELETED)
 
 
-def _sign_behind(it: Subject, column: FoundColumn) -> str:
+def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
     """The sign from which the engine's column is computed, as in tables of ours."""
     if column.default_kind != "MATERIALIZED":
         return ""
@@ -106,20 +106,20 @@ def _sign_behind(it: Subject, column: FoundColumn) -> str:
     raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.choices.sign_column)} = -1", START_OVER)
 
 
-def _versioned_marks(it: Subject) -> tuple[Mark, ...]:
+def _versioned_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     sign, version = it.argument(0), it.argument(1)
-    marks: tuple[Mark, ...] = (_mark(it, sign, Meaning.SIGN),)
+    marks: tuple[MetadataColumn, ...] = (_mark(it, sign, MetadataRole.SIGN),)
     column = it.own(version) if version is not None and not it.is_source(version) else None
     if column is not None:
         if column.default_kind in ("MATERIALIZED", "DEFAULT"):
             _check_content(it, column)
         else:
-            marks = (*marks, _mark(it, column.name, Meaning.CONTENT))
-    optional = _optional(it, it.choices.version_column, Meaning.VERSION)
+            marks = (*marks, _mark(it, column.name, MetadataRole.CONTENT))
+    optional = _optional(it, it.choices.version_column, MetadataRole.VERSION)
     return (*marks, *(mark for mark in optional if mark.name != version))
 
 
-def _check_content(it: Subject, column: FoundColumn) -> None:
+def _check_content(it: InspectedTable, column: ExistingColumn) -> None:
     """Whether ClickHouse computes a version that is decided by the whole row."""
     names = set(names_in(column.default_expression))
     lacking = [one.name for one in it.plan.columns if one.name not in names]
@@ -132,9 +132,9 @@ def _check_content(it: Subject, column: FoundColumn) -> None:
         )
 
 
-def _history_marks(it: Subject) -> tuple[Mark, ...]:
-    version = _mark(it, it.choices.version_column, Meaning.VERSION)
-    operation = _optional(it, it.choices.operation_column, Meaning.OPERATION)
+def _history_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+    version = _mark(it, it.choices.version_column, MetadataRole.VERSION)
+    operation = _optional(it, it.choices.operation_column, MetadataRole.OPERATION)
     if not operation:
         names = filter(None, (it.choices.delete_column, it.choices.sign_column))
         found = next((column for column in map(it.table.column, names) if column is not None), None)
@@ -146,10 +146,10 @@ def _history_marks(it: Subject) -> tuple[Mark, ...]:
             f"ALTER TABLE {it.held_name()} ADD COLUMN {quote_name(it.choices.operation_column)} LowCardinality(String), choose"
             " another operation_column, or missing_columns = add",
         )
-    return (*operation, version, *_optional(it, it.choices.time_column, Meaning.COMMIT_TIME))
+    return (*operation, version, *_optional(it, it.choices.time_column, MetadataRole.COMMIT_TIME))
 
 
-def _check_collapsing(it: Subject) -> None:
+def _check_collapsing(it: InspectedTable) -> None:
     if not it.plan.has_key:
         raise it.refused(
             f"its engine is {it.engine.full_name}, which keeps one row of each key, and nothing tells the source's rows apart",
@@ -157,7 +157,7 @@ def _check_collapsing(it: Subject) -> None:
         )
 
 
-def _check_coalescing(it: Subject) -> None:
+def _check_coalescing(it: InspectedTable) -> None:
     """Coalescing keeps the last value that is not NULL: right only where no NULL must cover a value, and no row goes."""
     nullable = next((c for c in it.plan.schema.columns if c.nullable and c.name not in it.plan.schema.row_key), None)
     listed = {name for argument in it.engine.arguments for name in names_in(argument.sql)}
@@ -178,25 +178,25 @@ def _check_coalescing(it: Subject) -> None:
         )
 
 
-def missing_marks(it: Subject) -> list[FoundColumn]:
+def missing_marks(it: InspectedTable) -> list[ExistingColumn]:
     chosen = it.choices
-    wanted: list[FoundColumn] = []
-    if it.family is Family.REPLACING and it.argument(1) is None and chosen.deletes == Deletes.APPLY:
+    wanted: list[ExistingColumn] = []
+    if it.family is EngineFamily.REPLACING and it.argument(1) is None and chosen.deletes == Deletes.APPLY:
         if chosen.delete_column:
-            wanted.append(FoundColumn(chosen.delete_column, "UInt8"))
+            wanted.append(ExistingColumn(chosen.delete_column, "UInt8"))
         elif it.table.column(chosen.sign_column) is None:
             # Rows that are there already are there.
-            wanted.append(FoundColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
-    if it.family is Family.HISTORY:
+            wanted.append(ExistingColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
+    if it.family is EngineFamily.HISTORY:
         wanted += [
-            FoundColumn(chosen.operation_column, "LowCardinality(String)", "DEFAULT", "'snapshot'"),
-            FoundColumn(chosen.version_column, "UInt64"),
-            FoundColumn(chosen.time_column, "DateTime64(6, 'UTC')"),
+            ExistingColumn(chosen.operation_column, "LowCardinality(String)", "DEFAULT", "'snapshot'"),
+            ExistingColumn(chosen.version_column, "UInt64"),
+            ExistingColumn(chosen.time_column, "DateTime64(6, 'UTC')"),
         ]
     return wanted
 
 
-def _mark(it: Subject, name: str | None, meaning: Meaning) -> Mark:
+def _mark(it: InspectedTable, name: str | None, meaning: MetadataRole) -> MetadataColumn:
     if name is None:
         raise it.refused(f"its engine {it.engine.full_name} does not name its columns", MAKE_OTHER)
     if it.is_source(name):
@@ -212,11 +212,11 @@ def _mark(it: Subject, name: str | None, meaning: Meaning) -> Mark:
             f"its column {name} is {column.type} and cannot hold what Headrace writes there ({meaning})",
             f"make it {types_for(meaning)}",
         )
-    return Mark(name, meaning, column.type)
+    return MetadataColumn(name, meaning, column.type)
 
 
-def _optional(it: Subject, name: str, meaning: Meaning) -> tuple[Mark, ...]:
+def _optional(it: InspectedTable, name: str, meaning: MetadataRole) -> tuple[MetadataColumn, ...]:
     column = it.column(name)
     if column is None or it.is_source(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(meaning, column.type):
         return ()
-    return (Mark(name, meaning, column.type),)
+    return (MetadataColumn(name, meaning, column.type),)

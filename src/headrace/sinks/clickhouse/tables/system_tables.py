@@ -11,7 +11,7 @@ from headrace.sinks.clickhouse.tables.engine_parser import Distribution, Unreada
 
 
 @dataclass(frozen=True, slots=True)
-class FoundColumn:
+class ExistingColumn:
     """A column, and whether the table's keys depend on it."""
 
     name: str
@@ -24,19 +24,19 @@ class FoundColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTable:
+class ExistingTable:
     """A table: its engine with all arguments and clauses (nothing for views and the like), its sort key, its columns in order."""
 
     engine: str
     sort_key: str
-    columns: tuple[FoundColumn, ...]
+    columns: tuple[ExistingColumn, ...]
     partition_key: str = ""
     kind: str = ""
     """The engine's bare name, which views have too."""
     elsewhere: bool = False
     """Of a table that distributes rows: whether other servers get some."""
 
-    def column(self, name: str) -> FoundColumn | None:
+    def column(self, name: str) -> ExistingColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
 
@@ -47,28 +47,28 @@ _COLUMNS = (
 _TABLES = "SELECT database, name, engine_full, sorting_key, partition_key, engine FROM system.tables"
 
 
-def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], FoundTable]:
+def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], ExistingTable]:
     """Those of the tables (database, table) that are there."""
     wanted = sorted(set(places))
     if not wanted:
         return {}
     listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in wanted)
-    columns: dict[tuple[str, str], list[FoundColumn]] = {}
+    columns: dict[tuple[str, str], list[ExistingColumn]] = {}
     for database, table, name, kind, default, expression, sorts, partitions, comment in connection.client.query(
         f"{_COLUMNS} WHERE (database, table) IN ({listed}) ORDER BY position"
     ).result_rows:
-        column = FoundColumn(name, kind, default, expression, bool(sorts), bool(partitions), comment)
+        column = ExistingColumn(name, kind, default, expression, bool(sorts), bool(partitions), comment)
         columns.setdefault((database, table), []).append(column)
     tables = connection.client.query(f"{_TABLES} WHERE (database, name) IN ({listed})").result_rows
     return {
-        (database, name): FoundTable(engine, sort_key, tuple(columns.get((database, name), ())), partition_key, kind)
+        (database, name): ExistingTable(engine, sort_key, tuple(columns.get((database, name), ())), partition_key, kind)
         for database, name, engine, sort_key, partition_key, kind in tables
     }
 
 
 def find_with_holders(
     connection: Connection, places: Iterable[tuple[str, str]]
-) -> tuple[Mapping[tuple[str, str], FoundTable], Mapping[tuple[str, str], FoundTable]]:
+) -> tuple[Mapping[tuple[str, str], ExistingTable], Mapping[tuple[str, str], ExistingTable]]:
     """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
     found = dict(find_tables(connection, places))
     beneath: dict[tuple[str, str], Distribution] = {}

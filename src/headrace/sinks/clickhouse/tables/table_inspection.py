@@ -1,7 +1,6 @@
-"""A table that is there, as it is looked at for one source table: its engine understood, its columns at hand.
+"""Parses an existing table's engine and columns for one source table.
 
-Invariant: whoever holds a `Subject` knows what the engine does with rows, and that it is one that can keep them; everything about it that
-does not fit is refused in the same words, with the table, the source and what to do.
+Invariant: an `InspectedTable` has a supported engine. Every mismatch raises the same form of error: target table, source table, hint.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import Engine, UnreadableEngine, fickle_function, parse_distribution, parse_engine
-from headrace.sinks.clickhouse.tables.system_tables import FoundColumn, FoundTable
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 
 START_OVER: Final = "drop or rename the table in ClickHouse and start with a new state directory, or use another target database"
 _FAMILIES: Final = {
-    "ReplacingMergeTree": Family.REPLACING,
-    "CollapsingMergeTree": Family.COLLAPSING,
-    "VersionedCollapsingMergeTree": Family.VERSIONED,
-    "MergeTree": Family.HISTORY,
-    "CoalescingMergeTree": Family.COALESCING,
+    "ReplacingMergeTree": EngineFamily.REPLACING,
+    "CollapsingMergeTree": EngineFamily.COLLAPSING,
+    "VersionedCollapsingMergeTree": EngineFamily.VERSIONED,
+    "MergeTree": EngineFamily.HISTORY,
+    "CoalescingMergeTree": EngineFamily.COALESCING,
 }
 _UNFIT: Final = {
     "SummingMergeTree": "adds up the rows of a key instead of keeping the last one",
@@ -58,10 +57,10 @@ _MAKE_SUMS: Final = (
 _HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_SUMS}
 
 
-class Subject:
+class InspectedTable:
     """One table that is there, looked at for one source table."""
 
-    def __init__(self, plan: Layout, found: FoundTable, choices: TableOptions, holder: FoundTable | None) -> None:
+    def __init__(self, plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None) -> None:
         self.plan, self.found, self.choices = plan, found, choices
         self.shard_by = ""
         engine = self._parsed(found)
@@ -73,7 +72,7 @@ class Subject:
             self.table, self.engine = found, engine
         self.family = self._family()
 
-    def _parsed(self, table: FoundTable) -> Engine:
+    def _parsed(self, table: ExistingTable) -> Engine:
         if not table.engine:
             kind = table.kind or "unknown"
             raise self.refused(f"its engine is {kind}, which {_UNFIT.get(kind, 'Headrace does not know')}", MAKE_OTHER)
@@ -82,7 +81,7 @@ class Subject:
         except UnreadableEngine as error:
             raise self.refused(f"its engine is unknown: {table.engine}", MAKE_OTHER) from error
 
-    def _distribution(self, engine: Engine, holder: FoundTable | None) -> tuple[str, FoundTable]:
+    def _distribution(self, engine: Engine, holder: ExistingTable | None) -> tuple[str, ExistingTable]:
         try:
             over = parse_distribution(engine)
         except UnreadableEngine as error:
@@ -118,7 +117,7 @@ class Subject:
     def held_name(self) -> str:
         return ".".join(map(quote_name, self.held_place())) if self.distributes else self.plan.qualified
 
-    def _family(self) -> Family:
+    def _family(self) -> EngineFamily:
         family = _FAMILIES.get(self.engine.name)
         if family is None:
             reason = _UNFIT.get(self.engine.name, "Headrace does not know")
@@ -131,7 +130,7 @@ class Subject:
         names = self.engine.names or ()
         return names[place] if place < len(names) else None
 
-    def column(self, name: str) -> FoundColumn | None:
+    def column(self, name: str) -> ExistingColumn | None:
         held = self.table.column(name)
         if self.distributes and held is not None:
             outer = self.found.column(name)
@@ -142,7 +141,7 @@ class Subject:
                 )
         return held
 
-    def own(self, name: str) -> FoundColumn:
+    def own(self, name: str) -> ExistingColumn:
         column = self.column(name)
         if column is None:
             raise self.refused(

@@ -1,7 +1,7 @@
 """What tables that are made are sorted, partitioned and sharded by, and which source columns a key depends on.
 
 Invariant: an expression given here is decided by the row alone, so all images of a row with equal values lie at one place; a row whose
-values change it is moved (deleted there, inserted here), because the columns it is made of are in `Layout.moving`.
+values change it is moved (deleted there, inserted here), because the columns it is made of are in `TargetTable.moving`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import plan_layout
-from headrace.sinks.clickhouse.tables.existing_table import adapt
+from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import find_with_holders
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutScope:
+class TargetScope:
     """What a layout depends on besides the table: part of the picklable sink."""
 
     target: ClickHouseTarget
@@ -32,11 +32,11 @@ class LayoutScope:
     generation: int = 0
 
 
-_known: dict[tuple[int, LayoutScope], dict[TableSchema, Layout]] = {}
+_known: dict[tuple[int, TargetScope], dict[TableSchema, TargetTable]] = {}
 _lock = threading.Lock()
 
 
-def resolve(scope: LayoutScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, Layout]:
+def resolve(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
     """The layouts of tables, from memory where they are known. A table that cannot be used is a definite error."""
     wanted = tuple(schemas)
     # A forked worker must not take over what its parent knew of another moment.
@@ -54,7 +54,7 @@ def resolve(scope: LayoutScope, schemas: Iterable[TableSchema]) -> Mapping[Table
     return {schema.name: known[schema] for schema in wanted}
 
 
-def resolve_one(scope: LayoutScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> Layout:
+def resolve_one(scope: TargetScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> TargetTable:
     """The layout of one table. If it is not known, one request asks for it and for those of the other tables.
 
     Another table may have been altered since its schema was captured: that is no error of this one.
@@ -69,11 +69,14 @@ def resolve_one(scope: LayoutScope, schema: TableSchema, beside: Iterable[TableS
         return resolve(scope, (schema,))[schema.name]
 
 
-def look_up(scope: LayoutScope, schemas: Iterable[TableSchema]) -> list[Layout]:
+def look_up(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
     """The layouts of tables as the server has them now."""
     planned = [plan_layout(schema, scope.target, scope.choices) for schema in schemas]
     connection = connect(scope.target)
     with translated(scope.target, "looking at tables"):
         there, holders = find_with_holders(connection, ((layout.database, layout.table) for layout in planned))
     found = ((layout, there.get((layout.database, layout.table)), holders.get((layout.database, layout.table))) for layout in planned)
-    return [layout if table is None else adapt(layout, table, scope.choices.of(layout.source), holder) for layout, table, holder in found]
+    return [
+        layout if table is None else plan_existing_table(layout, table, scope.choices.of(layout.source), holder)
+        for layout, table, holder in found
+    ]

@@ -15,7 +15,7 @@ from headrace.sinks.clickhouse.server.quoting import quote_name
 VIEW_SUFFIX = "_current"
 
 
-class Family(StrEnum):
+class EngineFamily(StrEnum):
     """What an engine does with rows of one key."""
 
     REPLACING = "replacing"
@@ -30,7 +30,7 @@ class Family(StrEnum):
     """Keeps the last value of each column; the order of writing counts."""
 
 
-class Meaning(StrEnum):
+class MetadataRole(StrEnum):
     """What a column of ours says of an image."""
 
     VERSION = "version"
@@ -48,11 +48,11 @@ class Meaning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MetadataColumn:
     """A column of ours that rows are inserted with."""
 
     name: str
-    meaning: Meaning
+    meaning: MetadataRole
     type: str
 
 
@@ -106,17 +106,17 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TargetTable:
     """One target table."""
 
     schema: TableSchema
     """What is carried of the source's table."""
     database: str
     table: str
-    family: Family
+    family: EngineFamily
     columns: tuple[StoredColumn, ...]
     """In the source's order."""
-    marks: tuple[Mark, ...]
+    marks: tuple[MetadataColumn, ...]
     moving: tuple[str, ...]
     """Source columns whose change moves a row: its key, and all that sort, partition and shard key depend on."""
     ours: bool = True
@@ -147,27 +147,27 @@ class Layout:
     @property
     def every_before(self) -> bool:
         """Whether updates must come with what was there before."""
-        return not self.has_key or self.family in (Family.COLLAPSING, Family.VERSIONED)
+        return not self.has_key or self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED)
 
     @property
     def counts(self) -> bool:
         """Whether an image that is written twice counts twice: blocks are then written under a token, and snapshots at one position."""
-        return self.family in (Family.COLLAPSING, Family.VERSIONED, Family.HISTORY)
+        return self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED, EngineFamily.HISTORY)
 
     @property
     def is_exact(self) -> bool:
         """Whether rows of a snapshot must be those of one position, because nothing in the table puts an older image behind a newer one."""
-        return self.counts or self.family is Family.COALESCING or not self.has_key
+        return self.counts or self.family is EngineFamily.COALESCING or not self.has_key
 
     @property
     def is_ordered(self) -> bool:
         """Whether blocks must be written in the order of the log, cut the same way each time."""
-        return self.counts or self.family is Family.COALESCING
+        return self.counts or self.family is EngineFamily.COALESCING
 
     @property
     def version_by_content(self) -> bool:
         """Whether images cancel each other by a hash of the row: when columns change, all rows must be hashed again (the table rebuilt)."""
-        version = self.storage.arguments[-1] if self.family is Family.VERSIONED and self.storage.arguments else ""
+        version = self.storage.arguments[-1] if self.family is EngineFamily.VERSIONED and self.storage.arguments else ""
         return bool(version) and all(column.name != version for column in self.columns)
 
     @property
@@ -185,7 +185,7 @@ class Layout:
         """Where the source's rows are read by name, if that view is made."""
         return f"{quote_name(self.database)}.{quote_name(self.table + VIEW_SUFFIX)}"
 
-    def mark(self, meaning: Meaning) -> Mark | None:
+    def mark(self, meaning: MetadataRole) -> MetadataColumn | None:
         return next((mark for mark in self.marks if mark.meaning is meaning), None)
 
     def stored(self, name: str) -> StoredColumn:

@@ -41,7 +41,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class ColumnCodec:
     """A source's column in a stored type."""
 
     wire: pa.DataType

@@ -15,47 +15,47 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER, ServerLimits
-from headrace.sinks.clickhouse.types.codec import Carrier, Check
-from headrace.sinks.clickhouse.types.numeric import BITS, carry_decimal, carry_float, carry_integer
-from headrace.sinks.clickhouse.types.spatial import carry_geometry
-from headrace.sinks.clickhouse.types.temporal import carry_date, carry_instant, carry_time
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec
+from headrace.sinks.clickhouse.types.numeric import BITS, decimal_codec, float_codec, integer_codec
+from headrace.sinks.clickhouse.types.spatial import geometry_codec
+from headrace.sinks.clickhouse.types.temporal import date_codec, time_codec, timestamp_codec
 from headrace.sinks.clickhouse.types.text import (
-    carry_address,
-    carry_bytes,
-    carry_named,
-    carry_spelled,
-    carry_text,
-    carry_uuid,
-    carry_vector,
+    bytes_codec,
+    canonical_text_codec,
+    enum_or_set_codec,
+    inet_codec,
+    text_codec,
+    uuid_codec,
+    vector_codec,
 )
 from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
 
-_CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], Carrier | str | None]]] = {
-    **dict.fromkeys(BITS, carry_integer),
-    Kind.FLOAT32: carry_float,
-    Kind.FLOAT64: carry_float,
-    Kind.DECIMAL: carry_decimal,
-    Kind.STRING: carry_text,
-    Kind.JSON: carry_text,
-    Kind.BYTES: carry_bytes,
-    Kind.GEOMETRY: carry_geometry,
-    Kind.DATE: carry_date,
-    Kind.DATETIME: carry_instant,
-    Kind.TIMESTAMP: carry_instant,
-    Kind.TIME: carry_time,
-    Kind.ENUM: carry_named,
-    Kind.SET: carry_named,
-    Kind.VECTOR: carry_vector,
-    Kind.UUID: carry_uuid,
-    Kind.INET4: carry_address,
-    Kind.INET6: carry_address,
+_CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], ColumnCodec | str | None]]] = {
+    **dict.fromkeys(BITS, integer_codec),
+    Kind.FLOAT32: float_codec,
+    Kind.FLOAT64: float_codec,
+    Kind.DECIMAL: decimal_codec,
+    Kind.STRING: text_codec,
+    Kind.JSON: text_codec,
+    Kind.BYTES: bytes_codec,
+    Kind.GEOMETRY: geometry_codec,
+    Kind.DATE: date_codec,
+    Kind.DATETIME: timestamp_codec,
+    Kind.TIMESTAMP: timestamp_codec,
+    Kind.TIME: time_codec,
+    Kind.ENUM: enum_or_set_codec,
+    Kind.SET: enum_or_set_codec,
+    Kind.VECTOR: vector_codec,
+    Kind.UUID: uuid_codec,
+    Kind.INET4: inet_codec,
+    Kind.INET6: inet_codec,
 }
 
 
-def carrier_for(column: Column, stored: str, limits: ServerLimits) -> Carrier:
+def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
     """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
     kept = unwrap(stored)
-    found = _CARRIERS[column.kind](column, kept, limits) or carry_spelled(column, kept)
+    found = _CARRIERS[column.kind](column, kept, limits) or canonical_text_codec(column, kept)
     if found is None or isinstance(found, str):
         why = f": {found}" if found else ""
         raise DefiniteError(
@@ -69,13 +69,13 @@ def carrier_for(column: Column, stored: str, limits: ServerLimits) -> Carrier:
 def misfit(column: Column, stored: str) -> str:
     """Why the column's values cannot be kept in a column of type `stored`; empty if they can."""
     try:
-        carrier_for(column, stored, ANY_SERVER)
+        codec_for(column, stored, ANY_SERVER)
     except DefiniteError as error:
         return error.message
     return ""
 
 
-def _with_nulls(column: Column, stored: StoredType, found: Carrier) -> Carrier:
+def _with_nulls(column: Column, stored: StoredType, found: ColumnCodec) -> ColumnCodec:
     if stored.nullable or found.null_as_value:
         return replace(found, nullable=stored.nullable)
     caution = found.caution

@@ -16,18 +16,18 @@ from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import time_text
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER
-from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.types.type_names import unwrap
 
 
 def constant_in(column: Column, stored: str, value: object) -> str | None:
     """A value (as Arrow takes it for the column; days and microseconds for dates and times); None where the type does not keep it."""
-    carrier = carrier_for(column, stored, ANY_SERVER)
+    codec = codec_for(column, stored, ANY_SERVER)
     array = _array(column, value)
-    if carrier.loses or any(check.find(array) is not None for check in carrier.checks):
+    if codec.loses or any(check.find(array) is not None for check in codec.checks):
         return None
     try:
-        sent = array if carrier.recode is None else carrier.recode(array)
+        sent = array if codec.recode is None else codec.recode(array)
     except pa.ArrowInvalid:
         return None
     return f"CAST({_written(unwrap(stored).plain.name, sent[0])}, {quote_text(stored)})"

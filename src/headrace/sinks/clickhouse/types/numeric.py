@@ -1,6 +1,6 @@
 """Numbers in ClickHouse's types: integers, years and bits, decimals, floats.
 
-Invariant: see `carrier`. A number goes into any numeric type that can hold some of its values exactly; a value that it cannot hold is
+Invariant: see `codec`. A number goes into any numeric type that can hold some of its values exactly; a value that it cannot hold is
 refused, never rounded or wrapped.
 """
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Carrier, Check, Recode, chain, check_range, to_type
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, chain, check_range, to_type
 from headrace.sinks.clickhouse.types.type_names import StoredType, TypeName
 
 BITS: Final = {
@@ -47,7 +47,7 @@ _DECIMALS: Final = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal2
 MOST_DIGITS: Final = 76
 
 
-def carry_integer(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A whole number: INT and its like, YEAR, BIT."""
     del limits
     name, back = stored.plain.name, column.arrow_type
@@ -55,28 +55,28 @@ def carry_integer(column: Column, stored: StoredType, limits: ServerLimits) -> C
     if name in _NARROW:
         wire = _NARROW[name]
         caution = "" if _holds(column, name) else f"numbers that {name} cannot hold"
-        return Carrier(wire, None if wire.equals(back) else to_type(wire), caution=caution)
+        return ColumnCodec(wire, None if wire.equals(back) else to_type(wire), caution=caution)
     if name in _WIDE:
         # The server widens what it is sent; it would wrap a negative number without a word.
         negative = name.startswith("U") and column.kind in _SIGNED
         checks = (check_range(back, 0, (1 << (BITS[column.kind] - 1)) - 1, f"is below zero, which {name} cannot hold"),) if negative else ()
         caution = "numbers below zero" if negative else ""
-        return Carrier(back, checks=checks, read=canonical, canonical=canonical, comparable=True, caution=caution)
+        return ColumnCodec(back, checks=checks, read=canonical, canonical=canonical, comparable=True, caution=caution)
     if name == "Bool":
         checks = (Check("is neither 0 nor 1, which is all that Bool holds", _not_boolean),)
         as_number = "toUInt8({})"
         caution = "" if column.kind is Kind.BIT and column.precision == 1 else "numbers other than 0 and 1"
-        return Carrier(
+        return ColumnCodec(
             pa.bool_(), to_type(pa.bool_()), checks=checks, read=as_number, canonical=as_number, comparable=False, caution=caution
         )
     if name in _FLOATS:
         caution = "" if BITS[column.kind] <= _EXACT_TO[name] else f"numbers beyond 2 to the {_EXACT_TO[name]}"
-        return Carrier(_FLOATS[name], to_type(_FLOATS[name]), to_type(back), canonical=canonical, comparable=False, caution=caution)
+        return ColumnCodec(_FLOATS[name], to_type(_FLOATS[name]), to_type(back), canonical=canonical, comparable=False, caution=caution)
     decimal = decimal_arrow(stored.plain)
     if decimal is not None:
         digits = len(str(1 << BITS[column.kind]))
         caution = "" if decimal.precision - decimal.scale >= digits else f"numbers that {stored.plain.spelled} cannot hold"
-        return Carrier(
+        return ColumnCodec(
             decimal,
             chain(to_type(pa.decimal128(20, 0)), to_type(decimal)),
             chain(to_type(decimal), to_type(back)),
@@ -87,7 +87,7 @@ def carry_integer(column: Column, stored: StoredType, limits: ServerLimits) -> C
     return None
 
 
-def carry_decimal(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A DECIMAL: in decimals, and in integers where it has no fraction."""
     del limits
     name, mine = stored.plain.name, column.arrow_type
@@ -96,7 +96,7 @@ def carry_decimal(column: Column, stored: StoredType, limits: ServerLimits) -> C
         whole = decimal.precision - decimal.scale
         fits = decimal.scale >= column.scale and whole >= column.precision - column.scale
         caution = "" if fits else f"numbers that {stored.plain.spelled} cannot hold"
-        return Carrier(decimal, None if decimal.equals(mine) else to_type(decimal), caution=caution)
+        return ColumnCodec(decimal, None if decimal.equals(mine) else to_type(decimal), caution=caution)
     if name in _NARROW:
         largest = (1 << (int(name.lstrip("UInt")) - (not name.startswith("U")))) - 1
         fits = column.scale == 0 and not name.startswith("U") and 10**column.precision - 1 <= largest
@@ -106,11 +106,11 @@ def carry_decimal(column: Column, stored: StoredType, limits: ServerLimits) -> C
         )
         canonical = f"CAST({{}} AS {_wrapped(stored, f'Decimal({column.precision}, {column.scale})')})"
         caution = "" if fits else f"numbers that {name} cannot hold"
-        return Carrier(wire, to_type(wire), back, canonical=canonical, comparable=True, caution=caution)
+        return ColumnCodec(wire, to_type(wire), back, canonical=canonical, comparable=True, caution=caution)
     return None
 
 
-def carry_float(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A FLOAT or DOUBLE, bit for bit."""
     del limits
     name = stored.plain.name
@@ -118,11 +118,11 @@ def carry_float(column: Column, stored: StoredType, limits: ServerLimits) -> Car
         return None
     wire = _FLOATS[name]
     if wire.equals(column.arrow_type):
-        return Carrier(wire)
+        return ColumnCodec(wire)
     if column.kind is Kind.FLOAT32:
-        return Carrier(wire, to_type(wire), to_type(pa.float32()), canonical="toFloat32({})")
+        return ColumnCodec(wire, to_type(wire), to_type(pa.float32()), canonical="toFloat32({})")
     checks = (Check("is not a number that Float32 holds exactly", _not_single),)
-    return Carrier(
+    return ColumnCodec(
         wire, _narrow_float, to_type(pa.float64()), checks=checks, canonical="toFloat64({})", caution="numbers that Float32 rounds"
     )
 

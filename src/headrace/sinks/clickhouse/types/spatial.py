@@ -1,6 +1,6 @@
 """Spatial values in ClickHouse's types: Point, LineString, Polygon and those of several.
 
-Invariant: see `carrier`. Every coordinate arrives bit for bit; the spatial reference (SRID), for which these types have no place, does
+Invariant: see `codec`. Every coordinate arrives bit for bit; the spatial reference (SRID), for which these types have no place, does
 not. An Array cannot be NULL: a line or polygon that is NULL is stored as the empty one, which the source cannot hold otherwise.
 
 Well-known binary is taken apart for all rows of a column at once: step n looks at the n-th ring, line or point of every row that has one.
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Carrier, to_type
-from headrace.sinks.clickhouse.types.text import carry_bytes
+from headrace.sinks.clickhouse.types.codec import ColumnCodec, to_type
+from headrace.sinks.clickhouse.types.text import bytes_codec
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
 Places = npt.NDArray[np.int64]
@@ -100,18 +100,18 @@ class _Runs:
 Parts = Callable[[_Walk, Places], _Runs]
 
 
-def carry_geometry(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A spatial column: in one of ClickHouse's spatial types, or as its bytes."""
     shape = _SHAPES.get(stored.plain.name)
     if shape is None:
-        return carry_bytes(column, stored, limits)
+        return bytes_codec(column, stored, limits)
     wire, recode = shape
     if wire is _POINT:
         read = "concat(unhex('00000000'), wkb({}))"
     else:
         plain = "CAST({} AS LineString)" if stored.plain.name == "Ring" else "{}"
         read = f"if(empty({{}}), NULL, concat(unhex('00000000'), wkb({plain})))"
-    return Carrier(
+    return ColumnCodec(
         wire,
         recode,
         to_type(pa.binary()),

@@ -1,6 +1,6 @@
 """Dates, times and instants in ClickHouse's types.
 
-Invariant: see `carrier`. The server clips years and fractions that a type does not hold without a word, so every block is compared with
+Invariant: see `codec`. The server clips years and fractions that a type does not hold without a word, so every block is compared with
 what the type holds on this server. A DATETIME is the source's wall clock, and its column is labelled UTC, so that ClickHouse shows the
 same clock; a column in another zone is refused. A TIMESTAMP is an instant, which a column of any zone holds.
 """
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Carrier, Check, chain, check_range, seen_as, to_type
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, chain, check_range, seen_as, to_type
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
 _US: Final = pa.timestamp("us")
@@ -28,34 +28,34 @@ MICROSECONDS_OF_TIME64: Final = "toInt64(toDecimal64({}, 6) * 1000000)"
 """Arrow's time of day cannot carry MySQL's times out of the server; microseconds can."""
 
 
-def carry_date(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def date_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A DATE."""
     del column
     name = stored.plain.name
     outside = f"is outside what this server's {stored.spelled} holds"
     if name == "Date32":
-        return Carrier(pa.date32(), checks=(check_range(pa.int32(), limits.first_day, limits.last_day, outside),))
+        return ColumnCodec(pa.date32(), checks=(check_range(pa.int32(), limits.first_day, limits.last_day, outside),))
     if name == "Date":
         checks = (check_range(pa.int32(), 0, _LAST_DATE, outside),)
         recode = chain(seen_as(pa.int32()), to_type(pa.uint16()))
-        return Carrier(pa.uint16(), recode, checks=checks, canonical="toDate32({})", caution="dates before 1970 or after 2149-06-06")
+        return ColumnCodec(pa.uint16(), recode, checks=checks, canonical="toDate32({})", caution="dates before 1970 or after 2149-06-06")
     return None
 
 
-def carry_instant(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str | None:
+def timestamp_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str | None:
     """A DATETIME or a TIMESTAMP; a text says why not."""
     match stored.plain.name:
         case "DateTime64":
-            return _carry_datetime64(column, stored, limits)
+            return _datetime64_codec(column, stored, limits)
         case "DateTime":
-            return _carry_datetime(column, stored, limits)
+            return _datetime_codec(column, stored, limits)
         case "Int64":
             # Microseconds since 1970, of the wall clock or of the instant.
-            return Carrier(pa.int64(), seen_as(pa.int64()), seen_as(column.arrow_type), canonical=None, comparable=False)
+            return ColumnCodec(pa.int64(), seen_as(pa.int64()), seen_as(column.arrow_type), canonical=None, comparable=False)
     return None
 
 
-def carry_time(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def time_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A TIME: signed, beyond 24 hours."""
     outside = f"is outside what this server's {stored.spelled} holds"
     bounds = check_range(pa.int64(), limits.first_time_us, limits.last_time_us, outside)
@@ -66,7 +66,9 @@ def carry_time(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
             checks = (bounds, *_check_fraction(column, scale))
             caution = "" if scale >= column.precision else f"fractions of more than {scale} digits"
             read = MICROSECONDS_OF_TIME64
-            return Carrier(pa.time64("us"), restore=restore, checks=checks, read=read, canonical=read, comparable=False, caution=caution)
+            return ColumnCodec(
+                pa.time64("us"), restore=restore, checks=checks, read=read, canonical=read, comparable=False, caution=caution
+            )
         case "Time":
             read = "toInt64({}) * 1000000"
             recode = chain(
@@ -74,13 +76,13 @@ def carry_time(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
             )
             caution = "fractions of a second" if column.precision else ""
             checks = (bounds, *_check_fraction(column, 0))
-            return Carrier(pa.int32(), recode, restore, checks, read=read, canonical=read, comparable=False, caution=caution)
+            return ColumnCodec(pa.int32(), recode, restore, checks, read=read, canonical=read, comparable=False, caution=caution)
         case "Int64":
-            return Carrier(pa.int64(), seen_as(pa.int64()), restore, checks=_check_fraction(column, 6))
+            return ColumnCodec(pa.int64(), seen_as(pa.int64()), restore, checks=_check_fraction(column, 6))
     return None
 
 
-def _carry_datetime64(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str | None:
+def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str | None:
     scale = stored.plain.number(0, 3)
     if not 0 <= scale <= 9:
         return None
@@ -96,13 +98,13 @@ def _carry_datetime64(column: Column, stored: StoredType, limits: ServerLimits) 
     zone = stored.plain.text(1) or limits.zone
     if column.kind is Kind.TIMESTAMP:
         read = "{}" if zone in UTC_ZONES else "toTimeZone({}, 'UTC')"
-        return Carrier(_UTC_US, None, chain(to_type(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
+        return ColumnCodec(_UTC_US, None, chain(to_type(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
     if zone not in UTC_ZONES:
         return _wall_clock_in(zone)
-    return Carrier(_US, None, _wall_clock, checks, caution=_both(fraction, years))
+    return ColumnCodec(_US, None, _wall_clock, checks, caution=_both(fraction, years))
 
 
-def _carry_datetime(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | str:
+def _datetime_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str:
     zone = stored.plain.text(0) or limits.zone
     if column.kind is Kind.DATETIME and zone not in UTC_ZONES:
         return _wall_clock_in(zone)
@@ -112,7 +114,7 @@ def _carry_datetime(column: Column, stored: StoredType, limits: ServerLimits) ->
     restore = chain(to_type(pa.uint32()), to_type(pa.int64()), seen_as(pa.timestamp("s")), to_type(_US), seen_as(column.arrow_type))
     canonical = f"toDateTime64({{}}, {column.precision}, 'UTC')"
     caution = _both("fractions of a second" if column.precision else "", "years before 1970 or after 2106")
-    return Carrier(pa.uint32(), recode, restore, checks, canonical=canonical, caution=caution)
+    return ColumnCodec(pa.uint32(), recode, restore, checks, canonical=canonical, caution=caution)
 
 
 def _wall_clock_in(zone: str) -> str:

@@ -1,6 +1,6 @@
 """Text, bytes, enums and sets, addresses and identifiers in ClickHouse's types; and any kind as a String.
 
-Invariant: see `carrier`.
+Invariant: see `codec`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.model.schema import Column, Kind
 from headrace.model.text_values import read_uuids, spelling
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Carrier, Check, Recode, chain, to_type
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, chain, to_type
 from headrace.sinks.clickhouse.types.json_documents import kept_documents, stored_documents
 from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
 
@@ -41,24 +41,24 @@ _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
 _JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
 
 
-def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """Text of any length, JSON documents among them."""
     del limits
     match stored.plain.name:
         case "String":
-            return Carrier(pa.string())
+            return ColumnCodec(pa.string())
         case "FixedString":
             return _fixed(column, stored, to_type(pa.binary()), to_type(pa.string()))
         case "Enum8" | "Enum16":
             return _enum(stored, None, _decoded)
         case "UUID":
             caution = "text that is not a UUID in lower case"
-            return Carrier(
+            return ColumnCodec(
                 pa.binary(16), read_uuids, _decoded, read="toString({})", canonical="toString({})", comparable=False, caution=caution
             )
         case "JSON":
             checks = (Check("is not a JSON object, which is all that the type JSON holds", _not_object),)
-            return Carrier(
+            return ColumnCodec(
                 pa.string(),
                 restore=stored_documents,
                 checks=checks,
@@ -73,12 +73,12 @@ def carry_text(column: Column, stored: StoredType, limits: ServerLimits) -> Carr
     return None
 
 
-def carry_bytes(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """Bytes of any length; those of a UUID or an address in their own types."""
     del limits
     match stored.plain.name:
         case "String":
-            return Carrier(pa.binary())
+            return ColumnCodec(pa.binary())
         case "FixedString":
             return _fixed(column, stored, None, to_type(pa.binary()))
         case "UUID":
@@ -88,50 +88,50 @@ def carry_bytes(column: Column, stored: StoredType, limits: ServerLimits) -> Car
     return None
 
 
-def carry_named(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """The text of an ENUM's member, or of a SET's members."""
     del limits
     match stored.plain.name:
         case "String" if stored.low_cardinality:
-            return Carrier(column.arrow_type, _distinct_dictionary, _named)
+            return ColumnCodec(column.arrow_type, _distinct_dictionary, _named)
         case "String":
-            return Carrier(pa.string(), to_type(pa.string()), _named)
+            return ColumnCodec(pa.string(), to_type(pa.string()), _named)
         case "Enum8" | "Enum16" if column.kind is Kind.ENUM:
             return _enum(stored, to_type(pa.string()), _named, column.members)
         case "Array" if column.kind is Kind.SET and _spelled_inner(stored) in _SET_ARRAYS:
             read = "arrayStringConcat({}, ',')"
             caution = "NULL" if column.nullable else ""
-            return Carrier(_STRINGS, _members, _named, read=read, canonical=read, comparable=False, caution=caution)
+            return ColumnCodec(_STRINGS, _members, _named, read=read, canonical=read, comparable=False, caution=caution)
     return None
 
 
-def carry_uuid(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def uuid_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """MariaDB's UUID."""
     del limits
     match stored.plain.name:
         case "UUID":
-            return Carrier(column.arrow_type, restore=_storage)
+            return ColumnCodec(column.arrow_type, restore=_storage)
         case "FixedString" if stored.plain.number(0, 0) == 16:
-            return Carrier(column.arrow_type, canonical="toUUID(UUIDNumToString({}))", comparable=False)
+            return ColumnCodec(column.arrow_type, canonical="toUUID(UUIDNumToString({}))", comparable=False)
     return None
 
 
-def carry_address(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def inet_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """MariaDB's INET4 and INET6."""
     del limits
     match (column.kind, stored.plain.name):
         case (Kind.INET4, "IPv4"):
-            return Carrier(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses))
+            return ColumnCodec(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses))
         case (Kind.INET4, "UInt32"):
-            return Carrier(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
+            return ColumnCodec(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
         case (Kind.INET6, "IPv6"):
-            return Carrier(column.arrow_type)
+            return ColumnCodec(column.arrow_type)
         case (Kind.INET6, "FixedString") if stored.plain.number(0, 0) == 16:
-            return Carrier(column.arrow_type, canonical=None, comparable=False)
+            return ColumnCodec(column.arrow_type, canonical=None, comparable=False)
     return None
 
 
-def carry_vector(column: Column, stored: StoredType, limits: ServerLimits) -> Carrier | None:
+def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """MySQL's VECTOR. An Array cannot be NULL: a vector that is NULL is stored as the empty array, which no vector is."""
     del limits
     inner = _spelled_inner(stored)
@@ -141,10 +141,10 @@ def carry_vector(column: Column, stored: StoredType, limits: ServerLimits) -> Ca
     recode = chain(_without_nulls, None if inner == "Float32" else to_type(wire))
     restore = chain(to_type(column.arrow_type), _with_nulls if column.nullable else None)
     canonical = "{}" if inner == "Float32" else "arrayMap(x -> toFloat32(x), {})"
-    return Carrier(wire, recode, restore, null_as_value=column.nullable, canonical=canonical, comparable=inner == "Float32")
+    return ColumnCodec(wire, recode, restore, null_as_value=column.nullable, canonical=canonical, comparable=inner == "Float32")
 
 
-def carry_spelled(column: Column, stored: StoredType) -> Carrier | None:
+def canonical_text_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """Any kind that has a text of its own, as that text."""
     made = spelling(column) if stored.plain.name == "String" else None
     if made is None:
@@ -153,7 +153,7 @@ def carry_spelled(column: Column, stored: StoredType) -> Carrier | None:
     kind = _PARSED.get(column.kind)
     cast = "accurateCast" if "Int" in (kind or "") else "CAST"
     canonical = None if kind is None else f"{cast}({{}}, '{f'Nullable({kind})' if stored.nullable else kind}')"
-    return Carrier(pa.string(), spell, chain(_decoded, read), canonical=canonical, comparable=False)
+    return ColumnCodec(pa.string(), spell, chain(_decoded, read), canonical=canonical, comparable=False)
 
 
 def _spelled_inner(stored: StoredType) -> str:
@@ -161,17 +161,17 @@ def _spelled_inner(stored: StoredType) -> str:
     return "" if inner is None else unwrap(inner.spelled).spelled
 
 
-def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore: Recode | None) -> Carrier:
+def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore: Recode | None) -> ColumnCodec:
     """Bytes that the server fills up with zeros: exact unless they end with one and are shorter, or are too long."""
     width = stored.plain.number(0, 0)
     source = _FIXED_SOURCE.fullmatch(column.source_type)
     if source is not None and int(source.group(1)) == width:
-        return Carrier(pa.binary(width), to_type(pa.binary(width)), to_type(pa.binary()))
+        return ColumnCodec(pa.binary(width), to_type(pa.binary(width)), to_type(pa.binary()))
     why = f"is longer than the {width} bytes of {stored.plain.spelled}, or ends with a zero byte, which it would not keep"
     find = chain(to_bytes, lambda array: _not_padded(array, width))
     assert find is not None
     caution = f"more than {width} bytes, or a zero byte at the end"
-    return Carrier(
+    return ColumnCodec(
         pa.binary(),
         to_bytes,
         chain(to_type(pa.binary()), restore),
@@ -188,13 +188,13 @@ def _not_padded(array: Any, width: int) -> Any | None:
     return bad if pc.any(bad).as_py() else None
 
 
-def _of_width(column: Column, width: int, canonical: str, restore: Recode | None) -> Carrier:
+def _of_width(column: Column, width: int, canonical: str, restore: Recode | None) -> ColumnCodec:
     source = _FIXED_SOURCE.fullmatch(column.source_type)
     caution = "" if source is not None and int(source.group(1)) == width else f"anything but {width} bytes"
-    return Carrier(pa.binary(width), to_type(pa.binary(width)), restore, canonical=canonical, comparable=False, caution=caution)
+    return ColumnCodec(pa.binary(width), to_type(pa.binary(width)), restore, canonical=canonical, comparable=False, caution=caution)
 
 
-def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: tuple[str, ...] | None = None) -> Carrier:
+def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: tuple[str, ...] | None = None) -> ColumnCodec:
     numbers = stored.plain.members
     wire = _ENUMS[stored.plain.name]
     names, values = pa.array(list(numbers), pa.string()), pa.array(list(numbers.values()), wire)
@@ -213,7 +213,9 @@ def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: t
     caution = missing if needed is None or not missing else f"the members that it lacks: {missing}"
     check = Check(f"is no member of {stored.plain.name} as the column has it", find)
     recode = chain(places, values.take)
-    return Carrier(wire, recode, restore, checks=(check,), read="toString({})", canonical="toString({})", comparable=False, caution=caution)
+    return ColumnCodec(
+        wire, recode, restore, checks=(check,), read="toString({})", canonical="toString({})", comparable=False, caution=caution
+    )
 
 
 def _not_object(array: Any) -> Any | None:

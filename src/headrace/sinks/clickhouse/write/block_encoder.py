@@ -3,7 +3,7 @@
 Invariant: what leaves here is stored by the server value for value. ClickHouse's Arrow reader converts silently where types differ
 (integers wrap, decimals lose digits, fractions of seconds and years out of range are clipped), so a block leaves only in exactly the
 types that its table has, without a NULL where the table has none, and with every value checked to be one that the type holds (see
-`carriers`). All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
+`codecs`). All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Kind
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused, RefusedRow, event_of, place_text, row_text
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, RowRejected, event_of, place_text, row_text
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.scalar_values import render_value
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.tables.metadata_columns import mark_field, mark_values
-from headrace.sinks.clickhouse.tables.target_table import Layout, StoredColumn
-from headrace.sinks.clickhouse.types.codec import Carrier, failing
-from headrace.sinks.clickhouse.types.codec_registry import carrier_for
+from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
+from headrace.sinks.clickhouse.types.codec import ColumnCodec, failing
+from headrace.sinks.clickhouse.types.codec_registry import codec_for
 
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
 _NOT_STORED = "correct the value in the source, choose on_refused_row = dead_letter, or leave the table out with --exclude"
@@ -34,12 +34,12 @@ _NOT_STORED = "correct the value in the source, choose on_refused_row = dead_let
 class BlockEncoder:
     """Encodes blocks of one table; built once, then run on every block."""
 
-    def __init__(self, layout: Layout, limits: ServerLimits, *, compression: str | None = None) -> None:
+    def __init__(self, layout: TargetTable, limits: ServerLimits, *, compression: str | None = None) -> None:
         self._schema = layout.schema
         self._columns = layout.columns
         self._places = [layout.schema.columns.index(column.source) for column in layout.columns]
         self._types = [c.arrow_type for c in layout.schema.columns]
-        self._carriers = [carrier_for(c.source, c.type, limits) for c in layout.columns]
+        self._carriers = [codec_for(c.source, c.type, limits) for c in layout.columns]
         self._marks = layout.marks
         fields = [pa.field(c.name, made.wire, made.nullable) for c, made in zip(layout.columns, self._carriers, strict=True)]
         self._arrow_schema = pa.schema([*fields, *map(mark_field, layout.marks)])
@@ -54,7 +54,7 @@ class BlockEncoder:
     @property
     def converts(self) -> bool:
         """Whether the server converts something, which needs `CONVERSION_SETTINGS`."""
-        return any(carrier.sent_as for carrier in self._carriers)
+        return any(codec.sent_as for codec in self._carriers)
 
     def statement(self, table: str) -> str:
         """The INSERT that the stream follows."""
@@ -88,35 +88,35 @@ class BlockEncoder:
         self._check_shape(block)
         columns = block.images.columns
         arrays = [
-            self._carried(column, carrier, columns[place], block)
-            for column, carrier, place in zip(self._columns, self._carriers, self._places, strict=True)
+            self._carried(column, codec, columns[place], block)
+            for column, codec, place in zip(self._columns, self._carriers, self._places, strict=True)
         ]
         marks = [mark_values(mark, block) for mark in self._marks]
         return pa.record_batch([*arrays, *marks], schema=self._arrow_schema)
 
-    def _carried(self, column: StoredColumn, carrier: Carrier, array: Any, block: ChangeBlock) -> Any:
+    def _carried(self, column: StoredColumn, codec: ColumnCodec, array: Any, block: ChangeBlock) -> Any:
         """The column as it is sent; a definite error that names the first row with a value that is not stored as it is."""
-        for check in carrier.checks:
+        for check in codec.checks:
             bad = check.find(array)
             if bad is not None:
                 raise self._refusal(column, block, bad, check.why)
-        if carrier.recode is None:
+        if codec.recode is None:
             return array
         try:
-            return carrier.recode(array)
+            return codec.recode(array)
         except pa.ArrowInvalid as error:
-            raise self._refusal(column, block, failing(array, carrier.recode), _misfit(column, error)) from error
+            raise self._refusal(column, block, failing(array, codec.recode), _misfit(column, error)) from error
 
-    def refused(self, block: ChangeBlock) -> Refused:
+    def refused(self, block: ChangeBlock) -> RejectedRows:
         """All rows with a value that is not stored as it is: each with the first such column, and why."""
         found: dict[int, tuple[str, str]] = {}
         columns = block.images.columns
-        for column, carrier, place in zip(self._columns, self._carriers, self._places, strict=True):
-            for bad, why in _misfits(column, carrier, columns[place]):
+        for column, codec, place in zip(self._columns, self._carriers, self._places, strict=True):
+            for bad, why in _misfits(column, codec, columns[place]):
                 for row in np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False)).tolist():
                     value = render_value(columns[place][row])
                     found.setdefault(row, (column.source.name, f"{column.source.name} = {value} {why}"))
-        return Refused.of(found)
+        return RejectedRows.of(found)
 
     def _measure(self, batch: pa.RecordBatch) -> int:
         counted = pa.MockOutputStream()
@@ -150,7 +150,7 @@ class BlockEncoder:
                 hint="this is a defect of the source; please report it",
             )
 
-    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> RefusedRow:
+    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> RowRejected:
         source = column.source
         row = pc.index(bad, pa.scalar(True)).as_py()
         value = render_value(block.images.column(source.name)[row])
@@ -158,26 +158,26 @@ class BlockEncoder:
         if source.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
             hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
         place = f"table {self._schema.name}{row_text(block, row)}, column {source.name}, {place_text(block.version[row].as_py())}"
-        return RefusedRow(f"{source.name} = {value} {why}", place=place, hint=hint, event=event_of(block, row))
+        return RowRejected(f"{source.name} = {value} {why}", place=place, hint=hint, event=event_of(block, row))
 
 
-def _misfits(column: StoredColumn, carrier: Carrier, array: Any) -> Iterator[tuple[Any, str]]:
+def _misfits(column: StoredColumn, codec: ColumnCodec, array: Any) -> Iterator[tuple[Any, str]]:
     """Which values of a column are not stored as they are, check by check; a recoding is only tried on what the checks let pass."""
     passed = np.ones(len(array), dtype=bool)
-    for check in carrier.checks:
+    for check in codec.checks:
         bad = check.find(array)
         if bad is not None:
             passed &= ~pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
             yield bad, check.why
-    if carrier.recode is None:
+    if codec.recode is None:
         return
     places = np.flatnonzero(passed)
     kept = array.take(pa.array(places))
     try:
-        carrier.recode(kept)
+        codec.recode(kept)
     except pa.ArrowInvalid as error:
         bad = np.zeros(len(array), dtype=bool)
-        bad[places[failing(kept, carrier.recode).to_numpy(zero_copy_only=False)]] = True
+        bad[places[failing(kept, codec.recode).to_numpy(zero_copy_only=False)]] = True
         yield pa.array(bad), _misfit(column, error)
 
 

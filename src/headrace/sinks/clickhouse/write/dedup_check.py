@@ -25,8 +25,8 @@ from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout, Meaning
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.write.dedup_token import first_version, last_version
 
 _UNDER_WAY = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
@@ -34,38 +34,38 @@ _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnsentPart:
     """What is to be sent of a block."""
 
     block: ChangeBlock
-    is_rest: bool = False
+    certain: bool = False
     """Whether it is surely not there: then it goes under a name that the server cannot know."""
 
 
-class Doubts:
+class DedupChecker:
     """What one task doubts of one table's blocks."""
 
-    def __init__(self, scope: LayoutScope, layout: Layout, *, again: bool) -> None:
+    def __init__(self, scope: TargetScope, layout: TargetTable, *, again: bool) -> None:
         """`again`: whether blocks of this batch may be there from an earlier run."""
         self._scope, self._layout, self._again = scope, layout, again
-        self._version = layout.mark(Meaning.VERSION)
+        self._version = layout.mark(MetadataRole.VERSION)
         self._highest: int | None = None
         self._sent: tuple[int, int] | None = None
 
-    def left_of(self, block: ChangeBlock) -> Left:
+    def unsent_part(self, block: ChangeBlock) -> UnsentPart:
         """The part of the block that is to be sent: nearly always the block itself."""
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
-            return Left(block)
+            return UnsentPart(block)
         span = first_version(block), last_version(block)
         doubtful, self._sent = self._sent == span or self._may_be_there(span), span
         if not doubtful or self._engine.startswith(("Replicated", "Shared")):
             # With replicas, parts and tokens are noted in one step.
-            return Left(block)
-        if self._layout.family is Family.HISTORY:
+            return UnsentPart(block)
+        if self._layout.family is EngineFamily.HISTORY:
             return self._missing_of(block, span)
         if self._layout.counts and not self._is_partitioned and self._has_any(span):
-            return Left(_filtered(block, pa.repeat(False, block.rows)))
-        return Left(block)
+            return UnsentPart(_filtered(block, pa.repeat(False, block.rows)))
+        return UnsentPart(block)
 
     def answered(self) -> None:
         """The last block that was sent is there."""
@@ -78,12 +78,12 @@ class Doubts:
         if self._highest is None:
             self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._layout.qualified}")[0].as_py() or 0)
         self._again = span[0] <= self._highest
-        return self._layout.family is Family.HISTORY or span[0] <= self._highest <= span[1]
+        return self._layout.family is EngineFamily.HISTORY or span[0] <= self._highest <= span[1]
 
-    def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> Left:
+    def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> UnsentPart:
         check_none_under_way(self._scope, self._layout)
         found = self._column(f"SELECT toUInt64({self._name}) FROM {self._layout.qualified} WHERE {self._within(span)}")
-        return Left(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), is_rest=True)
+        return UnsentPart(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), certain=True)
 
     def _has_any(self, span: tuple[int, int]) -> bool:
         return len(self._column(f"SELECT 1 FROM {self._layout.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
@@ -114,7 +114,7 @@ class Doubts:
             return arrow_table(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"), 1).column(0)
 
 
-def check_none_under_way(scope: LayoutScope, layout: Layout) -> None:
+def check_none_under_way(scope: TargetScope, layout: TargetTable) -> None:
     """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
     like = layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     inserting = _UNDER_WAY.format(like=quote_text(f"INSERT INTO {like}%"))

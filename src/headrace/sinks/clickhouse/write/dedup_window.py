@@ -16,8 +16,8 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import Connection, connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 LEAST_BLOCKS: Final = 10_000
 """What every such table remembers: a batch of the default size has a hundred times fewer."""
@@ -34,7 +34,7 @@ class _Memory:
     partitioned: bool
 
 
-def ensure_windows(scope: LayoutScope, layouts: Iterable[Layout]) -> None:
+def ensure_windows(scope: TargetScope, layouts: Iterable[TargetTable]) -> None:
     """See to it that each of the tables remembers enough blocks. Repeatable."""
     wanted = tuple(layouts)
     for layout, memory in zip(wanted, _look(scope, wanted), strict=True):
@@ -44,7 +44,7 @@ def ensure_windows(scope: LayoutScope, layouts: Iterable[Layout]) -> None:
 class BlockCount:
     """Counts the blocks of one table that one task writes; makes the table's memory grow with them."""
 
-    def __init__(self, scope: LayoutScope, layout: Layout, connection: Connection) -> None:
+    def __init__(self, scope: TargetScope, layout: TargetTable, connection: Connection) -> None:
         self._scope, self._layout = scope, layout
         self._most_partitions = connection.most_partitions
         self._blocks = self._parts = 0
@@ -65,7 +65,7 @@ class BlockCount:
         return self._parts + _ensure(self._scope, self._layout, memory, 2 * self._blocks) - self._blocks
 
 
-def _ensure(scope: LayoutScope, layout: Layout, memory: _Memory, least: int) -> int:
+def _ensure(scope: TargetScope, layout: TargetTable, memory: _Memory, least: int) -> int:
     """Make the table remember at least so many blocks; how many it does."""
     if memory.blocks >= least:
         return memory.blocks
@@ -78,7 +78,7 @@ def _ensure(scope: LayoutScope, layout: Layout, memory: _Memory, least: int) -> 
     return least
 
 
-def _look(scope: LayoutScope, layouts: Sequence[Layout]) -> list[_Memory]:
+def _look(scope: TargetScope, layouts: Sequence[TargetTable]) -> list[_Memory]:
     """What the tables remember, as the server has it now."""
     if not layouts:
         return []
@@ -92,7 +92,7 @@ def _look(scope: LayoutScope, layouts: Sequence[Layout]) -> list[_Memory]:
     return [_memory(layout, found.get(_place(layout)), defaults) for layout in layouts]
 
 
-def _memory(layout: Layout, about: list[str] | None, defaults: Mapping[str, int]) -> _Memory:
+def _memory(layout: TargetTable, about: list[str] | None, defaults: Mapping[str, int]) -> _Memory:
     if about is None:
         database, table = _place(layout)
         raise DefiniteError(
@@ -104,5 +104,5 @@ def _memory(layout: Layout, about: list[str] | None, defaults: Mapping[str, int]
     return _Memory(setting, int(own.group(1)) if own is not None else defaults[setting], bool(partition_key))
 
 
-def _place(layout: Layout) -> tuple[str, str]:
+def _place(layout: TargetTable) -> tuple[str, str]:
     return layout.holder or (layout.database, layout.table)

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.server.scalar_values import render_value
-from headrace.sinks.clickhouse.tables.target_table import Layout, Meaning
+from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
 
-_TAKING = (Meaning.SIGN, Meaning.DELETED, Meaning.OPERATION)
+_TAKING = (MetadataRole.SIGN, MetadataRole.DELETED, MetadataRole.OPERATION)
 
 
-def without_deletions(layout: Layout, block: ChangeBlock) -> ChangeBlock:
+def without_deletions(layout: TargetTable, block: ChangeBlock) -> ChangeBlock:
     """What of a block is written to a table that keeps deleted rows."""
     if not any(mark.meaning in _TAKING for mark in layout.marks):
         _check_unmoved(block)

@@ -14,18 +14,18 @@ import pyarrow as pa
 
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import Refused
-from headrace.sinks.clickhouse.tables.target_table import Family, Layout
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.types.row_json import row_values, values_of
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 
 _TAKING = (Op.DELETE, Op.BEFORE)
 
 
-def deletion_of(layout: Layout, encoder: BlockEncoder, block: ChangeBlock, refused: Refused, place: int) -> ChangeBlock | None:
+def deletion_of(layout: TargetTable, encoder: BlockEncoder, block: ChangeBlock, refused: RejectedRows, place: int) -> ChangeBlock | None:
     """One of the refused rows as a deletion that is not refused; None if it is no deletion, or cannot be made one."""
     row = int(refused.rows[place])
-    if block.op[row].as_py() not in _TAKING or layout.family is not Family.REPLACING or not layout.has_key:
+    if block.op[row].as_py() not in _TAKING or layout.family is not EngineFamily.REPLACING or not layout.has_key:
         return None
     one = block.taken(np.array([row]))
     values = values_of(one.images, block.schema, 0)
@@ -37,7 +37,7 @@ def deletion_of(layout: Layout, encoder: BlockEncoder, block: ChangeBlock, refus
 
 
 def _blanked(
-    layout: Layout, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
+    layout: TargetTable, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
 ) -> ChangeBlock | None:
     """The row with nothing in every column that is refused; with the least there is, where NULL is refused too."""
     blanked: set[str] = set()

@@ -23,26 +23,26 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.dead_letters import post
+from headrace.sinks.clickhouse.dead_letters.dead_letters import store_dead_letters
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import (
     HALVED_WHEN_BUSY,
     HALVED_WHEN_REFUSED,
     MOST_REFUSED,
-    Refused,
-    RefusedRow,
+    RejectedRows,
+    RowRejected,
     event_of,
     halves,
     place_text,
     row_text,
 )
 from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.server.errors import RefusedByServer, ServerIsBusy, translated
+from headrace.sinks.clickhouse.server.errors import RejectedByServer, ServerBusy, translated
 from headrace.sinks.clickhouse.server.options import OnRefusedRow
-from headrace.sinks.clickhouse.tables.target_cache import LayoutScope, resolve_one
-from headrace.sinks.clickhouse.tables.target_table import Layout
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_one
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.types.codec import CONVERSION_SETTINGS
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
-from headrace.sinks.clickhouse.write.dedup_check import Doubts
+from headrace.sinks.clickhouse.write.dedup_check import DedupChecker
 from headrace.sinks.clickhouse.write.dedup_token import token_of
 from headrace.sinks.clickhouse.write.dedup_window import BlockCount
 from headrace.sinks.clickhouse.write.delete_filter import without_deletions
@@ -55,7 +55,7 @@ log = logging.getLogger("headrace")
 class _Route:
     """Where a table's blocks go, and how."""
 
-    layout: Layout
+    layout: TargetTable
     statement: bytes
     encoder: BlockEncoder
     settings: dict[str, str]
@@ -69,10 +69,10 @@ class _Named:
     """What is kept of a table whose blocks have tokens."""
 
     count: BlockCount
-    doubts: Doubts
+    doubts: DedupChecker
 
 
-OnRefused = Callable[[Layout, ChangeBlock, Refused], None]
+OnRejected = Callable[[TargetTable, ChangeBlock, RejectedRows], None]
 """Takes care of rows that a table refuses: rows of that block."""
 
 
@@ -81,13 +81,13 @@ class ClickHouseWriter:
 
     def __init__(
         self,
-        scope: LayoutScope,
+        scope: TargetScope,
         pipe: str = "",
         *,
         again: bool = False,
         tables: tuple[TableSchema, ...] = (),
         label: str = "",
-        on_refused: OnRefused | None = None,
+        on_refused: OnRejected | None = None,
     ) -> None:
         """`pipe` tells the blocks of one pipe from those of others, `label` is what people call it; `again`: some may be there from an
         earlier run; `tables`: those that may come, to be asked about together. `on_refused` takes refused rows, whatever was chosen for
@@ -119,9 +119,9 @@ class ClickHouseWriter:
             self._write_freely(written)
             return
         route.named.count.add(written.rows)
-        left = route.named.doubts.left_of(written)
+        left = route.named.doubts.unsent_part(written)
         if left.block.rows:
-            name = token_of(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.is_rest else "")
+            name = token_of(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.certain else "")
             self._write_named(route, left.block, name)
         route.named.doubts.answered()
 
@@ -138,7 +138,7 @@ class ClickHouseWriter:
         settings = {**self._token_settings, "insert_deduplication_token": token}
         try:
             self._send(self._connected(), route, block, settings)
-        except RefusedRow:
+        except RowRejected:
             refuse = self._refuser(route.layout)
             if refuse is None:
                 raise
@@ -154,15 +154,15 @@ class ClickHouseWriter:
         route = self._route(block.schema, connection)
         try:
             self._send(connection, route, block, self._settings)
-        except RefusedRow:
+        except RowRejected:
             refuse = self._refuser(route.layout)
             if refuse is None:
                 raise
             self._write_around(route, block, refuse)
-        except (RefusedByServer, ServerIsBusy) as error:
+        except (RejectedByServer, ServerBusy) as error:
             self._write_in_halves(route, block, error)
 
-    def _write_around(self, route: _Route, block: ChangeBlock, refuse: OnRefused) -> None:
+    def _write_around(self, route: _Route, block: ChangeBlock, refuse: OnRejected) -> None:
         """Write what our own checks let pass; see to the others first."""
         refused = route.encoder.refused(block)
         deletions = [deletion_of(route.layout, route.encoder, block, refused, place) for place in range(len(refused.rows))]
@@ -174,15 +174,15 @@ class ClickHouseWriter:
             if piece is not None and piece.rows:
                 self._write_freely(piece)
 
-    def _write_in_halves(self, route: _Route, block: ChangeBlock, error: RefusedByServer | ServerIsBusy) -> None:
+    def _write_in_halves(self, route: _Route, block: ChangeBlock, error: RejectedByServer | ServerBusy) -> None:
         """The server did not take the block: halves of it may pass, if it was the block's size or one row's value."""
-        if error.code not in (HALVED_WHEN_BUSY if isinstance(error, ServerIsBusy) else HALVED_WHEN_REFUSED):
+        if error.code not in (HALVED_WHEN_BUSY if isinstance(error, ServerBusy) else HALVED_WHEN_REFUSED):
             raise error
         if block.rows > 1:
             for half in halves(block):
                 self._write_freely(half)
             return
-        if isinstance(error, ServerIsBusy):
+        if isinstance(error, ServerBusy):
             raise error
         refuse = self._refuser(route.layout)
         self._refused_here += 1
@@ -191,16 +191,16 @@ class ClickHouseWriter:
             place = f"table {block.schema.name}{row_text(block, 0)}, {place_text(block.version[0].as_py())}"
             event = event_of(block, 0)
             raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint, event=event) from error
-        refuse(route.layout, block, Refused.of({0: ("", error.message)}))
+        refuse(route.layout, block, RejectedRows.of({0: ("", error.message)}))
 
-    def _refuser(self, layout: Layout) -> OnRefused | None:
+    def _refuser(self, layout: TargetTable) -> OnRejected | None:
         if self._on_refused is not None:
             return self._on_refused
         chosen = self._scope.choices.of(layout.source).on_refused_row
         return self._post if chosen is OnRefusedRow.DEAD_LETTER else None
 
-    def _post(self, layout: Layout, block: ChangeBlock, refused: Refused) -> None:
-        post(OwnTables(self._scope), layout, (self._pipe, self._label), block, refused, time.time_ns() // 1000)
+    def _post(self, layout: TargetTable, block: ChangeBlock, refused: RejectedRows) -> None:
+        store_dead_letters(OwnTables(self._scope), layout, (self._pipe, self._label), block, refused, time.time_ns() // 1000)
         log.warning(
             "%d rows of %s are in headrace.errors, not in %s.%s: %s",
             len(refused.rows),
@@ -242,7 +242,9 @@ class ClickHouseWriter:
             encoder = BlockEncoder(layout, connection.limits, compression=compression)
             settings = connection.known(CONVERSION_SETTINGS) if encoder.converts else {}
             if layout.is_ordered and schema not in self._named:
-                self._named[schema] = _Named(BlockCount(self._scope, layout, connection), Doubts(self._scope, layout, again=self._again))
+                self._named[schema] = _Named(
+                    BlockCount(self._scope, layout, connection), DedupChecker(self._scope, layout, again=self._again)
+                )
             # What was written before a change of hosts counts on.
             route = self._routes[schema] = _Route(
                 layout, encoder.statement(layout.qualified).encode(), encoder, settings, self._named.get(schema)
