@@ -24,14 +24,14 @@ from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.sources.mysql.preflight.required import check_server
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import LogPlanner
-from headrace.spark.runtime.micro_batch import OnDone
-from headrace.spark.runtime.tasks import Task, WorkGroup
+from headrace.spark.runtime.micro_batch import OnSplitDone
+from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.binlogs import Logbook, Place
 from testkit.planned import PlannedLog
 
@@ -107,14 +107,14 @@ class DrivenPipe:
         planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in pairwise(positions):
-            self._batch(planner.works(begin.to_json(), end.to_json()), end)
+            self._batch(planner.splits(begin.to_json(), end.to_json()), end)
 
-    def _batch(self, works: list[Work], end: BinlogPosition) -> None:
+    def _batch(self, splits: list[Split], end: BinlogPosition) -> None:
         checkpoint = self.directory.checkpoint
         number = max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
         _write(checkpoint / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end.to_json())}")
         task = self.parts.streaming._task()
-        reports = [report for work in works for report in task._run(json.loads(json.dumps(work)))]
+        reports = [report for split in splits for report in task._run(json.loads(json.dumps(split)))]
         self.parts.streaming._on_batch(reports)
         self._commit(number)
 
@@ -126,12 +126,12 @@ class DrivenPipe:
             self.parts.copier.run(None, 1)
 
 
-def _run_here(session: Any, groups: Sequence[WorkGroup], parallelism: int, on_done: OnDone, *_: Any) -> None:
+def _run_here(session: Any, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, *_: Any) -> None:
     del session, parallelism
     for group in groups:
         task = cast(Task, group.job)
-        for work in group.works:
-            on_done(work, task._run(json.loads(json.dumps(work))))
+        for split in group.splits:
+            on_done(split, task._run(json.loads(json.dumps(split))))
 
 
 def _write(path: Path, text: str) -> None:

@@ -23,10 +23,10 @@ from headrace.pipes.mysql import pipe as pipe_module
 from headrace.pipes.scylla import pipe as log_pipe
 from headrace.pipes.scylla import snapshot_runner as log_copying
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
-from headrace.sources.base import Source, Work
+from headrace.sources.base import Source, Split
 from headrace.spark.runtime.checkpoint import committed_offset, planned_offset
-from headrace.spark.runtime.micro_batch import Over
-from headrace.spark.runtime.tasks import Job, Report, Task, WorkGroup
+from headrace.spark.runtime.micro_batch import RunTask
+from headrace.spark.runtime.tasks import Report, SplitGroup, Task, TaskFunction
 from testkit.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
 
@@ -35,9 +35,9 @@ class Killed(BaseException):
 
 
 class LocalAddressStream:
-    """What `AddressStream` is, batch by batch in the caller's thread."""
+    """What `SplitStream` is, batch by batch in the caller's thread."""
 
-    def __init__(self, session: object, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
+    def __init__(self, session: object, source: Source, checkpoint: Path, run: Callable[[RunTask, int], None]) -> None:
         del session
         self._checkpoint, self._run = checkpoint, run
         self._planner = source.planner()
@@ -70,8 +70,8 @@ class LocalAddressStream:
             write_batch_file(planned, "\n".join(("v1", "{}", json.dumps(end))))
         end = planned_offset(self._checkpoint)
         assert end is not None
-        works = self._planner.works(start, end)
-        self._run(lambda task: [report for work in works for report in run_work(task, work)], number)
+        splits = self._planner.splits(start, end)
+        self._run(lambda task: [report for split in splits for report in run_split(task, split)], number)
         write_batch_file(self._checkpoint / "commits" / str(number), "v1\n{}")
         self._planner.commit(end)
 
@@ -85,30 +85,30 @@ class LocalStream(LocalAddressStream):
         super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
 
 
-def run_work(task: Job, work: Work) -> list[Report]:
+def run_split(task: TaskFunction, split: Split) -> list[Report]:
     """One piece of work, carried to its task as Spark carries it."""
     carried = pickle.loads(pickle.dumps(task))
     assert isinstance(carried, Task)
-    return carried._run(json.loads(json.dumps(work)))
+    return carried._run(json.loads(json.dumps(split)))
 
 
-def run_works(
+def run_splits(
     session: object,
     task: Task,
-    works: Sequence[Work],
+    splits: Sequence[Split],
     parallelism: int,
-    on_done: Callable[[Work, list[Report]], None],
+    on_done: Callable[[Split, list[Report]], None],
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """What `headrace.spark.runtime.micro_batch.run_works` does, in threads."""
-    run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
+    """What `headrace.spark.runtime.micro_batch.run_splits` does, in threads."""
+    run_groups(session, [SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
 
 def run_groups(
     session: object,
-    groups: Sequence[WorkGroup],
+    groups: Sequence[SplitGroup],
     parallelism: int,
-    on_done: Callable[[Work, list[Report]], None],
+    on_done: Callable[[Split, list[Report]], None],
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """What `headrace.spark.runtime.micro_batch.run_groups` does, in threads."""
@@ -116,12 +116,12 @@ def run_groups(
     with ThreadPoolExecutor(max_workers=max(parallelism, 1)) as pool:
         running = [(group, pool.submit(_run_group, group)) for group in groups]
         for group, future in running:
-            for work, reports in group.split(future.result()):
-                on_done(work, reports)
+            for split, reports in group.pair_reports(future.result()):
+                on_done(split, reports)
 
 
-def _run_group(group: WorkGroup) -> list[Report]:
-    return [report for work in group.works for report in run_work(group.job, work)]
+def _run_group(group: SplitGroup) -> list[Report]:
+    return [report for split in group.splits for report in run_split(group.job, split)]
 
 
 class NoSession:
@@ -140,13 +140,13 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         yield NoSession(pipe._settings.master)
 
     monkeypatch.setattr(stream_runner, "ChangeStream", LocalStream)
-    monkeypatch.setattr(log_pipe, "AddressStream", LocalAddressStream)
+    monkeypatch.setattr(log_pipe, "SplitStream", LocalAddressStream)
     monkeypatch.setattr(snapshot_runner, "run_groups", run_groups)
-    monkeypatch.setattr(log_copying, "run_works", run_works)
+    monkeypatch.setattr(log_copying, "run_splits", run_splits)
     monkeypatch.setattr(Pipe, "_spark", no_session)
     for module in (pipe_module, binlog_files_pipe, log_pipe):
-        monkeypatch.setattr(module, "slots_of", lambda session: session.slots)
-    monkeypatch.setattr(pipe_module, "runs_here", lambda _: True)
+        monkeypatch.setattr(module, "count_task_slots", lambda session: session.slots)
+    monkeypatch.setattr(pipe_module, "is_local_session", lambda _: True)
     # The pipe's own loop waits while the local stream waits for changes.
     monkeypatch.setattr(pipe_module, "_POLL_S", 0.05)
 

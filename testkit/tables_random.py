@@ -25,8 +25,8 @@ from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApp
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
 from headrace.sources.mysql.split_reader import LogPlanner
-from headrace.spark.runtime.micro_batch import OnDone
-from headrace.spark.runtime.tasks import Task, WorkGroup
+from headrace.spark.runtime.micro_batch import OnSplitDone
+from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.binlogs import Logbook, Place
 from testkit.driven import Crash, DrivenPipe, crash_at
 from testkit.planned import PlannedLog
@@ -241,18 +241,18 @@ class SteeredPipe(DrivenPipe):
         planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in islice(pairwise(positions), batches):
-            self._batch(planner.works(begin.to_json(), end.to_json()), end)
+            self._batch(planner.splits(begin.to_json(), end.to_json()), end)
 
     def catch_up(self) -> None:
         super().catch_up()
         assert not any(pending_requests(self.directory))
 
     def _copy(self) -> None:
-        def run_here(session: Any, groups: Sequence[WorkGroup], parallelism: int, on_done: OnDone, *_: Any) -> None:
+        def run_here(session: Any, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, *_: Any) -> None:
             del session, parallelism
-            for task, work in [(cast(Task, group.job), work) for group in groups for work in group.works]:
+            for task, split in [(cast(Task, group.job), split) for group in groups for split in group.splits]:
                 self._between()
-                on_done(work, task._run(json.loads(json.dumps(work))))
+                on_done(split, task._run(json.loads(json.dumps(split))))
 
         def read_at(*arguments: Any) -> Iterator[ChangeBlock]:
             self._inside()

@@ -19,7 +19,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.binlog import batch_planner
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
@@ -42,13 +42,13 @@ class Batch:
     start: BinlogPosition
     end: BinlogPosition
 
-    def works(self, parallelism: int) -> list[Work]:
+    def splits(self, parallelism: int) -> list[Split]:
         source = BinlogDirectory(
             self.book.server.binlog_dir, self.start, BatchLimits(parallelism=parallelism), self.book.server.flavour == "mariadb"
         )
         made = source.planner()
         try:
-            return [work for work in made.works(self.start.to_json(), self.end.to_json()) if work["kind"] == "rows"]
+            return [split for split in made.splits(self.start.to_json(), self.end.to_json()) if split["kind"] == "rows"]
         finally:
             made.stop()
 
@@ -75,11 +75,11 @@ def cut_of(block: ChangeBlock) -> Cut:
     return block.schema.name.table, block.version[0].as_py(), block.version[-1].as_py(), block.rows, digest
 
 
-def cuts(reading: MySQLReader, works: list[Work]) -> dict[str, list[Cut]]:
+def cuts(reading: MySQLReader, splits: list[Split]) -> dict[str, list[Cut]]:
     """The blocks of the ordered tables, table by table, in the order in which they would be written."""
     found: dict[str, list[Cut]] = {name.table: [] for name in reading.ordered}
-    for work in works:
-        for block in reading.read(work):
+    for split in splits:
+        for block in reading.read(split):
             if block.schema.name in reading.ordered:
                 found[block.schema.name.table].append(cut_of(block))
     return found
@@ -115,34 +115,34 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
         start = book.place()
         fill(book)
         batch = batch_since(book, start)
-        works = {parallelism: batch.works(parallelism) for parallelism in (1, 2, 5)}
-        assert len({len(found) for found in works.values()}) == 3
-        assert len({len(found[0]["ordered"]["segments"]) for found in works.values()}) == 1
-        assert len(works[1][0]["ordered"]["segments"]) > 2
+        splits = {parallelism: batch.splits(parallelism) for parallelism in (1, 2, 5)}
+        assert len({len(found) for found in splits.values()}) == 3
+        assert len({len(found[0]["ordered"]["segments"]) for found in splits.values()}) == 1
+        assert len(splits[1][0]["ordered"]["segments"]) > 2
 
         all_ordered = reader_of(book, TABLES, TABLES)
-        expected = cuts(all_ordered, works[1])
+        expected = cuts(all_ordered, splits[1])
         assert all(len(found) > 10 for found in expected.values())
         for found in expected.values():
             assert [cut[1] for cut in found] == sorted(cut[1] for cut in found)
         for parallelism in (1, 2, 5):
-            assert cuts(all_ordered, works[parallelism]) == expected
+            assert cuts(all_ordered, splits[parallelism]) == expected
             for ordered in (("a",), ("b", "c")):
                 mixed = reader_of(book, TABLES, ordered)
-                assert cuts(mixed, works[parallelism]) == {table: expected[table] for table in ordered}
+                assert cuts(mixed, splits[parallelism]) == {table: expected[table] for table in ordered}
             # A table that is left out, or whose earlier changes are, changes nothing for the others.
-            middle = BinlogPosition.from_json(works[1][0]["until"])
+            middle = BinlogPosition.from_json(splits[1][0]["until"])
             alone = reader_of(
                 book, TABLES, TABLES, since={TableName(database, "b"): middle}, left_out=frozenset({TableName(database, "c")})
             )
-            assert cuts(alone, works[parallelism]) == {**expected, "b": [], "c": []}
+            assert cuts(alone, splits[parallelism]) == {**expected, "b": [], "c": []}
 
         # Ordered or not, every image comes once.
-        everything = Counter(images_of([block for work in works[1] for block in reader_of(book, TABLES, ()).read(work)]))
+        everything = Counter(images_of([block for split in splits[1] for block in reader_of(book, TABLES, ()).read(split)]))
         assert max(everything.values()) == 1
         for parallelism in (1, 5):
             mixed = reader_of(book, TABLES, ("a", "c"))
-            assert Counter(images_of([block for work in works[parallelism] for block in mixed.read(work)])) == everything
+            assert Counter(images_of([block for split in splits[parallelism] for block in mixed.read(split)])) == everything
 
 
 def test_a_table_that_is_described_in_two_ways_stays_in_order(fresh_server: Any, flavour: str) -> None:
@@ -154,7 +154,7 @@ def test_a_table_that_is_described_in_two_ways_stays_in_order(fresh_server: Any,
         start = book.place()
         for n in range(1, 9):
             book.run(f"SET GLOBAL binlog_row_metadata = '{'FULL' if n % 2 else 'MINIMAL'}'", f"UPDATE t SET n = {n}")
-        blocks = [block for work in batch_since(book, start).works(1) for block in reader_of(book, ("t",), ("t",)).read(work)]
+        blocks = [block for split in batch_since(book, start).splits(1) for block in reader_of(book, ("t",), ("t",)).read(split)]
         images = images_of(blocks)
         assert [image.row[1] for image in images] == [str(n) for pair in zip(range(8), range(1, 9), strict=True) for n in pair]
         assert [image.version for image in images] == sorted(image.version for image in images)
@@ -180,7 +180,7 @@ def test_the_numbers_that_cut_a_log_stay_what_they_are(server: PrivateServer, da
         book.run(
             f"INSERT INTO slim {numbered.format(150_000, 'i')}", f"INSERT INTO wide {numbered.format(20_000, 'i, REPEAT(CHAR(97), 1000)')}"
         )
-        works = batch_since(book, start).works(2)
-        found = cuts(reader_of(book, ("slim", "wide"), ("slim", "wide")), works)
+        splits = batch_since(book, start).splits(2)
+        found = cuts(reader_of(book, ("slim", "wide"), ("slim", "wide")), splits)
         assert [cut[3] for cut in found["slim"]] == [65_535, 65_535, 18_930]
         assert [cut[3] for cut in found["wide"]] == [8_388, 8_388, 3_224]

@@ -73,9 +73,9 @@ def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, r
             while BinlogPosition.from_json(at) < end:
                 assert time.monotonic() < deadline
                 at, begin = planner.plan(at), at
-                for work in planner.works(begin, at):
-                    if work["kind"] == "rows":
-                        segment = Segment.from_work(work)
+                for split in planner.splits(begin, at):
+                    if split["kind"] == "rows":
+                        segment = Segment.from_split(split)
                         found += [str(image.row[0]) for image in images_of(list(read_segment(segment, book.catalog("t"))))]
                 planner.commit(at)
                 if reached is not None:
@@ -118,7 +118,7 @@ def check_going_on(
     planner = source.planner()
     try:
         old = {"kind": "mark", "until": planned.to_json()}
-        assert planner.works(committed.to_json(), planned.to_json()) == [old]
+        assert planner.splits(committed.to_json(), planned.to_json()) == [old]
         planner.commit(planned.to_json())
     finally:
         planner.stop()
@@ -238,6 +238,6 @@ def test_a_planned_batch_beyond_the_log_s_end(server: PrivateServer, tmp_path: P
     beyond = replace(start, offset=start.offset + 100_000_000)
     try:
         with pytest.raises(DefiniteError, match="lost a part of its log"):
-            planner.works(start.to_json(), beyond.to_json())
+            planner.splits(start.to_json(), beyond.to_json())
     finally:
         planner.stop()

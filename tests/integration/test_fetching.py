@@ -12,7 +12,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog import segment_fetch
@@ -41,7 +41,7 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
 
 
 @contextmanager
-def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[Work]]:
+def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[Split]]:
     """What tasks are told of the log from a place to now, by way of JSON; the mirror is there inside of the block."""
     mariadb = book.server.flavour == "mariadb"
     identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
@@ -49,16 +49,16 @@ def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentA
     position, end = BinlogPosition(start.file, start.offset), book.place()
     planner = MySQLSource(address, position, directory / access, 1 << 30, limits, mariadb, identity, access).planner()
     try:
-        at, works = planner.initial(), []
+        at, splits = planner.initial(), []
         while BinlogPosition.from_json(at) < BinlogPosition(end.file, end.offset):
             before, at = at, planner.plan(at)
-            works += planner.works(before, at)
-        yield [work for work in json.loads(json.dumps(works)) if work["kind"] == "rows"]
+            splits += planner.splits(before, at)
+        yield [split for split in json.loads(json.dumps(splits)) if split["kind"] == "rows"]
     finally:
         planner.stop()
 
 
-def images(book: Logbook, works: Sequence[Work], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
+def images(book: Logbook, splits: Sequence[Split], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
     """What tasks read."""
     catalog = book.catalog("t")
     names = frozenset(catalog.schemas) if ordered else frozenset()
@@ -66,7 +66,7 @@ def images(book: Logbook, works: Sequence[Work], address: MySQLAddress | None, *
     reader = MySQLReader(
         address, catalog.schemas, catalog.keys, selection, ReadOptions(), 0, {}, frozenset(), ordered=names, exact=frozenset()
     )
-    return images_of([block for work in works for block in reader.read(work)])
+    return images_of([block for split in splits for block in reader.read(split)])
 
 
 def change(book: Logbook) -> None:
@@ -93,21 +93,21 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 1 << 12)
     start = book.place()
     change(book)
-    with planned(book, address, start, SegmentAccess.LOCAL, tmp_path) as works:
-        assert len(works) > 4
-        assert any("opened" in work for work in works)
-        assert any("inserts" in work for work in works)
-        mapped = images(book, works, None)
+    with planned(book, address, start, SegmentAccess.LOCAL, tmp_path) as splits:
+        assert len(splits) > 4
+        assert any("opened" in split for split in splits)
+        assert any("inserts" in split for split in splits)
+        mapped = images(book, splits, None)
     assert replayed(sorted(mapped, key=lambda image: image.version)) == book.select(book.schema("t"))
-    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as works:
+    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as splits:
         # Where the files are found nobody is asked: there is no address.
-        assert images(book, works, None) == mapped
+        assert images(book, splits, None) == mapped
     # The same when the mirror is gone from where it was; and when nobody says where it is.
-    assert images(book, works, address) == mapped
-    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as works:
-        assert str(tmp_path) not in json.dumps(works)
-        assert images(book, works, address) == mapped
-        assert images(book, works, address, ordered=True) == mapped
+    assert images(book, splits, address) == mapped
+    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as splits:
+        assert str(tmp_path) not in json.dumps(splits)
+        assert images(book, splits, address) == mapped
+        assert images(book, splits, address, ordered=True) == mapped
 
 
 def test_a_mirror_that_lags_behind_is_not_believed(
@@ -116,14 +116,14 @@ def test_a_mirror_that_lags_behind_is_not_believed(
     """A shared directory may show a file that is short, or has holes where bytes will be."""
     start = book.place()
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)), "COMMIT")
-    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as [work]:
-        mapped, path = images(book, [work], None), Path(work["path"])
+    with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as [split]:
+        mapped, path = images(book, [split], None), Path(split["path"])
         whole = path.read_bytes()
-        holes = whole[: work["start"] + 100] + bytes(100) + whole[work["start"] + 200 :]
-        for content in (whole[: work["end"] - 1], holes):
+        holes = whole[: split["start"] + 100] + bytes(100) + whole[split["start"] + 200 :]
+        for content in (whole[: split["end"] - 1], holes):
             path.write_bytes(content)
             caplog.clear()
-            assert images(book, [work], address) == mapped
+            assert images(book, [split], address) == mapped
             assert "is behind" in caplog.text
 
 
@@ -132,14 +132,14 @@ def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tm
     monkeypatch.setattr(segment_fetch, "_PATIENCE_S", 0.1)
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")
-    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as [work]:
+    with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as [split]:
         pass
     with pytest.raises(TransientError, match="another server answers"):
-        images(book, [{**work, "server": "somebody"}], address)
+        images(book, [{**split, "server": "somebody"}], address)
     with pytest.raises(TransientError, match="is not what it was when the batch was planned"):
-        images(book, [{**work, "crc": "00000000"}], address)
+        images(book, [{**split, "crc": "00000000"}], address)
     with pytest.raises(TransientError, match="did not send its log up to"):
-        images(book, [{**work, "end": work["end"] + (1 << 20)}], address)
+        images(book, [{**split, "end": split["end"] + (1 << 20)}], address)
     with pytest.raises(DefiniteError, match="log"):
-        images(book, [{**work, "file": "binlog.999999"}], address)
-    assert len(images(book, [work], address)) == 1
+        images(book, [{**split, "file": "binlog.999999"}], address)
+    assert len(images(book, [split], address)) == 1

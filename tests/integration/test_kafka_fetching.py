@@ -20,7 +20,7 @@ from headrace.sources.debezium.events.options import DebeziumChoices, OnMalforme
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange, fetch
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.spark.kafka.record_reports import CARRIED_BYTES, Done, refused_in
+from headrace.spark.kafka.record_reports import CARRIED_BYTES, RecordTaskReport, read_refused_records
 from testkit.broker import PrivateBroker
 from testkit.pipeline import run_command
 from testkit.topics import read_topic
@@ -139,12 +139,12 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
     topic, letters = broker.create_topic(f"srv.shop.t{secrets.token_hex(4)}"), broker.create_topic()
     bad = [b"{%d " % number + b"x" * (600 << 10) for number in range(4)]
     broker.produce(topic, [{"key": b"k", "value": value, "headers": [("h", b"1")]} for value in bad])
-    done = Done()
+    done = RecordTaskReport()
     for records in fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
         done.add(records, DebeziumReader().read(records))
     reports = done.reports()
     assert sum(len(report.detail) for report in reports) < 2 * CARRIED_BYTES
-    refused = refused_in(reports)
+    refused = read_refused_records(reports)
     assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
 
     def keep(where: str) -> None:

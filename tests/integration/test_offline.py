@@ -69,9 +69,9 @@ def read_from(planner: LogPlanner, at: BinlogPosition, catalog: Catalog, done: C
     while not done(at):
         assert time.monotonic() < deadline, f"stuck at {at}"
         end = BinlogPosition.from_json(planner.plan(at.to_json()))
-        for work in planner.works(at.to_json(), end.to_json()):
-            if work["kind"] == "rows":
-                segment = Segment.from_work(work)
+        for split in planner.splits(at.to_json(), end.to_json()):
+            if split["kind"] == "rows":
+                segment = Segment.from_split(split)
                 yield from images_of(list(read_segment(segment, catalog)))
         planner.commit(end.to_json())
         at = end

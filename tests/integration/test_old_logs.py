@@ -75,8 +75,8 @@ def images_in(directory: Path, book: Logbook, table: str) -> list[Image]:
     try:
         while at < log.end:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
-            works = [work for work in planner.works(at.to_json(), end.to_json()) if work["kind"] == "rows"]
-            found += [image for work in works for image in images_of(list(read_segment(Segment.from_work(work), catalog)))]
+            splits = [split for split in planner.splits(at.to_json(), end.to_json()) if split["kind"] == "rows"]
+            found += [image for split in splits for image in images_of(list(read_segment(Segment.from_split(split), catalog)))]
             at = end
     finally:
         planner.stop()

@@ -26,7 +26,7 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.scylla import window_reader
 from headrace.sources.scylla.generations import Start, oldest
 from headrace.sources.scylla.log_tables import choose_tables, log_name, look_at
@@ -113,8 +113,8 @@ class Logged:
         start = Start(oldest(catalog.generations(self.name)), 0, 0)
         return LogPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
-    def blocks(self, work: Work, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[window_reader.LogBlock]:
-        return self.reader(ttl, choices).read(work)
+    def blocks(self, split: Split, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[window_reader.LogBlock]:
+        return self.reader(ttl, choices).read(split)
 
     def window_reader(self, ttl: int = 0, choices: ScyllaChoices | None = None) -> LogReader:
         return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
@@ -128,8 +128,8 @@ class Logged:
             if end == reached:
                 continue
             before = len(found)
-            for work in planner.works(reached, end):
-                for block in self.blocks(work):
+            for split in planner.splits(reached, end):
+                for block in self.blocks(split):
                     rows = block.rows.select([STREAM, TIME, SEQUENCE, END]).to_pylist()
                     assert rows[-1][END] == b"\x01", "a block ends with a batch"
                     found += [(row[STREAM], UUID(bytes=row[TIME]), int.from_bytes(row[SEQUENCE], "big")) for row in rows]
@@ -186,7 +186,7 @@ def test_every_row_comes_once_through_generations_of_tablets(logged: Logged) -> 
     assert {position.places[logged.name].generation for position in ends} == {first.time, second.time}
 
 
-def only_work(logged: Logged, generation: Generation, after: int, until: int) -> Work:
+def only_split(logged: Logged, generation: Generation, after: int, until: int) -> Split:
     window = [logged.name.database, logged.name.table, generation.time, after, until, 0]
     return {"kind": "log", "windows": [window], "share": 0, "of": 1}
 
@@ -199,7 +199,7 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
     late = logged.write(stream, begin + 6 * S, 2, ends=False)
     logged.write(stream, begin + 7 * S, 1)
     logged.write(other, begin + 6 * S, 4)
-    work = only_work(logged, generation, begin, begin + 50 * S)
+    split = only_split(logged, generation, begin, begin + 50 * S)
 
     def finish() -> None:
         time.sleep(0.7)
@@ -207,7 +207,7 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
 
     thread = threading.Thread(target=finish)
     thread.start()
-    blocks = list(logged.blocks(work))
+    blocks = list(logged.blocks(split))
     thread.join()
     rows = [row for block in blocks for row in block.rows.select([STREAM, TIME, SEQUENCE]).to_pylist()]
     found = [(row[STREAM], UUID(bytes=row[TIME]), int.from_bytes(row[SEQUENCE], "big")) for row in rows]
@@ -216,15 +216,15 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
     monkeypatch.setattr(window_reader, "_END_PATIENCE_S", 1.0)
     never = logged.write(other, begin + 8 * S, 2, ends=False)
     with pytest.raises(DefiniteError, match="has no end") as raised:
-        list(logged.blocks(work))
+        list(logged.blocks(split))
     assert raised.value.place == f"log of {logged.name}, stream 0x{other.hex()}, cdc$time {never}"
     skipped = replace(logged.reader(), skips=frozenset({raised.value.event}))
-    assert sum(block.changes for block in skipped.read(work)) == len(logged.written) - 2
+    assert sum(block.changes for block in skipped.read(split)) == len(logged.written) - 2
     logged.session.execute(
         f'UPDATE {logged.keyspace}.t_scylla_cdc_log SET "{END}" = true WHERE "{STREAM}" = %s AND "{TIME}" = %s AND "{SEQUENCE}" = 1',
         (other, never),
     )
-    assert sum(block.changes for block in logged.blocks(work)) == len(logged.written)
+    assert sum(block.changes for block in logged.blocks(split)) == len(logged.written)
 
 
 def test_when_rows_were_written_is_told_from_what_is_left_of_their_life(logged: Logged) -> None:
@@ -234,12 +234,12 @@ def test_when_rows_were_written_is_told_from_what_is_left_of_their_life(logged: 
     logged.write(stream, begin + 1 * S, 1, ttl=86400)
     logged.write(stream, begin + 2 * S, 1)
     logged.write(stream, begin + 3 * S, 1, ttl=90000)
-    [block] = logged.blocks(only_work(logged, generation, begin, begin + 10 * S), ttl=86400)
+    [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S), ttl=86400)
     told, unknown, strange = block.written.to_pylist()
     assert abs(told - time.time()) < 5, "written just now, whatever its timestamp says"
     assert (unknown, strange) == (None, None), "without a TTL nobody knows; a TTL above the log's own was another one's"
     assert block.newest == begin + 3 * S
-    [block] = logged.blocks(only_work(logged, generation, begin, begin + 10 * S))
+    [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S))
     assert block.written.to_pylist() == [None] * 3
 
 
@@ -251,9 +251,9 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     # Written now, that is long after the first look at their moments would have been.
     late = [logged.write(stream, begin + second * S, 2, ttl=86400) for second in (10, 20)]
     logged.write(other, now_us() - 50 * S, 1, ttl=86400)
-    work = only_work(logged, generation, begin, now_us())
-    work["windows"][0][-1] = 1
-    [block] = logged.blocks(work, 86400, choices)
+    split = only_split(logged, generation, begin, now_us())
+    split["windows"][0][-1] = 1
+    [block] = logged.blocks(split, 86400, choices)
     assert [UUID(bytes=raw) for raw in block.rows.column(TIME).to_pylist()] == [at for at in late for _ in range(2)]
     assert caplog.text.count("4 rows came later than scylla.confidence allows") == 1
 
@@ -263,19 +263,19 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
     generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 1, 1))
     for operation in (*range(10), -3, -4):
         logged.write(generation.streams[0], begin + S, 1, operation=operation)
-    work = only_work(logged, generation, begin, begin + 10 * S)
-    assert [sorted(block.operations) for block in logged.blocks(work)] == [[-4, -3, *range(10)]]
+    split = only_split(logged, generation, begin, begin + 10 * S)
+    assert [sorted(block.operations) for block in logged.blocks(split)] == [[-4, -3, *range(10)]]
     logged.write(generation.streams[0], begin + 2 * S, 1, operation=-7)
     with pytest.raises(DefiniteError, match="operation -7, which Headrace does not know") as poison:
-        list(logged.blocks(work))
+        list(logged.blocks(split))
     # Left out by its place, also where the window is looked at again.
     for again in (0, 1):
-        work["windows"][0][-1] = again
-        assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(work)) == 10
-    work["windows"][0][-1] = 0
+        split["windows"][0][-1] = again
+        assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(split)) == 10
+    split["windows"][0][-1] = 0
     gone = make_generation(generation.time + 1, 1, 1)
     with pytest.raises(DefiniteError, match=r"streams of generation .* are not there any more"):
-        list(logged.blocks(only_work(logged, gone, begin, begin + S)))
+        list(logged.blocks(only_split(logged, gone, begin, begin + S)))
     forget_generation(logged.session, logged.keyspace, generation)
     with pytest.raises(DefiniteError, match="names no generation of CDC streams") as raised:
         logged.planner(replace(logged.choices, page_rows=8))

@@ -20,7 +20,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.service.logging.pipe_context import name_pipes
 from headrace.spark import java_process, session
-from headrace.spark.runtime.micro_batch import spark_failure
+from headrace.spark.runtime.micro_batch import translate_spark_error
 
 name_pipes()
 
@@ -40,7 +40,7 @@ try:
     print("STARTED", flush=True)
 except HeadraceError as error:
     print(type(error).__name__, error, flush=True)
-java_process.forget()
+java_process.reset_gateway()
 """
 
 
@@ -84,7 +84,7 @@ def test_too_little_heap_to_start(tmp_path: Path) -> None:
 
 def test_the_heap_runs_out(tmp_path: Path) -> None:
     body = 'found = start(memory="600m")\ntry:\n    found._jvm.java.nio.ByteBuffer.allocate(2**31 - 64)\n'
-    body += "except Exception as error:\n    raise spark_failure(error)"
+    body += "except Exception as error:\n    raise translate_spark_error(error)"
     text = said(tmp_path, body)
     assert "Shortage Spark's Java process has too little memory for its heap" in text
 

@@ -22,9 +22,15 @@ from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
 from headrace.sources.debezium.offset_range_reader import OffsetRange, reading_error
 from headrace.spark.kafka.record_reports import IGNORED
-from headrace.spark.kafka.record_stream import KafkaAway, chosen_ranges, kafka_failure, ranges_of, told_apart
+from headrace.spark.kafka.record_stream import (
+    KafkaUnavailable,
+    classify_transient_error,
+    plan_offset_ranges,
+    select_ranges,
+    translate_kafka_error,
+)
 from headrace.spark.runtime.checkpoint import initial_offset
-from headrace.spark.runtime.error_transport import decode, encode
+from headrace.spark.runtime.error_transport import decode_error, encode_error
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"
@@ -101,12 +107,12 @@ def test_a_topic_that_is_there_no_more() -> None:
 
 
 def test_errors_of_sparks_source() -> None:
-    assert isinstance(kafka_failure("java: org.apache.kafka.common.errors.TimeoutException: Timed out", ADDRESS), KafkaAway)
-    lost = kafka_failure("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Could not read records with secret in them", ADDRESS)
+    assert isinstance(translate_kafka_error("java: org.apache.kafka.common.errors.TimeoutException: Timed out", ADDRESS), KafkaUnavailable)
+    lost = translate_kafka_error("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Could not read records with secret in them", ADDRESS)
     assert isinstance(lost, DefiniteError)
     assert "retention" in lost.hint
     assert "secret" not in str(lost)
-    assert kafka_failure("java.lang.OutOfMemoryError", ADDRESS) is None
+    assert translate_kafka_error("java.lang.OutOfMemoryError", ADDRESS) is None
 
 
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:
@@ -132,11 +138,11 @@ def test_what_needs_the_source_is_refused() -> None:
 
 
 def test_a_task_that_waited_for_kafka_is_told_from_one_that_waited_for_the_sink() -> None:
-    away = decode(encode(reading_error(KafkaError(KafkaError._TRANSPORT), "here")))
+    away = decode_error(encode_error(reading_error(KafkaError(KafkaError._TRANSPORT), "here")))
     assert isinstance(away, TransientError)
-    assert isinstance(told_apart(away), KafkaAway)
+    assert isinstance(classify_transient_error(away), KafkaUnavailable)
     sink = TransientError("ClickHouse cannot be reached")
-    assert told_apart(sink) is sink
+    assert classify_transient_error(sink) is sink
     denied = reading_error(KafkaError(KafkaError._AUTHENTICATION), "here")
     assert isinstance(denied, DefiniteError)
 
@@ -146,10 +152,10 @@ def test_a_batch_s_ranges(tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(offsets)
     (tmp_path / "offsets/1").write_text(_planned('{"t":{"0":20,"1":7},"u":{"0":3}}'))
-    assert ranges_of(tmp_path, 0) == [OffsetRange("t", 0, 4, 10)]
+    assert plan_offset_ranges(tmp_path, 0) == [OffsetRange("t", 0, 4, 10)]
     whole = [OffsetRange("t", 0, 10, 20), OffsetRange("t", 1, 0, 7), OffsetRange("u", 0, 0, 3)]
-    assert ranges_of(tmp_path, 1) == ranges_of(tmp_path, 1, at_least=2) == whole
-    cut = ranges_of(tmp_path, 1, at_least=5)
+    assert plan_offset_ranges(tmp_path, 1) == plan_offset_ranges(tmp_path, 1, at_least=2) == whole
+    cut = plan_offset_ranges(tmp_path, 1, at_least=5)
     assert len(cut) >= 5
     for one in whole:
         pieces = [(piece.start, piece.end) for piece in cut if (piece.topic, piece.partition) == (one.topic, one.partition)]
@@ -167,7 +173,7 @@ def test_a_topic_that_goes_away_or_back_while_it_is_read_halts(tmp_path: Path, n
     (tmp_path / "offsets/0").write_text(_planned('{"t":{"0":10,"1":7}}'))
     (tmp_path / "offsets/1").write_text(_planned(now))
     with pytest.raises(DefiniteError, match=said) as halted:
-        ranges_of(tmp_path, 1)
+        plan_offset_ranges(tmp_path, 1)
     assert halted.value.place.startswith("t[")
     assert "new snapshot" in halted.value.hint
 
@@ -178,7 +184,7 @@ def _planned(offsets: str) -> str:
 
 def test_topics_of_tables_that_are_not_chosen_are_not_fetched() -> None:
     wanted, other = OffsetRange("srv.shop.goods", 0, 3, 9), OffsetRange("srv.shop.logs", 1, 0, 70)
-    ranges, told = chosen_ranges([wanted, other], lambda topic: topic == wanted.topic)
+    ranges, told = select_ranges([wanted, other], lambda topic: topic == wanted.topic)
     assert ranges == [wanted]
     assert [(report.kind, report.changes) for report in told] == [(IGNORED, 70)]
     assert "srv.shop.logs" in told[0].subject

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.spark.frames.data_source import TableStreamReader
-from headrace.spark.runtime.error_transport import CarriedError, carried, decode, encode, shown
-from headrace.spark.runtime.split_source import PlannedReader
+from headrace.spark.runtime.error_transport import SerializedError, decode_error, encode_error, hide_traceback, serialize_errors
+from headrace.spark.runtime.split_source import PlannedStreamReader
 
 ERRORS = [
     DefiniteError("table `é` was dropped]", place="binlog.000001:4", hint='say "[yes]"\nand run again'),
@@ -21,8 +21,8 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_survives_as_text(error: HeadraceError) -> None:
-    text = f"Job aborted: File x.py, line 1\nCarriedError: {encode(error)}\n\tat org.apache.spark.Foo(Foo.scala:1)\n"
-    found = decode(text)
+    text = f"Job aborted: File x.py, line 1\nCarriedError: {encode_error(error)}\n\tat org.apache.spark.Foo(Foo.scala:1)\n"
+    found = decode_error(text)
     assert type(found) is type(error)
     assert str(found) == str(error)
     assert found is not None
@@ -30,31 +30,31 @@ def test_an_error_survives_as_text(error: HeadraceError) -> None:
 
 
 def test_the_first_error_counts() -> None:
-    found = decode(f"{encode(ERRORS[1])} caused by {encode(ERRORS[0])}")
+    found = decode_error(f"{encode_error(ERRORS[1])} caused by {encode_error(ERRORS[0])}")
     assert str(found) == str(ERRORS[1])
 
 
 def test_other_text_holds_no_error() -> None:
-    assert decode("java.lang.NullPointerException headrace-error[") is None
+    assert decode_error("java.lang.NullPointerException headrace-error[") is None
 
 
 def test_only_our_errors_are_carried() -> None:
-    with pytest.raises(CarriedError) as caught, carried():
+    with pytest.raises(SerializedError) as caught, serialize_errors():
         raise ERRORS[0]
-    assert str(decode(str(caught.value))) == str(ERRORS[0])
-    with pytest.raises(ZeroDivisionError), carried():
+    assert str(decode_error(str(caught.value))) == str(ERRORS[0])
+    with pytest.raises(ZeroDivisionError), serialize_errors():
         _ = 1 // 0
 
 
 def test_a_script_sees_the_message_and_no_encoded_form() -> None:
     """What Spark prints of an error of `format("headrace")` is the traceback of a Python process: it ends with the plain message."""
     error = DefiniteError("no such table", place="binlog.1:4", hint="create it")
-    with pytest.raises(DefiniteError) as caught, shown():
+    with pytest.raises(DefiniteError) as caught, hide_traceback():
         raise error
     printed = "".join(traceback.format_exception(caught.value))
     assert printed.endswith("DefiniteError: no such table (at binlog.1:4)\n  remedy: create it\n")
     assert "headrace-error" not in printed
     assert printed.count("no such table") == 1
     # The pipes' own reader still carries what the driver decodes; a script's reader does not.
-    assert PlannedReader._errors is carried
-    assert TableStreamReader._errors is shown
+    assert PlannedStreamReader._errors is serialize_errors
+    assert TableStreamReader._errors is hide_traceback

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.runtime.fork_server import RUNNER, Forks, python_script
+from headrace.spark.runtime.fork_server import RUNNER, ForkServer, python_script
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Forks]]:
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ForkServer]]:
     scratch = tmp_path_factory.mktemp("scratch")
     script = scratch / "python"
     script.write_text(python_script(scratch, os.pathsep.join(sys.path)))
     script.chmod(0o700)
-    found = Forks(scratch, (RUNNER,))
+    found = ForkServer(scratch, (RUNNER,))
     found.start()
     try:
         yield script, found
@@ -64,7 +64,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_a_fork_takes_the_place_of_what_spark_started(forks: tuple[Path, Forks], tmp_path: Path) -> None:
+def test_a_fork_takes_the_place_of_what_spark_started(forks: tuple[Path, ForkServer], tmp_path: Path) -> None:
     script, _ = forks
     with asked(script, tmp_path) as (shell, channel, pid):
         assert pid != shell.pid
@@ -76,7 +76,7 @@ def test_a_fork_takes_the_place_of_what_spark_started(forks: tuple[Path, Forks],
 
 
 @pytest.mark.parametrize("victim", ["shell", "fork"])
-def test_neither_outlives_the_other(forks: tuple[Path, Forks], tmp_path: Path, victim: str) -> None:
+def test_neither_outlives_the_other(forks: tuple[Path, ForkServer], tmp_path: Path, victim: str) -> None:
     script, _ = forks
     with asked(script, tmp_path) as (shell, _, pid):
         os.kill(shell.pid if victim == "shell" else pid, signal.SIGKILL)
@@ -88,7 +88,7 @@ def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -
     script = tmp_path / "python"
     script.write_text(python_script(tmp_path, os.pathsep.join(sys.path)))
     script.chmod(0o700)
-    forks = Forks(tmp_path, ("json",))
+    forks = ForkServer(tmp_path, ("json",))
     forks.start()
     assert forks._process is not None
     forks._process.kill()
@@ -102,7 +102,7 @@ def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -
     assert shell.wait(PATIENCE_S) != 0
 
 
-def test_without_the_process_beside_spark_starts_python_as_ever(forks: tuple[Path, Forks], tmp_path: Path) -> None:
+def test_without_the_process_beside_spark_starts_python_as_ever(forks: tuple[Path, ForkServer], tmp_path: Path) -> None:
     script, found = forks
     other = [script, "-c", "import sys; print(sys.executable)"]
     assert subprocess.run(other, capture_output=True, text=True, check=True).stdout.strip() == sys.executable

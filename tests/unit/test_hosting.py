@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import Waits, own_waits
 from headrace.spark.session import session_provider
-from headrace.spark.session.session_provider import SharedSpark
+from headrace.spark.session.session_provider import SharedSessionProvider
 
 HERE = {"spark_log": False, "preload": (), "more": None}
 
@@ -46,11 +46,11 @@ class _Starts:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedSpark:
-    monkeypatch.setattr(session_provider, "Forks", _Forks)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedSessionProvider:
+    monkeypatch.setattr(session_provider, "ForkServer", _Forks)
     monkeypatch.setattr(session_provider, "warm_workers", lambda _: None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    return SharedSpark("local[1]", tmp_path)
+    return SharedSessionProvider("local[1]", tmp_path)
 
 
 def _session() -> Any:
@@ -58,7 +58,9 @@ def _session() -> Any:
     return SimpleNamespace(sparkContext=context, newSession=lambda: "a session", stop=lambda: None)
 
 
-def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(
+    shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts = _Starts(Py4JNetworkError("it was killed"), _session())
     monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(TransientError, match="has ended"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
@@ -79,7 +81,7 @@ class _Refused(Py4JJavaError):
         return self._said
 
 
-def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(_Refused("spark.driver.memory must be a size, not lots"), _session())
     monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(DefiniteError, match="must be a size, not lots"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
@@ -89,7 +91,7 @@ def test_settings_that_spark_refuses_are_named_and_not_tried_again(shared: Share
     assert starts.gateways == [None, None]
 
 
-def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSessionProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = _Starts(DefiniteError("no Java"), _session(), DefiniteError("out of memory"), _session())
     monkeypatch.setattr(session_provider, "start_session", starts)
     with pytest.raises(DefiniteError, match="no Java"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSpark, 
         assert session == "a session"
 
 
-def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: SharedSpark) -> None:
+def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: SharedSessionProvider) -> None:
     shared._lock.acquire()
     with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass

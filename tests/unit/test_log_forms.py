@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.service.logging import formatters
 from headrace.service.logging.formatters import JsonLines, TextLines, masked
 from headrace.service.logging.pipe_context import name_pipes
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.spark.runtime.worker_logs import mark_log_lines
 
 SECRET = "s3cr3t!Pass"
 
@@ -45,7 +45,7 @@ def test_what_another_process_says_in_several_lines_is_one(capsys: pytest.Captur
     ours = logging.getLogger("headrace")
     before = ours.handlers[:], ours.propagate
     try:
-        mark_log("shop/east")
+        mark_log_lines("shop/east")
         ours.warning("waiting: the sink is away:\n  no route")
         ours.warning("waiting: %s", DefiniteError("the sink is away", hint="start it"))
         ours.warning("waiting:\n  %s", "no\nroute")

@@ -60,7 +60,7 @@ def test_readers_wait_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(window_reader, "shared_session", opening)
     monkeypatch.setattr(snapshot, "shared_session", opening)
-    chunk = snapshot.Chunk(TABLE.name, WHOLE).to_work()
+    chunk = snapshot.Chunk(TABLE.name, WHOLE).to_split()
     for blocks in (
         window_reader.LogReader(ADDRESS, {}, ScyllaChoices()).read({"windows": [], "share": 0, "of": 1}),
         snapshot.SnapshotReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: Telling(frozenset())}, ScyllaChoices()).read(chunk),

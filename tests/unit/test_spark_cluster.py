@@ -24,48 +24,48 @@ from headrace.retry import Waits, own_waits
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.spark.runtime import remote_tasks
 from headrace.spark.runtime.cluster import (
-    OwnSettings,
-    Ship,
-    chosen_master,
+    HeadraceSparkSettings,
+    ShipMode,
+    choose_executor_python,
     cluster_settings,
     driver_host,
-    executors_python,
-    is_elsewhere,
+    effective_master,
+    find_local_address,
     is_local,
-    java_address,
-    route_to,
+    is_remote_master,
+    java_bind_address,
 )
-from headrace.spark.runtime.error_transport import carried
-from headrace.spark.runtime.executors import await_executors, executor_fault
-from headrace.spark.runtime.remote_tasks import Afar, reports_of
+from headrace.spark.runtime.error_transport import serialize_errors
+from headrace.spark.runtime.executors import await_executors, explain_executor_error
+from headrace.spark.runtime.remote_tasks import RemoteTask, read_reports
 from headrace.spark.runtime.tasks import Report, report_batch
-from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _needed, pack
+from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _required_distributions, build_archives
 
 
 def test_where_tasks_run() -> None:
     assert [is_local(master) for master in ("local", "local[2]", "local[*]", "local[2,4]")] == [True] * 4
     assert [is_local(master) for master in ("spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,512]")] == [False] * 4
-    assert chosen_master("local[2]", {"spark.master": "spark://h:7077"}) == "spark://h:7077"
-    assert chosen_master("yarn", {"spark.master": "spark://h:7077"}) == "yarn"
+    assert effective_master("local[2]", {"spark.master": "spark://h:7077"}) == "spark://h:7077"
+    assert effective_master("yarn", {"spark.master": "spark://h:7077"}) == "yarn"
 
 
 def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # A session on this machine, of another test, says it of itself.
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    assert route_to("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
-    assert route_to("k8s://https://127.0.0.1:6443") == "127.0.0.1"
-    assert route_to("yarn") == ""
-    assert [is_elsewhere(master) for master in ("spark://127.0.0.1:7077", "yarn")] == [False, True]
+    assert find_local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
+    assert find_local_address("k8s://https://127.0.0.1:6443") == "127.0.0.1"
+    assert find_local_address("yarn") == ""
+    assert [is_remote_master(master) for master in ("spark://127.0.0.1:7077", "yarn")] == [False, True]
     with pytest.raises(DefiniteError, match="host cannot be found"):
-        route_to("spark://no-such-host.invalid:7077")
+        find_local_address("spark://no-such-host.invalid:7077")
     given = {"spark.driver.host": "10.1.2.3"}
     assert cluster_settings("spark://127.0.0.1:7077", given)["spark.driver.host"] == "10.1.2.3"
     assert cluster_settings("yarn", {}).get("spark.driver.host") is None
     # Java exits if it cannot resolve the machine's own name.
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
-    assert java_address("spark://127.0.0.1:7077") == ""
+    assert java_bind_address("spark://127.0.0.1:7077") == ""
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
-    assert java_address("spark://127.0.0.1:7077") == driver_host("spark://127.0.0.1:7077", {}) == "127.0.0.1"
+    assert java_bind_address("spark://127.0.0.1:7077") == driver_host("spark://127.0.0.1:7077", {}) == "127.0.0.1"
     with pytest.raises(DefiniteError, match=r"the name of this machine, no-such-host.invalid, has no address"):
         driver_host("yarn", {})
     # The remedy.
@@ -102,12 +102,12 @@ def test_an_address_of_this_machine_is_none_for_a_cluster(source: str, sink: str
 
 
 def test_our_own_settings_are_checked() -> None:
-    assert OwnSettings.parse({"spark.executor.memory": "2g"}) == OwnSettings(Ship.PACKAGE, False, 300.0)
+    assert HeadraceSparkSettings.parse({"spark.executor.memory": "2g"}) == HeadraceSparkSettings(ShipMode.PACKAGE, False, 300.0)
     given = {"spark.headrace.ship": "env", "spark.headrace.fetch": "always", "spark.headrace.executors.within": "20s"}
-    assert OwnSettings.parse(given) == OwnSettings(Ship.ENV, True, 20.0)
+    assert HeadraceSparkSettings.parse(given) == HeadraceSparkSettings(ShipMode.ENV, True, 20.0)
     for name, value in (("shp", "env"), ("ship", "all"), ("fetch", "never"), ("executors.within", "soon")):
         with pytest.raises(DefiniteError, match=f"spark.headrace.{name}"):
-            OwnSettings.parse({f"spark.headrace.{name}": value})
+            HeadraceSparkSettings.parse({f"spark.headrace.{name}": value})
 
 
 def test_settings_by_flag() -> None:
@@ -122,19 +122,19 @@ def test_settings_by_flag() -> None:
 
 def test_the_executors_python_is_on_this_machine_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    assert executors_python("yarn", {}, tmp_path) == sys.executable
+    assert choose_executor_python("yarn", {}, tmp_path) == sys.executable
     with pytest.raises(DefiniteError, match="is not on this machine") as caught:
-        executors_python("yarn", {"spark.pyspark.python": "/opt/nowhere/python"}, tmp_path)
+        choose_executor_python("yarn", {"spark.pyspark.python": "/opt/nowhere/python"}, tmp_path)
     assert "bare name" in caught.value.hint
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert executors_python("yarn", {"spark.pyspark.python": "python-of-theirs"}, tmp_path) == "python-of-theirs"
+    assert choose_executor_python("yarn", {"spark.pyspark.python": "python-of-theirs"}, tmp_path) == "python-of-theirs"
     found = subprocess.run(["python-of-theirs", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == sys.prefix
 
 
 def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
-    assert pack(Ship.NONE, tmp_path).archives == ()
-    first, second = pack(Ship.PACKAGE, tmp_path / "a"), pack(Ship.PACKAGE, tmp_path / "b")
+    assert build_archives(ShipMode.NONE, tmp_path).archives == ()
+    first, second = build_archives(ShipMode.PACKAGE, tmp_path / "a"), build_archives(ShipMode.PACKAGE, tmp_path / "b")
     assert first.folders == second.folders
     [path] = (tmp_path / "a").iterdir()
     assert first.archives == (f"{path}#{first.python_path}",)
@@ -152,7 +152,7 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
 
 
 def test_what_tasks_need_is_found() -> None:
-    needed = _needed("headrace")
+    needed = _required_distributions("headrace")
     assert {"numba", "numpy", "pyarrow", "pandas", "clickhouse-connect", "pymysql", "authlib", "scylla-driver"} <= needed
     assert not {"chdb", "pyspark", "pytest", "ruff"} & needed
 
@@ -174,7 +174,7 @@ def test_what_tasks_need_is_found() -> None:
     ],
 )
 def test_what_is_wrong_with_an_executor_is_said(text: str, message: str, hint: str) -> None:
-    fault = executor_fault(text, "spark://h:7077")
+    fault = explain_executor_error(text, "spark://h:7077")
     assert fault is not None
     assert message in fault.message
     assert fault.place == "executor on 10.0.0.7"
@@ -189,7 +189,7 @@ class Job:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         del batches
-        with carried():
+        with serialize_errors():
             logging.getLogger("headrace").warning("a task says something")
             if self.error is not None:
                 raise self.error
@@ -204,30 +204,30 @@ def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
         await_executors(session, 300.0)  # type: ignore[arg-type]
 
 
-def rows_of(*jobs: Afar) -> list[Row]:
+def rows_of(*jobs: RemoteTask) -> list[Row]:
     return [Row(*line.values()) for job in jobs for batch in job([]) for line in batch.to_pylist()]
 
 
 def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(remote_tasks, "take_line", heard.append)
+    monkeypatch.setattr(remote_tasks, "log_marked_line", heard.append)
     line = remote_tasks._listening("0.0.0.0", "127.0.0.1")
     well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
-    assert [report.kind for report in reports_of(rows_of(Afar(well, line)))] == ["done"]
+    assert [report.kind for report in read_reports(rows_of(RemoteTask(well, line)))] == ["done"]
     with pytest.raises(TransientError, match="away"):
-        reports_of(rows_of(Afar(well, line), Afar(passing, line)))
+        read_reports(rows_of(RemoteTask(well, line), RemoteTask(passing, line)))
     with pytest.raises(DefiniteError, match="wrong") as caught:
-        reports_of(rows_of(Afar(passing, line), Afar(lasting, line), Afar(well, line)))
+        read_reports(rows_of(RemoteTask(passing, line), RemoteTask(lasting, line), RemoteTask(well, line)))
     assert (caught.value.place, caught.value.hint) == ("here", "that")
     deadline = time.monotonic() + 10
     while len(heard) < 6 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # Who does not know the key is not heard.
-    rows_of(Afar(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
+    rows_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
     # A driver that cannot be reached is no reason to fail.
-    assert len(rows_of(Afar(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
+    assert len(rows_of(RemoteTask(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

@@ -7,9 +7,9 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.spark.runtime.error_transport import encode
+from headrace.spark.runtime.error_transport import encode_error
 from headrace.spark.runtime.java_process import SparkLost
-from headrace.spark.runtime.micro_batch import is_java_gone, spark_failure
+from headrace.spark.runtime.micro_batch import is_java_process_gone, translate_spark_error
 
 
 def unreadable_type() -> PySparkRuntimeError:
@@ -33,13 +33,13 @@ def unreadable_type() -> PySparkRuntimeError:
     ],
 )
 def test_a_process_that_is_gone_is_a_passing_error(error: Exception) -> None:
-    assert isinstance(spark_failure(error), SparkLost)
+    assert isinstance(translate_spark_error(error), SparkLost)
 
 
 def test_what_is_wrong_itself_stays_definite() -> None:
     alone = PySparkRuntimeError(errorClass="CANNOT_PARSE_DATATYPE", messageParameters={"msg": "no such type"})
-    assert not is_java_gone(alone)
-    assert isinstance(spark_failure(alone), DefiniteError)
+    assert not is_java_process_gone(alone)
+    assert isinstance(translate_spark_error(alone), DefiniteError)
     ours = TransientError("the sink is away")
-    found = spark_failure(RuntimeError(f"java.io.EOFException {encode(ours)}"))
+    found = translate_spark_error(RuntimeError(f"java.io.EOFException {encode_error(ours)}"))
     assert (type(found), found.message) == (TransientError, "the sink is away")

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.spark.runtime import tasks
-from headrace.spark.runtime.tasks import Report, Task, WorkGroup
+from headrace.spark.runtime.tasks import Report, SplitGroup, Task
 
 
 @dataclass
@@ -20,8 +20,8 @@ class Nothing:
 
     closed: list[str] = field(default_factory=list)
 
-    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
-        del work
+    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+        del split
         yield from ()
         return {"position": {}}
 
@@ -45,7 +45,7 @@ class Again:
 
 def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(Nothing(), Nothing(), lambda call: call())
-    chunk: Work = {"kind": "chunk", "once": True}
+    chunk: Split = {"kind": "chunk", "once": True}
     assert [report.kind for report in task._run(chunk)] == ["done"]
     monkeypatch.setattr(tasks.TaskContext, "get", staticmethod(Again))
     assert [report.kind for report in task._run({**chunk, "once": False})] == ["done"]
@@ -58,19 +58,25 @@ def test_reports_of_a_group_go_to_the_works_that_made_them() -> None:
     def report(kind: str, subject: str) -> Report:
         return Report(kind, subject, 0, 0, 0, "")
 
-    works: list[Work] = [{"number": number} for number in range(3)]
+    splits: list[Split] = [{"number": number} for number in range(3)]
     done = report("done", "")
     reports = [done, report("changes", "a"), report("changes", "b"), done, done, report("changes", "c")]
-    split = WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), works).split(reports)
-    assert [(work["number"], [one.subject for one in found]) for work, found in split] == [(0, ["", "a", "b"]), (1, [""]), (2, ["", "c"])]
+    paired = SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), splits).pair_reports(reports)
+    assert [(split["number"], [one.subject for one in found]) for split, found in paired] == [
+        (0, ["", "a", "b"]),
+        (1, [""]),
+        (2, ["", "c"]),
+    ]
 
 
 def test_a_group_of_one_takes_reports_of_any_kind() -> None:
     answer = Report("answer", "", 0, 0, 0, "")
-    assert list(WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 7}]).split([answer])) == [({"number": 7}, [answer])]
+    assert list(SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 7}]).pair_reports([answer])) == [
+        ({"number": 7}, [answer])
+    ]
 
 
 def test_a_work_without_a_report_is_noticed() -> None:
-    group = WorkGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 1}, {"number": 2}])
+    group = SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 1}, {"number": 2}])
     with pytest.raises(ValueError, match="zip"):
-        list(group.split([Report("done", "", 0, 0, 0, "")]))
+        list(group.pair_reports([Report("done", "", 0, 0, 0, "")]))

@@ -21,7 +21,7 @@ from headrace.pipes.lifecycle.progress_view import LogView, TerminalView
 from headrace.service.logging.formatters import JsonLines, TextLines
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
 from headrace.sources.preflight import Finding, Level
-from headrace.spark.runtime.worker_logs import _Marked
+from headrace.spark.runtime.worker_logs import _MarkedLineHandler
 from headrace.terminal_text import escape_text
 from headrace.verify.view import BarView
 
@@ -78,7 +78,7 @@ def test_log_lines_for_people_are_escaped_and_those_for_programs_are_not() -> No
     text.format(one)
     assert json.loads(JsonLines().format(one))["message"] == HOSTILE
     assert json.loads(JsonLines().format(record("%s", "\udcff")))["message"] == "\\udcff"
-    assert lines_of(_Marked(io.StringIO()).format(record("%s", HOSTILE))) == [f"headrace-log WARNING / {SHOWN}"]
+    assert lines_of(_MarkedLineHandler(io.StringIO()).format(record("%s", HOSTILE))) == [f"headrace-log WARNING / {SHOWN}"]
 
 
 def test_the_progress_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,13 +230,13 @@ class Feed(Generic[T]):
             self._mirror.commit(end)
 
     def _batch(self, end: Offset) -> Iterator[T]:
-        works, seen, reader = self._mirror.works(self._offset, end), dict(self._seen), self._reader()
+        splits, seen, reader = self._mirror.splits(self._offset, end), dict(self._seen), self._reader()
         # Here nobody reads a new table again: rows of one that is created from a SELECT are an error, not left out.
-        rows = [{**work, "news": []} for work in works if work["kind"] == "rows"]
-        yield from self._shape(block for work in rows for block in _unseen(reader.read(work), seen))
-        for work in works:
-            if work["kind"] == "statement":
-                for statement in self._tables.follow(work):
+        rows = [{**split, "news": []} for split in splits if split["kind"] == "rows"]
+        yield from self._shape(block for split in rows for block in _unseen(reader.read(split), seen))
+        for split in splits:
+            if split["kind"] == "statement":
+                for statement in self._tables.follow(split):
                     self._tell(statement)
 
     def _tell(self, statement: Statement) -> None:

@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 from headrace import shutdown
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import ServerIdentity
 from headrace.sources.mysql.server.connection import MySQLAddress
@@ -40,8 +40,8 @@ class Mirror:
         # A stop inside a transaction is reached when that transaction is at hand.
         return None if stop is not None and self._planner.has_reached(stop.to_json()) else start
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
-        return self._planner.works(start, end)
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
+        return self._planner.splits(start, end)
 
     def commit(self, end: Offset) -> None:
         self._planner.commit(end)

@@ -22,7 +22,7 @@ from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.model.schema_change import Catalogue, CreateTable, tables_of
 from headrace.model.table_selection import Selection
 from headrace.retry import retrying
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.preflight.required import ServerIdentity
@@ -123,9 +123,9 @@ class KnownTables:
         """The wanted tables as they are read."""
         return {schema.name: self._rules.shown(schema) for schema in self.defined}
 
-    def follow(self, work: Work) -> list[Statement]:
-        """Take in a statement of the log (see `sources.base.Work`); what it did to the wanted tables."""
-        statement, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+    def follow(self, split: Split) -> list[Statement]:
+        """Take in a statement of the log (see `sources.base.Split`); what it did to the wanted tables."""
+        statement, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
         followed = self._history.follow(statement, position)
         followed.check()
         for name in sorted(followed.recapture):

@@ -160,7 +160,7 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
     """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
     from headrace.pipes.factory import open_pipe
     from headrace.spark.runtime import java_process
-    from headrace.spark.runtime.micro_batch import WorkersLate
+    from headrace.spark.runtime.micro_batch import WorkerStartTimeout
 
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -177,12 +177,12 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
                         # The sink closes with this attempt.
                         line.is_in_vain = lambda: False
             return
-        except WorkersLate as error:
+        except WorkerStartTimeout as error:
             if attempt == _ATTEMPTS or is_requested():
                 raise
             log.warning("waiting: %s; the pipe starts again", error.message)
             # The next attempt waits until the processes of this one are gone.
-            java_process.forget()
+            java_process.reset_gateway()
 
 
 def check_heeded(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:

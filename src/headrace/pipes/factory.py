@@ -196,9 +196,9 @@ def check_reach(spec: PipeSpec) -> None:
     if near is None or master.startswith("local"):
         return
     # Spark is imported where there is a cluster to speak of.
-    from headrace.spark.runtime.cluster import is_elsewhere
+    from headrace.spark.runtime.cluster import is_remote_master
 
-    if is_elsewhere(master):
+    if is_remote_master(master):
         what = "an embedded ClickHouse" if near.startswith("chdb:") else "127.0.0.1"
         raise DefiniteError(
             f"tasks run on the machines of {master}, and {what} is reached on this one only",

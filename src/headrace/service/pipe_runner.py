@@ -36,9 +36,9 @@ from headrace.service.samples import History
 from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
 from headrace.service.status_collector import Collected
 from headrace.shortage import shortage_of
-from headrace.spark.runtime.java_process import spark_lost
-from headrace.spark.runtime.micro_batch import is_java_gone
-from headrace.spark.session.session_provider import SparkHost
+from headrace.spark.runtime.java_process import lost_process_error
+from headrace.spark.runtime.micro_batch import is_java_process_gone
+from headrace.spark.session.session_provider import SessionProvider
 
 log = logging.getLogger("headrace")
 
@@ -79,7 +79,7 @@ class Part:
         self,
         spec: PipeSpec,
         shown: Addresses,
-        spark: SparkHost,
+        spark: SessionProvider,
         build: Build,
         *,
         enabled: bool = True,
@@ -378,8 +378,8 @@ def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
 
 
 def _unforeseen(error: Exception, state: Path) -> HeadraceError:
-    if is_java_gone(error):
-        return spark_lost()
+    if is_java_process_gone(error):
+        return lost_process_error()
     short = shortage_of(error, state)
     if short is not None:
         return short

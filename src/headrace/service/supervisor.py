@@ -37,7 +37,7 @@ from headrace.service.readonly_query import ask
 from headrace.service.status import PipeStatus, Sample, ServiceStatus, VerifyResult
 from headrace.service.verify_jobs import check_comparable, check_rereadable, compare, verdict
 from headrace.sinks.url_schemes import CLICKHOUSE
-from headrace.spark.session.session_provider import SharedSpark, SparkHost
+from headrace.spark.session.session_provider import SessionProvider, SharedSessionProvider
 from headrace.verify.view import result_lines
 
 log = logging.getLogger("headrace")
@@ -49,11 +49,11 @@ _SAMPLE_S, _LOOK_S, _USAGE_S, _POLL_S = 1.0, 2.0, 10.0, 0.2
 class Supervisor:
     """Runs a configuration. Safe for threads; use it as a context manager."""
 
-    def __init__(self, configuration: Configuration, *, build: Build | None = None, spark: SparkHost | None = None) -> None:
+    def __init__(self, configuration: Configuration, *, build: Build | None = None, spark: SessionProvider | None = None) -> None:
         self.configuration = configuration
         self._warehouses = Warehouses()
         self._own_spark = None if spark is not None else _shared_spark(configuration)
-        host: SparkHost = spark if spark is not None else self._own_spark  # type: ignore[assignment]
+        host: SessionProvider = spark if spark is not None else self._own_spark  # type: ignore[assignment]
         process = configuration.process
         self.parts: dict[str, Part] = {}
         for pipe in configuration.pipes:
@@ -258,7 +258,7 @@ class UnknownPipe(DefiniteError):
     """Nothing of that name runs here."""
 
 
-def _shared_spark(configuration: Configuration) -> SharedSpark:
+def _shared_spark(configuration: Configuration) -> SharedSessionProvider:
     specs = [spec for pipe in configuration.pipes if pipe.enabled for spec in pipe.parts]
     needs = _needs_of(specs)
     preload = [module for spec in specs for module in workers_import(spec)]
@@ -266,7 +266,7 @@ def _shared_spark(configuration: Configuration) -> SharedSpark:
     directory = process.state / _SPARK_DIRECTORY
     # Jars of one's own come beside those that pipes need.
     own = {name: f"{needs[name]},{value}" if name in needs else value for name, value in process.spark.items()}
-    return SharedSpark(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **own})
+    return SharedSessionProvider(process.master, directory, spark_log=process.spark_log, preload=preload, more={**needs, **own})
 
 
 def _needs_of(specs: Sequence[PipeSpec]) -> dict[str, str]:

@@ -11,11 +11,11 @@ from collections.abc import Generator
 from typing import Any, Protocol, TypeVar
 
 Offset = dict[str, Any]
-Work = dict[str, Any]
+Split = dict[str, Any]
 """What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end; `ordered` is all of the batch, for tables whose
 blocks must come in order, and which share of those tables is this task's), "chunk" or "consistent" (read and write a part of a snapshot;
 with `once`, not a second time without the driver's knowing), "mark" (nothing but `until`), "statement" (passed on to the driver, with
-`query` and `offset`), or "log" (windows of log tables; see `sources.scylla.works`)."""
+`query` and `offset`), or "log" (windows of log tables; see `sources.scylla.splits`)."""
 
 
 class Block(Protocol):
@@ -47,7 +47,7 @@ class Planner(Protocol):
     def plan(self, start: Offset) -> Offset:
         """Where the next batch ends. Waits a little for changes; `start` if none came."""
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
         """What lies between two offsets, as pieces for tasks; waits until all of it is at hand."""
 
     def commit(self, end: Offset) -> None:
@@ -65,5 +65,5 @@ class Source(Protocol):
 class Reader(Protocol[B_co]):
     """The reading side; belongs to a task. Picklable."""
 
-    def read(self, work: Work) -> Generator[B_co, None, Work | None]:
+    def read(self, split: Split) -> Generator[B_co, None, Split | None]:
         """The work's blocks; what it returns at the end, if anything, is for the driver (a snapshot: its position)."""

@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from headrace.model.digest import Digest
-from headrace.sources.base import Work
-from headrace.spark.runtime.error_transport import carried
+from headrace.sources.base import Split
+from headrace.spark.runtime.error_transport import serialize_errors
 from headrace.spark.runtime.tasks import Report, report_batch
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.spark.runtime.worker_logs import mark_log_lines
 from headrace.verify.region_reader import Findings, RegionReader, Sides
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import TableComparison
@@ -53,11 +53,11 @@ class RegionTask:
     rows: int = 0
     """How many the region has, where it is known."""
 
-    def to_json(self) -> Work:
+    def to_json(self) -> Split:
         return {"kind": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
 
     @classmethod
-    def from_json(cls, raw: Work) -> RegionTask:
+    def from_json(cls, raw: Split) -> RegionTask:
         return cls(TaskKind(raw["kind"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
 
 
@@ -138,9 +138,9 @@ class SparkRegionTask:
     tables: tuple[TableComparison, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log()
-        with carried():
-            tasks = [RegionTask.from_json(json.loads(work)) for batch in batches for work in batch.column(0).to_pylist()]
+        mark_log_lines()
+        with serialize_errors():
+            tasks = [RegionTask.from_json(json.loads(split)) for batch in batches for split in batch.column(0).to_pylist()]
             with RegionReader(self.sides) as rows_reader:
                 reports = [_report(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
         yield report_batch(reports)
@@ -156,12 +156,12 @@ class SparkTaskRunner:
     slots: int
 
     def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None:
-        from headrace.spark.runtime.micro_batch import run_works
+        from headrace.spark.runtime.micro_batch import run_splits
 
-        def on_done(work: Work, reports: list[Report]) -> None:
-            on_answer(RegionTask.from_json(work), _answer(reports))
+        def on_done(split: Split, reports: list[Report]) -> None:
+            on_answer(RegionTask.from_json(split), _answer(reports))
 
-        run_works(self.session, SparkRegionTask(self.sides, tuple(self.tables)), [task.to_json() for task in tasks], self.slots, on_done)
+        run_splits(self.session, SparkRegionTask(self.sides, tuple(self.tables)), [task.to_json() for task in tasks], self.slots, on_done)
 
 
 def _report(answer: Answer) -> Report:

@@ -180,14 +180,14 @@ class _Verification:
         options = self._options
         if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
             return ThreadTaskRunner(self._sides, tables, options.slots)
-        from headrace.spark.runtime.executors import slots_of
+        from headrace.spark.runtime.executors import count_task_slots
         from headrace.spark.session.session import start_session
 
         self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
         scratch = Path(stack.enter_context(temporary_directory("headrace-verify-")))
         session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
         stack.callback(session.stop)
-        return SparkTaskRunner(session, self._sides, tables, slots_of(session))
+        return SparkTaskRunner(session, self._sides, tables, count_task_slots(session))
 
     def _first_pass(self, runner: TaskRunner, tables: Sequence[TableComparison], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
         """Both digests of every region, or what reading it found."""

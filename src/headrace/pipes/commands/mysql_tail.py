@@ -25,7 +25,7 @@ from headrace.model.table_selection import Selection
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.table_map import parse_table_map
@@ -131,18 +131,18 @@ class DirectoryTail:
             planner.stop()
 
     def _batch(self, planner: LogPlanner, at: BinlogPosition, end: BinlogPosition) -> Generator[Texts, None, None]:
-        works, reader = planner.works(at.to_json(), end.to_json()), self._reader(at)
+        splits, reader = planner.splits(at.to_json(), end.to_json()), self._reader(at)
         shown = end > self._from
-        rows = [{**work, "news": []} for work in works if work["kind"] == "rows" and shown]
-        for transaction in group_by_transaction(block for work in rows for block in reader.read(work)):
+        rows = [{**split, "news": []} for split in splits if split["kind"] == "rows" and shown]
+        for transaction in group_by_transaction(block for split in rows for block in reader.read(split)):
             for block in transaction.blocks:
                 yield from (made.text for made in self._encoder.encode(block))
-        for work in works:
-            if work["kind"] == "statement":
-                yield from self._statement(work, shown=shown)
+        for split in splits:
+            if split["kind"] == "statement":
+                yield from self._statement(split, shown=shown)
 
-    def _statement(self, work: Work, *, shown: bool) -> Generator[Texts, None, None]:
-        query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
+    def _statement(self, split: Split, *, shown: bool) -> Generator[Texts, None, None]:
+        query, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
         followed = self._history.follow(query, position)
         if not shown:
             return

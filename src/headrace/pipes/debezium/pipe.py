@@ -53,15 +53,15 @@ from headrace.spark.connector import kafka_settings
 from headrace.spark.kafka.record_reports import (
     CHANGES,
     IGNORED,
-    filled_in,
-    found_in,
-    orders_in,
-    refused_in,
-    snapshots_in,
-    tails_in,
-    truncations_in,
+    read_filled_topics,
+    read_found_tables,
+    read_orders,
+    read_refused_records,
+    read_snapshots,
+    read_tails,
+    read_truncations,
 )
-from headrace.spark.kafka.record_stream import KafkaAway, RecordStream, RecordTask, Subscription
+from headrace.spark.kafka.record_stream import KafkaUnavailable, RecordStream, RecordTask, Subscription
 from headrace.spark.runtime.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.spark.runtime.micro_batch import LOOP_S
 from headrace.spark.runtime.tasks import Report
@@ -239,7 +239,7 @@ class DebeziumPipe(ChangeBlockPipe):
             done = batches.done
             try:
                 self._stream(session, directory, batches, ended)
-            except KafkaAway as error:
+            except KafkaUnavailable as error:
                 failures = 1 if batches.done > done else failures + 1
                 if self._stop.is_set():
                     return
@@ -328,17 +328,17 @@ class Batches:
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
         own = self.sink.own_tables()
-        handle_bad_records(refused_in(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
+        handle_bad_records(read_refused_records(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
         reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         self._note_topics(reached)
-        self.notes.note_filled(filled_in(reports))
-        emptied = truncations_in(reports)
+        self.notes.note_filled(read_filled_topics(reports))
+        emptied = read_truncations(reports)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
             check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
-        self._see_to_snapshots(snapshots_in(reports), reached)
-        self.notes.note_batch(number, tails_in(reports))
+        self._see_to_snapshots(read_snapshots(reports), reached)
+        self.notes.note_batch(number, read_tails(reports))
         self.reached = reached
         self._tell(reports)
         self.done += 1
@@ -375,9 +375,13 @@ class Batches:
         """Read the batch, again as long as it brings news of tables."""
         for _ in range(_MOST_ROUNDS):
             reports = over(self.task(tails))
-            orders = orders_in(reports)
+            orders = read_orders(reports)
             self.notes.note_orders(orders)
-            found = [one for one in found_in(reports) if _is_taken(self.settings.selection, frozenset(self.state.ignored), one.schema.name)]
+            found = [
+                one
+                for one in read_found_tables(reports)
+                if _is_taken(self.settings.selection, frozenset(self.state.ignored), one.schema.name)
+            ]
             # Pieces of nothing but tombstones did not know yet that those are deletions.
             if not found and not any(order.tombstones for order in orders.values()):
                 return reports

@@ -36,7 +36,7 @@ from headrace.sources.mysql.segments.skipped_events import is_place
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.spark.runtime.checkpoint import committed_offset
 from headrace.spark.session.session import java_pid
-from headrace.spark.session.session_provider import OwnSpark, SparkHost
+from headrace.spark.session.session_provider import DedicatedSessionProvider, SessionProvider
 
 _PRELOAD = ("headrace.sources.mysql.split_reader",)
 """Besides the sink's own module."""
@@ -50,7 +50,7 @@ class Pipe(ABC):
         self._stop, self._waits = threading.Event(), Waits(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
-        self.spark: SparkHost = OwnSpark()
+        self.spark: SessionProvider = DedicatedSessionProvider()
         """Where the pipe gets its Spark session from."""
 
     @property

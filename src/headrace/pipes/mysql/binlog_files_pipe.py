@@ -39,7 +39,7 @@ from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.spark.runtime.executors import slots_of
+from headrace.spark.runtime.executors import count_task_slots
 from headrace.transforms.name_checks import misfits
 
 logger = logging.getLogger("headrace")
@@ -96,7 +96,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             return
         start = BinlogPosition.from_json(state.start)
         with self._spark(directory) as session:
-            limits = replace(self._settings.limits, parallelism=slots_of(session))
+            limits = replace(self._settings.limits, parallelism=count_task_slots(session))
             source = BinlogDirectory(log.path, start, limits, log.mariadb, streaming.backlog.path)
             streaming.run(session, source, ended, lambda _: None)
 

@@ -37,7 +37,7 @@ from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
-from headrace.spark.runtime.executors import fetches, runs_here, slots_of
+from headrace.spark.runtime.executors import always_fetches_segments, count_task_slots, is_local_session
 from headrace.spark.runtime.micro_batch import ChangeStream
 
 _POLL_S = 5.0
@@ -146,7 +146,7 @@ class MySQLPipe(SchemaFollowingPipe):
         rows = parts.copier.log.rows
         try:
             with parts.streaming.reporter.beating():
-                parts.copier.run(session, slots_of(session))
+                parts.copier.run(session, count_task_slots(session))
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
         parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)
@@ -166,7 +166,7 @@ class MySQLPipe(SchemaFollowingPipe):
             BinlogPosition.from_json(opened.state.start),
             self._relay(parts.streaming.directory, opened.state),
             self._settings.relay_bytes,
-            replace(self._settings.limits, parallelism=slots_of(session), poll_seconds=_POLL_S),
+            replace(self._settings.limits, parallelism=count_task_slots(session), poll_seconds=_POLL_S),
             server.mariadb,
             server.identity,
             self._segment_access(session),
@@ -187,9 +187,9 @@ class MySQLPipe(SchemaFollowingPipe):
 
     def _segment_access(self, session: Any) -> SegmentAccess:
         """Where tasks find that mirror."""
-        if runs_here(session):
+        if is_local_session(session):
             return SegmentAccess.LOCAL
-        return SegmentAccess.FETCH if fetches(session) else SegmentAccess.LOCAL_OR_FETCH
+        return SegmentAccess.FETCH if always_fetches_segments(session) else SegmentAccess.LOCAL_OR_FETCH
 
 
 class _Parts:

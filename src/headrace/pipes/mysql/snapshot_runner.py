@@ -37,14 +37,14 @@ from headrace.pipes.state.resync_requests import ask_for_resync, pending_request
 from headrace.retry import in_context, retrying, waits
 from headrace.settings.pipe_settings import RESHAPED, PipeSettings, SnapshotMode
 from headrace.sinks.base import BatchCommit, TableRequirements
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Moment, Rendezvous
-from headrace.spark.runtime.micro_batch import STOP_PATIENCE_S, OnDone, run_groups
-from headrace.spark.runtime.tasks import Report, Task, WorkGroup
+from headrace.spark.runtime.micro_batch import STOP_TIMEOUT_S, OnSplitDone, run_groups
+from headrace.spark.runtime.tasks import Report, SplitGroup, Task
 
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
@@ -297,13 +297,13 @@ class SnapshotRunner:
                 finish(*unnoted.pop(0))
             noted_at = time.monotonic()
 
-        def on_done(work: Work, reports: list[Report]) -> None:
+        def on_done(split: Split, reports: list[Report]) -> None:
             nonlocal total
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
             span = _span_of(reports)
             self._settle(span.position)
-            for chunk in map(Chunk.from_json, work["chunks"] if work["kind"] == "consistent" else [_chunk_of(work)]):
+            for chunk in map(Chunk.from_json, split["chunks"] if split["kind"] == "consistent" else [_chunk_of(split)]):
                 # Chunks that were read together have one count.
                 read = chunk, rows.pop(str(chunk.name), 0), span
                 if chunk.name in exact:
@@ -356,7 +356,7 @@ class SnapshotRunner:
             again += planned
         return again
 
-    def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+    def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         if not chunks:
             return
         if self.settings.snapshot is SnapshotMode.CONSISTENT:
@@ -364,7 +364,7 @@ class SnapshotRunner:
         else:
             run_groups(session, self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
 
-    def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[WorkGroup]:
+    def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[SplitGroup]:
         """The chunks as jobs of Spark's: a job costs more than a small chunk, and each carries the definitions of its tables."""
         most = min(_GROUPED, len(chunks) // (parallelism * _LEAST_JOBS))
         groups: list[list[Chunk]] = []
@@ -379,9 +379,9 @@ class SnapshotRunner:
             rows += chunk.estimate
         return [self._group(group) for group in groups]
 
-    def _group(self, chunks: Sequence[Chunk]) -> WorkGroup:
-        works: list[Work] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
-        return WorkGroup(self.task({chunk.name for chunk in chunks}), works)
+    def _group(self, chunks: Sequence[Chunk]) -> SplitGroup:
+        splits: list[Split] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
+        return SplitGroup(self.task({chunk.name for chunk in chunks}), splits)
 
     def _is_exact(self, chunk: Chunk) -> bool:
         table = self.state.tables.get(chunk.name)
@@ -397,25 +397,25 @@ class SnapshotRunner:
         def stop_if_waiting() -> None:
             if self.stopping():
                 asked.append(time.monotonic())
-                if waits().current() is not None or asked[-1] - asked[0] > STOP_PATIENCE_S:
+                if waits().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
                     raise Interrupted
 
         return stop_if_waiting
 
-    def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnDone) -> None:
+    def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
         shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
         once = any(map(self._is_exact, pending))
-        works: list[Work] = [
+        splits: list[Split] = [
             {"kind": "consistent", "once": once, "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
             for reader, share in enumerate(shares)
         ]
         tables = sorted({chunk.name for chunk in pending})
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
-            groups = [WorkGroup(self.task(set(tables)), [work]) for work in works]
+            groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
             run_groups(session, groups, readers, on_done, self._stopper())
             moment = taken.result()
         self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
@@ -450,8 +450,8 @@ class SnapshotRunner:
         return self.targets.append_only and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
 
 
-def _chunk_of(work: Work) -> Work:
-    return {name: value for name, value in work.items() if name not in ("kind", "once")}
+def _chunk_of(split: Split) -> Split:
+    return {name: value for name, value in split.items() if name not in ("kind", "once")}
 
 
 def _span_of(reports: list[Report]) -> ReadSpan:

@@ -172,9 +172,9 @@ class StreamRunner:
             self.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
-                work = json.loads(report.detail)
-                query, position = Query.from_json(work["query"]), BinlogPosition.from_json(work["offset"])
-                left_out = TableName(*work["left_out"]) if work["left_out"] is not None else None
+                split = json.loads(report.detail)
+                query, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
+                left_out = TableName(*split["left_out"]) if split["left_out"] is not None else None
                 self._follow(query, position, left_out)
         # A table that was read again has its target back without a statement.
         if self.waited != self.state.waiting or any(report.kind == "statement" for report in reports):

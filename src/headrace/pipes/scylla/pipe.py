@@ -55,8 +55,8 @@ from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import tell
 from headrace.sources.scylla.window_reader import KnownLog, LogReader
 from headrace.spark.runtime.checkpoint import committed_offset, offset_of
-from headrace.spark.runtime.executors import slots_of
-from headrace.spark.runtime.micro_batch import LOOP_S, AddressStream, Over, WorkersLate
+from headrace.spark.runtime.executors import count_task_slots
+from headrace.spark.runtime.micro_batch import LOOP_S, RunTask, SplitStream, WorkerStartTimeout
 from headrace.spark.runtime.tasks import Report, Task
 
 log = logging.getLogger("headrace")
@@ -300,7 +300,7 @@ class ScyllaPipe(Pipe):
             try:
                 self._stream(spark, directory, batches, ended)
                 return
-            except WorkersLate as error:
+            except WorkerStartTimeout as error:
                 if attempt == _STARTS - 1 or ended():
                     raise
                 log.warning("waiting: %s", error.message)
@@ -313,15 +313,15 @@ class ScyllaPipe(Pipe):
         if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
-                    batches.copier.run(spark, slots_of(spark), lambda: batches.definitions.follow(again=True))
+                    batches.copier.run(spark, count_task_slots(spark), lambda: batches.definitions.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
     def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         batches.definitions.outdated = False
-        slots = slots_of(spark)
+        slots = count_task_slots(spark)
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
-        stream = AddressStream(spark, source, directory.checkpoint, batches.run)
+        stream = SplitStream(spark, source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
@@ -361,7 +361,7 @@ class Batches:
         """The log is read up to a moment: whatever was written after it is pending, and nothing says whether there is anything."""
         return Pending(self.reached.reached / 1e6) if self.reached.reached else None
 
-    def run(self, over: Over, number: int) -> None:
+    def run(self, over: RunTask, number: int) -> None:
         """See to it that all of a batch is in the sink."""
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
         end = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
@@ -373,7 +373,7 @@ class Batches:
         tell(self.directory.path / "pace.json", self.reached, _rows(reports))
         self._tell(reports)
 
-    def _read(self, over: Over) -> list[Report]:
+    def _read(self, over: RunTask) -> list[Report]:
         """Read the batch under the definitions of now, again if they changed meanwhile."""
         for _ in range(_MOST_ROUNDS):
             self.definitions.follow()

@@ -23,15 +23,15 @@ from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.snapshot_progress import Copies, TableCopy
 from headrace.retry import in_context, pause, retrying
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, SnapshotReader, server_time
 from headrace.sources.scylla.snapshot.row_recheck import Begun
 from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
 from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
-from headrace.spark.runtime.micro_batch import run_works
-from headrace.spark.runtime.tasks import Job, Report
+from headrace.spark.runtime.micro_batch import run_splits
+from headrace.spark.runtime.tasks import Report, TaskFunction
 
 log = logging.getLogger("headrace")
 
@@ -56,7 +56,7 @@ class TableCopier:
     view: ProgressView
     tables: Callable[[], Mapping[TableName, CqlTable]]
     """The tables as the sink holds them now."""
-    job: Callable[[SnapshotReader], Job]
+    job: Callable[[SnapshotReader], TaskFunction]
     """What reads chunks and writes them to the sink, as the sink is now."""
     stopping: Callable[[], bool]
     chunk_rows: int
@@ -156,16 +156,16 @@ class TableCopier:
         rings: Mapping[TableName, Ring],
     ) -> None:
         """Read every range that is left once; chunks that turn out too large leave some for the next round."""
-        works = []
+        splits = []
         for name in tables:
             copy = self.copies.tables[name]
             since = copy.begun.first + self.choices.confidence_us
             parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
-            works += [Chunk(name, part, self.chunk_rows, since).to_work() for part in parts]
+            splits += [Chunk(name, part, self.chunk_rows, since).to_split() for part in parts]
         reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
-        def on_done(work: Work, reports: list[Report]) -> None:
-            name = Chunk.from_work(work).table
+        def on_done(split: Split, reports: list[Report]) -> None:
+            name = Chunk.from_split(split).table
             done = ChunkDone.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
             self.copies.finish(name, done)
             self.view.snapshot_rows(str(name), done.rows, finished=False)
@@ -174,7 +174,7 @@ class TableCopier:
             if self.stopping():
                 raise Interrupted
 
-        run_works(session, self.job(reader), works, parallelism, on_done, on_idle)
+        run_splits(session, self.job(reader), splits, parallelism, on_done, on_idle)
 
     def _telling(self, table: CqlTable) -> Telling:
         return ask_telling(shared_session(self.address), table)

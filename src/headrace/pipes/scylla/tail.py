@@ -28,7 +28,7 @@ from headrace.retry import Waits, own_waits, retrying
 from headrace.settings.settings_file import Chosen, parse_set
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.scylla.generations import Start
 from headrace.sources.scylla.log_tables import choose_tables, look_at, no_log
 from headrace.sources.scylla.position import LogPosition, moment, parse_label
@@ -91,8 +91,8 @@ class Tail:
                 end = planner.plan(reached)
                 self._note_looks(logs, looks, starts, LogPosition.from_json(reached), LogPosition.from_json(end), catalog.now())
                 said: dict[str, Any] = {"rows": {}, "doubtful": {}}
-                for work in planner.works(reached, end) if end != reached else ():
-                    yield from self._read(session, work, logs, said)
+                for split in planner.splits(reached, end) if end != reached else ():
+                    yield from self._read(session, split, logs, said)
                 for label, places in said["doubtful"].items():
                     name, look = parse_label(label)
                     looks[name].remember(look, places)
@@ -130,7 +130,7 @@ class Tail:
         found = retrying(lambda: look_at(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, work: Work, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
+    def _read(self, session: CqlSession, split: Split, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
         """A work's documents, under the definitions of now."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
@@ -138,17 +138,17 @@ class Tail:
                 known = self._known(session, logs)
                 logs.update({name: replace(one, looks=logs[name].looks) for name, one in known.items()})
             try:
-                yield from self._once(work, logs, said, shown)
+                yield from self._once(split, logs, said, shown)
             except DefiniteError:
                 # A column or a table that is gone makes a query fail: then it is the definition that was old.
                 if {name: one.table for name, one in self._known(session, logs).items()} == {name: one.table for name, one in logs.items()}:
                     raise
             else:
                 return
-        yield from self._once(work, logs, said, shown)
+        yield from self._once(split, logs, said, shown)
 
-    def _once(self, work: Work, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
-        blocks = LogReader(self.address, logs, self.choices).read(work)
+    def _once(self, split: Split, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
+        blocks = LogReader(self.address, logs, self.choices).read(split)
         while True:
             try:
                 block = next(blocks)

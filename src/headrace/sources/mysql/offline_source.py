@@ -99,9 +99,9 @@ def _segments(log: OfflineLog) -> Iterator[Segment]:
         at = log.start
         while at < log.end:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
-            for work in planner.works(at.to_json(), end.to_json()):
-                if work["kind"] == "rows":
-                    yield Segment.from_work(work)
+            for split in planner.splits(at.to_json(), end.to_json()):
+                if split["kind"] == "rows":
+                    yield Segment.from_split(split)
             planner.commit(end.to_json())
             at = end
     finally:

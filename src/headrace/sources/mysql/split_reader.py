@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.binlog.batch_planner import Planner, lost_log
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import Mirror, Relay
@@ -58,7 +58,7 @@ class LogPlanner:
         """Whether everything up to `position` is at hand."""
         return self._planner.has_reached(BinlogPosition.from_json(position))
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)
         if stop.epoch < self._start.epoch:
             # Planned on a server that was left since: whatever of it was written comes again, by GTID, from the one we read now.
@@ -72,14 +72,14 @@ class LogPlanner:
         statements = self._planner.statements(begin, stop)
         # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
         news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
-        head: Work = {"kind": "rows", "until": end, **({"news": news} if news else {})}
-        works: list[Work] = [
+        head: Split = {"kind": "rows", "until": end, **({"news": news} if news else {})}
+        splits: list[Split] = [
             {**head, **segment.to_json(), "ordered": {"segments": ordered, "share": share, "of": len(segments)}}
             for share, segment in enumerate(segments)
         ]
-        if not works:
-            works.append({"kind": "mark", "until": end})
-        return works + [
+        if not splits:
+            splits.append({"kind": "mark", "until": end})
+        return splits + [
             {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "left_out": one.made_with_rows}
             for one in statements
         ]
@@ -168,33 +168,33 @@ class MySQLReader:
     skips: frozenset[str] = frozenset()
     """Single events and rows that are left out, by their places."""
 
-    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
-        if work["kind"] == "chunk":
-            about = {name: value for name, value in work.items() if name not in ("kind", "once")}
+    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+        if split["kind"] == "chunk":
+            about = {name: value for name, value in split.items() if name not in ("kind", "once")}
             return (yield from self._read_chunk(Chunk.from_json(about)))
-        if work["kind"] == "consistent":
-            return (yield from self._read_together(work))
-        news = {TableName(*name) for name in work.get("news", ())}
+        if split["kind"] == "consistent":
+            return (yield from self._read_together(split))
+        news = {TableName(*name) for name in split.get("news", ())}
         skipping = Skipping(self.skips, self.epoch) if self.skips else None
-        if self.ordered and "ordered" in work:
-            yield from self._read_ordered(work["ordered"], news, skipping)
+        if self.ordered and "ordered" in split:
+            yield from self._read_ordered(split["ordered"], news, skipping)
         catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
-        with open_segment(Segment.from_work(work), self.address) as segment:
+        with open_segment(Segment.from_split(split), self.address) as segment:
             yield from read_segment(segment, catalog)
-        return {**work["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
+        return {**split["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
 
     def _catalog(self, chosen: Callable[[TableName], bool], skipping: Skipping | None) -> Catalog:
         return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipping)
 
-    def _read_ordered(self, work: Work, news: Set[TableName], skipping: Skipping | None) -> Iterator[ChangeBlock]:
+    def _read_ordered(self, split: Split, news: Set[TableName], skipping: Skipping | None) -> Iterator[ChangeBlock]:
         """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
-        mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % work["of"] == work["share"]}
+        mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
         if mine:
-            for segment in work["segments"]:
+            for segment in split["segments"]:
                 with open_segment(Segment.from_json(segment), self.address) as found:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipping))
 
-    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Work]:
+    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Split]:
         if chunk.name not in self.schemas:
             # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
             raise DefiniteError(
@@ -204,11 +204,11 @@ class MySQLReader:
         span = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
         return span.to_json()
 
-    def _read_together(self, work: Work) -> Generator[ChangeBlock, None, Work]:
+    def _read_together(self, split: Split) -> Generator[ChangeBlock, None, Split]:
         """Several chunks, as one reader of a consistent snapshot sees them."""
-        with open_reader(self._server, Rendezvous.from_json(work["rendezvous"]), work["reader"], self.epoch) as reader:
+        with open_reader(self._server, Rendezvous.from_json(split["rendezvous"]), split["reader"], self.epoch) as reader:
             position = reader.position.behind(self.reached)
-            for chunk in map(Chunk.from_json, work["chunks"]):
+            for chunk in map(Chunk.from_json, split["chunks"]):
                 try:
                     yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
                 except TableChanged as error:

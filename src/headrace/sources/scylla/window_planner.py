@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.model.schema import TableName
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset, Split
 from headrace.sources.scylla.generations import Start, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
 from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, Place, label_of
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
@@ -74,7 +74,7 @@ class LogPlanner:
             self.wait(_LOOK_S)
         return start
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
         before, after = LogPosition.from_json(start), LogPosition.from_json(end)
         # A batch that was planned before a table was left out is read without it.
         reads = [((name, FIRST), place, before.places.get(name)) for name, place in sorted(after.places.items())]

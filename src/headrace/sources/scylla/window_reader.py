@@ -32,7 +32,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import pause, retrying, waits
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
@@ -90,7 +90,7 @@ class LogReader:
     skips: frozenset[str] = frozenset()
     """Batches that are left out, by their places."""
 
-    def read(self, work: Work) -> Generator[LogBlock | RowBlock, None, Work]:
+    def read(self, split: Split) -> Generator[LogBlock | RowBlock, None, Split]:
         """The blocks of a work; returns how many log rows each table had, and the batches that were left out."""
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.choices, os.getpid())
@@ -98,9 +98,9 @@ class LogReader:
         doubtful: dict[str, dict[str, int]] = {}
         late: dict[str, LateRows] = {}
         skipping = Skipping(self.skips)
-        for keyspace, table, *numbers, look in work["windows"]:
+        for keyspace, table, *numbers, look in split["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)
-            asked = shares(catalog.streams(name, window.generation), work["share"], work["of"], self.choices.streams_per_query)
+            asked = shares(catalog.streams(name, window.generation), split["share"], split["of"], self.choices.streams_per_query)
             reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping, look)
             label = label_of(name, look)
             if look == AUDIT:

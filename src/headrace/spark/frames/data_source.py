@@ -24,8 +24,8 @@ from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.spark.frames.change_rows import frame_type
-from headrace.spark.runtime.error_transport import shown
-from headrace.spark.runtime.split_source import PlannedReader
+from headrace.spark.runtime.error_transport import hide_traceback
+from headrace.spark.runtime.split_source import PlannedStreamReader
 
 if TYPE_CHECKING:
     from headrace.spark.frames.planner import TablePlanner
@@ -52,17 +52,17 @@ class TableChanges(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        with shown():
+        with hide_traceback():
             request = TableRequest.from_options(self.options)
             with closing(connect(request.address)) as connection:
                 return frame_type(request.captured(connection))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with shown():
+        with hide_traceback():
             return TableStreamReader(TableSource(TableRequest.from_options(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with shown():
+        with hide_traceback():
             return TableReader(TableRequest.from_options(self.options), schema)
 
 
@@ -131,10 +131,10 @@ class TableSource:
         return TablePlanner(self.request, self.frame)
 
 
-class TableStreamReader(PlannedReader, SupportsTriggerAvailableNow):
+class TableStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):
     """Spark's reader of a stream; in a task it reads one piece."""
 
-    _errors = staticmethod(shown)
+    _errors = staticmethod(hide_traceback)
 
     def __init__(self, source: TableSource) -> None:
         super().__init__(source)
@@ -145,14 +145,14 @@ class TableStreamReader(PlannedReader, SupportsTriggerAvailableNow):
         return {"_source": None, "_made": None, "_request": self._request}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with shown():
+        with hide_traceback():
             planner: Any = self._planner
             planner.end_at_latest()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.frames.reader import read_changes
 
-        with shown():
+        with hide_traceback():
             yield from read_changes(self._request, json.loads(partition.value))
 
 
@@ -165,13 +165,13 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from headrace.spark.frames.reader import plan_frame
 
-        with shown():
-            return [InputPartition(json.dumps(work)) for work in plan_frame(self._request, self._frame)]
+        with hide_traceback():
+            return [InputPartition(json.dumps(split)) for split in plan_frame(self._request, self._frame)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.frames.reader import read_frame
 
-        with shown():
+        with hide_traceback():
             yield from read_frame(self._request, self._frame, json.loads(partition.value))
 
 

@@ -19,7 +19,7 @@ from headrace.api.tracked_tables import KnownTables, News, TableRules
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.server.connection import connect
@@ -67,15 +67,15 @@ class TablePlanner:
             end = mirror.plan(start)
         if end is None or end == start:
             return start
-        after, _, lost = self._follow(schema, start, mirror.works(start, end))
+        after, _, lost = self._follow(schema, start, mirror.splits(start, end))
         return _offset(end, after, lost)
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
         schema = self._check(start)
-        works = self._mirror(start).works(start, end)
-        _, truncations, _ = self._follow(schema, start, works)
+        splits = self._mirror(start).splits(start, end)
+        _, truncations, _ = self._follow(schema, start, splits)
         shown = schema_to_text(self._rules.shown(schema))
-        rows: list[Work] = [{"kind": "rows", "work": work, "table": shown} for work in works if work["kind"] == "rows"]
+        rows: list[Split] = [{"kind": "rows", "work": split, "table": shown} for split in splits if split["kind"] == "rows"]
         return rows + [{"kind": "truncate", "version": version, "table": shown} for version in truncations]
 
     def commit(self, end: Offset) -> None:
@@ -105,10 +105,10 @@ class TablePlanner:
         self._request.check_frame(self._rules.shown(schema), self._frame, place)
         return schema
 
-    def _follow(self, schema: TableSchema, start: Offset, works: list[Work]) -> tuple[TableSchema, list[int], str]:
+    def _follow(self, schema: TableSchema, start: Offset, splits: list[Split]) -> tuple[TableSchema, list[int], str]:
         """What the statements among works make of the table: its schema, the versions at which it was emptied, what it cannot survive."""
         tables = KnownTables(self._rules, [schema], self._charsets, BinlogPosition.from_json(start))
-        found = [statement for work in works if work["kind"] == "statement" for statement in tables.follow(work)]
+        found = [statement for split in splits if split["kind"] == "statement" for statement in tables.follow(split)]
         lost = next((statement.text for statement in found if statement.news is News.LOST), "")
         truncations = [statement.position.version for statement in found if statement.news is News.EMPTIED]
         return next(iter(tables.defined), schema), truncations, lost

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from headrace.api.feed import Request, block_feed
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import connect
@@ -21,19 +21,19 @@ from headrace.spark.frames.change_rows import pair_images, truncation
 from headrace.spark.frames.data_source import TableRequest, schema_from_text, schema_to_text
 
 
-def read_changes(request: TableRequest, work: Work) -> Iterator[pa.RecordBatch]:
+def read_changes(request: TableRequest, split: Split) -> Iterator[pa.RecordBatch]:
     """A piece of a stream's batch."""
-    schema = schema_from_text(work["table"])
-    if work["kind"] == "truncate":
-        yield truncation(schema, int(work["version"]))
+    schema = schema_from_text(split["table"])
+    if split["kind"] == "truncate":
+        yield truncation(schema, int(split["version"]))
         return
     name, selection = schema.name, Selection((request.pattern,))
     reader = MySQLReader(request.address, {name: schema}, {name: schema.row_key}, selection, _options(request), 0, {}, frozenset())
-    for block in reader.read({**work["work"], "news": []}):
+    for block in reader.read({**split["work"], "news": []}):
         yield pair_images(block)
 
 
-def plan_frame(request: TableRequest, frame: StructType) -> list[Work]:
+def plan_frame(request: TableRequest, frame: StructType) -> list[Split]:
     """The table's rows as they are now, by chunks; or, from a starting position, its changes up to now, in one piece."""
     with closing(connect(request.address)) as connection:
         check_server(connection, request.address)
@@ -45,14 +45,14 @@ def plan_frame(request: TableRequest, frame: StructType) -> list[Work]:
         return [{"table": schema_to_text(schema), "chunk": c.to_json()} for c in plan_chunks(connection, request.address, schema)]
 
 
-def read_frame(request: TableRequest, frame: StructType, work: Work) -> Iterator[pa.RecordBatch]:
+def read_frame(request: TableRequest, frame: StructType, split: Split) -> Iterator[pa.RecordBatch]:
     """A piece of a frame that ends."""
-    if "chunk" in work:
-        schema, chunk = schema_from_text(work["table"]), Chunk.from_json(work["chunk"])
+    if "chunk" in split:
+        schema, chunk = schema_from_text(split["table"]), Chunk.from_json(split["chunk"])
         for block in read_chunk(request.address, schema, chunk, 0, _options(request)):
             yield pair_images(block)
         return
-    wanted = Request(request.address, Selection((request.pattern,)), _options(request), request.start, work["stop"])
+    wanted = Request(request.address, Selection((request.pattern,)), _options(request), request.start, split["stop"])
     with block_feed(wanted) as feed:
         for block in feed:
             request.check_frame(block.schema, frame, str(request.address))

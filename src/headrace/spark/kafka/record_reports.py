@@ -32,7 +32,7 @@ CARRIED_BYTES: Final = 1 << 20
 _REASON_CHARACTERS: Final = 2000
 
 
-class Done:
+class RecordTaskReport:
     """What a task has done so far."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Done:
         ]
 
 
-def found_in(reports: Iterable[Report]) -> list[Found]:
+def read_found_tables(reports: Iterable[Report]) -> list[Found]:
     """What tasks found, table by table in the order in which the source came to be so, and alike each time."""
     found = []
     for report in reports:
@@ -139,12 +139,12 @@ def found_in(reports: Iterable[Report]) -> list[Found]:
     return sorted(found, key=lambda one: (one.schema.name, one.told_at, one.topic, one.partition, one.offset))
 
 
-def refused_in(reports: Iterable[Report]) -> list[Refused]:
+def read_refused_records(reports: Iterable[Report]) -> list[Refused]:
     found = [_refused(json.loads(report.detail)) for report in reports if report.kind == REFUSED]
     return sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
 
 
-def truncations_in(reports: Iterable[Report]) -> list[Truncation]:
+def read_truncations(reports: Iterable[Report]) -> list[Truncation]:
     """Each table once, with the last version at which it was emptied."""
     last: dict[TableName, int] = {}
     for report in reports:
@@ -155,7 +155,7 @@ def truncations_in(reports: Iterable[Report]) -> list[Truncation]:
     return [Truncation(name, version) for name, version in sorted(last.items())]
 
 
-def orders_in(reports: Iterable[Report]) -> dict[TableName, Order]:
+def read_orders(reports: Iterable[Report]) -> dict[TableName, Order]:
     """The rules that first records have fixed; raises `DefiniteError` if two tasks found different ones of a table."""
     found: dict[TableName, Order] = {}
     for report in reports:
@@ -171,7 +171,7 @@ def orders_in(reports: Iterable[Report]) -> dict[TableName, Order]:
     return found
 
 
-def tails_in(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
+def read_tails(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
     """Of each partition, the tail that the task with the last records of it told."""
     last: dict[tuple[str, int], tuple[int, Tail]] = {}
     for report in reports:
@@ -181,12 +181,12 @@ def tails_in(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
     return {place: tail for place, (_, tail) in last.items()}
 
 
-def snapshots_in(reports: Iterable[Report]) -> list[Snapshot]:
+def read_snapshots(reports: Iterable[Report]) -> list[Snapshot]:
     """Snapshots of tables without a key."""
     return [Snapshot.from_json(json.loads(report.detail)) for report in reports if report.kind == SNAPSHOT]
 
 
-def filled_in(reports: Iterable[Report]) -> dict[TableName, set[str]]:
+def read_filled_topics(reports: Iterable[Report]) -> dict[TableName, set[str]]:
     """The topics that brought changes, by table."""
     found: dict[TableName, set[str]] = {}
     for report in reports:

@@ -29,16 +29,16 @@ from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange
-from headrace.spark.kafka.record_reports import IGNORED, Done
+from headrace.spark.kafka.record_reports import IGNORED, RecordTaskReport
 from headrace.spark.runtime.checkpoint import initial_offset, offset_of
-from headrace.spark.runtime.error_transport import carried, decode
-from headrace.spark.runtime.micro_batch import BatchStream, run_task, spark_failure
+from headrace.spark.runtime.error_transport import decode_error, serialize_errors
+from headrace.spark.runtime.micro_batch import BatchStream, run_task, translate_spark_error
 from headrace.spark.runtime.tasks import Report, Retry, report_batch
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.spark.runtime.worker_logs import mark_log_lines
 from headrace.transforms.block_transform import Shaper, kept_masks
 
 
-class KafkaAway(TransientError):
+class KafkaUnavailable(TransientError):
     """The cluster does not answer Spark: what was read so far counts, the rest is read when it is back."""
 
 
@@ -69,7 +69,7 @@ class Subscription:
     """Tasks of a batch at the least: a partition's records are then cut among several."""
 
 
-def planned_frame(session: SparkSession, subscription: Subscription) -> DataFrame:
+def load_kafka_frame(session: SparkSession, subscription: Subscription) -> DataFrame:
     """The records of a subscription, as Spark's Kafka source plans them."""
     options: dict[str, str] = {
         # Records of transactions that were given up are no records.
@@ -87,7 +87,7 @@ def planned_frame(session: SparkSession, subscription: Subscription) -> DataFram
     return session.readStream.format("kafka").options(**options).load()
 
 
-def ranges_of(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRange]:
+def plan_offset_ranges(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRange]:
     """What a planned batch holds, partition by partition; with `at_least`, cut into about so many ranges.
 
     Raises `DefiniteError` if a partition is gone or ends before it was read to: Spark looks for that only when it reads records itself.
@@ -129,28 +129,28 @@ class RecordStream(BatchStream):
         self._address = subscription.address
 
         def batch(frame: DataFrame, number: int) -> None:
-            ranges = ranges_of(checkpoint, number, subscription.min_partitions)
+            ranges = plan_offset_ranges(checkpoint, number, subscription.min_partitions)
             run(lambda task: self._over(frame.sparkSession, ranges, task), number)
 
-        super().__init__(session, planned_frame(session, subscription), checkpoint, batch)
+        super().__init__(session, load_kafka_frame(session, subscription), checkpoint, batch)
 
     def _over(self, session: SparkSession, whole: Sequence[OffsetRange], task: RecordTask) -> list[Report]:
-        ranges, passed = chosen_ranges(whole, task.reads)
+        ranges, passed = select_ranges(whole, task.reads)
         if not ranges:
             return passed
         # Rows made by Spark itself: a frame from Python's data would start a Python worker of another kind.
-        works = array(*(lit(json.dumps(one.to_json())) for one in ranges))
-        frame = session.range(0, len(ranges), 1, len(ranges)).select(works[col("id").cast("int")].alias("work"))
+        splits = array(*(lit(json.dumps(one.to_json())) for one in ranges))
+        frame = session.range(0, len(ranges), 1, len(ranges)).select(splits[col("id").cast("int")].alias("work"))
         try:
             return passed + run_task(frame, task)
         except TransientError as error:
-            raise told_apart(error) from error
+            raise classify_transient_error(error) from error
 
     def _translated(self, error: Exception) -> HeadraceError:
-        return decode(str(error)) or kafka_failure(str(error), self._address) or spark_failure(error)
+        return decode_error(str(error)) or translate_kafka_error(str(error), self._address) or translate_spark_error(error)
 
 
-def chosen_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
+def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
     """What is fetched, and reports of what is not because nobody wants it: how many offsets, of which some may be holes."""
     ranges, passed = [], []
     for one in whole:
@@ -161,9 +161,9 @@ def chosen_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) ->
     return ranges, passed
 
 
-def told_apart(error: TransientError) -> TransientError:
+def classify_transient_error(error: TransientError) -> TransientError:
     """What a task waited for in vain: Kafka, which the driver waits for, or the sink, which was waited for long enough."""
-    return KafkaAway(error.message, place=error.place) if error.message.startswith(AWAY) else error
+    return KafkaUnavailable(error.message, place=error.place) if error.message.startswith(AWAY) else error
 
 
 _LOST: Final = ("KAFKA_DATA_LOSS", "some data may have been", "OffsetOutOfRangeException", "was changed from", "topicPartitions are gone")
@@ -181,7 +181,7 @@ _AWAY: Final = (
 _DENIED: Final = ("SaslAuthenticationException", "SslAuthenticationException", "AuthorizationException")
 
 
-def kafka_failure(text: str, address: KafkaAddress) -> HeadraceError | None:
+def translate_kafka_error(text: str, address: KafkaAddress) -> HeadraceError | None:
     """What Spark's Kafka source fails of, if it is about Kafka."""
     line = next((line.strip() for line in text.splitlines() if any(word in line for word in (*_LOST, *_DENIED, *_AWAY))), "")
     if any(word in text for word in _LOST):
@@ -198,7 +198,7 @@ def kafka_failure(text: str, address: KafkaAddress) -> HeadraceError | None:
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
     if any(word in text for word in _AWAY):
-        return KafkaAway(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
+        return KafkaUnavailable(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
     return None
 
 
@@ -226,11 +226,11 @@ class RecordTask:
     """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log()
+        mark_log_lines()
         assert self.fetch is not None
-        with carried():
-            works = (json.loads(work) for batch in batches for work in batch.column(0).to_pylist())
-            reports = self.run(records for work in works for records in self.fetch(OffsetRange(*work)))
+        with serialize_errors():
+            splits = (json.loads(split) for batch in batches for split in batch.column(0).to_pylist())
+            reports = self.run(records for split in splits for records in self.fetch(OffsetRange(*split)))
         yield report_batch(reports)
 
     def reads(self, topic: str) -> bool:
@@ -239,7 +239,7 @@ class RecordTask:
 
     def run(self, pieces: Iterable[Records]) -> list[Report]:
         """Read and write; what is left for the driver."""
-        done = Done()
+        done = RecordTaskReport()
         writer = self.sink.writer()
         try:
             for records in pieces:
@@ -250,7 +250,7 @@ class RecordTask:
             writer.close()
         return done.reports()
 
-    def _copy(self, records: Records, writer: Writer, done: Done) -> None:
+    def _copy(self, records: Records, writer: Writer, done: RecordTaskReport) -> None:
         decoded = self.reader.read(records)
         done.add(records, decoded)
         for place, block in enumerate(decoded.blocks):

@@ -24,10 +24,10 @@ from pyspark import SparkConf, SparkContext
 from headrace.errors import DefiniteError
 from headrace.spark.runtime.fork_server import python_script
 
-OWN: Final = "spark.headrace."
+SETTING_PREFIX: Final = "spark.headrace."
 """How our own settings among Spark's begin."""
-_FETCH: Final = f"{OWN}fetch"
-SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+_FETCH: Final = f"{SETTING_PREFIX}fetch"
+SPARK_SUBMIT_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
 """Set in the environment by spark-submit, which has started the JVM."""
 _ATTEMPTS: Final = 4
 """Of a task whose executor is lost. (An error of ours comes back as a report: it is not tried again by Spark.)"""
@@ -37,7 +37,7 @@ _DEFAULT_MASTER: Final = "local[2]"
 _UNROUTABLE: Final = ("", "0.0.0.0")
 
 
-class Ship(StrEnum):
+class ShipMode(StrEnum):
     """What executors are sent."""
 
     PACKAGE = "package"
@@ -49,29 +49,32 @@ class Ship(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSettings:
+class HeadraceSparkSettings:
     """Our own among Spark's settings, read."""
 
-    ship: Ship = Ship.PACKAGE
+    ship: ShipMode = ShipMode.PACKAGE
     fetch: bool = False
     """Whether tasks never look for the mirror of the log, and always fetch their part from the source."""
     executors_within_s: float = 300.0
     """How long a cluster may take to give us the first executor."""
 
     @classmethod
-    def parse(cls, settings: Mapping[str, str]) -> OwnSettings:
+    def parse(cls, settings: Mapping[str, str]) -> HeadraceSparkSettings:
         """Raises `DefiniteError` for what is not known."""
-        given = {name.removeprefix(OWN): value for name, value in settings.items() if name.startswith(OWN)}
-        ship, fetch, within = given.pop("ship", Ship.PACKAGE), given.pop("fetch", "auto"), given.pop("executors.within", "300")
+        given = {name.removeprefix(SETTING_PREFIX): value for name, value in settings.items() if name.startswith(SETTING_PREFIX)}
+        ship, fetch, within = given.pop("ship", ShipMode.PACKAGE), given.pop("fetch", "auto"), given.pop("executors.within", "300")
         for name in given:
-            raise DefiniteError(f"{OWN}{name} is no setting", hint=f"{OWN}ship, {OWN}fetch and {OWN}executors.within are known")
-        if ship not in list(Ship):
-            raise DefiniteError(f"{OWN}ship cannot be {ship!r}", hint=f"choose one of {', '.join(Ship)}")
+            raise DefiniteError(
+                f"{SETTING_PREFIX}{name} is no setting",
+                hint=f"{SETTING_PREFIX}ship, {SETTING_PREFIX}fetch and {SETTING_PREFIX}executors.within are known",
+            )
+        if ship not in list(ShipMode):
+            raise DefiniteError(f"{SETTING_PREFIX}ship cannot be {ship!r}", hint=f"choose one of {', '.join(ShipMode)}")
         if fetch not in ("auto", "always"):
             raise DefiniteError(f"{_FETCH} cannot be {fetch!r}", hint="choose auto or always")
         if not within.removesuffix("s").isdigit():
-            raise DefiniteError(f"{OWN}executors.within cannot be {within!r}", hint="give a number of seconds")
-        return cls(Ship(ship), fetch == "always", float(within.removesuffix("s")))
+            raise DefiniteError(f"{SETTING_PREFIX}executors.within cannot be {within!r}", hint="give a number of seconds")
+        return cls(ShipMode(ship), fetch == "always", float(within.removesuffix("s")))
 
 
 def is_local(master: str) -> bool:
@@ -79,33 +82,33 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def submitted() -> dict[str, str]:
+def submitted_settings() -> dict[str, str]:
     """What spark-submit was told, if we were started by it."""
-    if SUBMITTED not in os.environ:
+    if SPARK_SUBMIT_VARIABLE not in os.environ:
         return {}
     SparkContext._ensure_initialized()
     return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
 
 
-def chosen_master(master: str, given: Mapping[str, str]) -> str:
+def effective_master(master: str, given: Mapping[str, str]) -> str:
     """The master that counts: under spark-submit its own, unless another was asked for."""
     return given.get("spark.master", master) if master == _DEFAULT_MASTER else master
 
 
 def driver_host(master: str, asked: Mapping[str, str]) -> str:
     """Where tasks find the driver: on this machine, or at the address that a cluster is told."""
-    chosen = {**submitted(), **asked}
-    told = chosen_master(master, chosen)
+    chosen = {**submitted_settings(), **asked}
+    told = effective_master(master, chosen)
     found = "127.0.0.1" if is_local(told) else cluster_settings(told, chosen).get("spark.driver.host", "")
     return found or _own_address(told)
 
 
-def java_address(master: str) -> str:
+def java_bind_address(master: str) -> str:
     """The address of this machine for the driver's Java; empty if Java finds one: it exits if it cannot resolve the machine's own name."""
     try:
         socket.gethostbyname(socket.gethostname())
     except OSError:
-        return route_to(master)
+        return find_local_address(master)
     return ""
 
 
@@ -122,7 +125,7 @@ def _own_address(master: str) -> str:
 
 def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """What Spark is told on a cluster, besides and instead of what it is told everywhere."""
-    host = given.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or route_to(master)
+    host = given.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or find_local_address(master)
     found = {
         "spark.task.maxFailures": str(_ATTEMPTS),
         # Two attempts of a task at once would write the same twice: harmless to merging tables, and never of use.
@@ -136,7 +139,7 @@ def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def route_to(master: str) -> str:
+def find_local_address(master: str) -> str:
     """The address of ours that a master sees; empty where the master's address does not tell (Spark finds one then)."""
     host, port = _host_of(master)
     if not host:
@@ -151,10 +154,10 @@ def route_to(master: str) -> str:
     return "" if found in _UNROUTABLE else found
 
 
-def is_elsewhere(master: str) -> bool:
+def is_remote_master(master: str) -> bool:
     """Whether a master is on another machine, and so are its workers, as far as we know."""
     host, _ = _host_of(master)
-    ours = route_to(master)
+    ours = find_local_address(master)
     return not host or (not ours.startswith("127.") and socket.gethostbyname(host) != ours)
 
 
@@ -169,11 +172,11 @@ def _host_of(master: str) -> tuple[str, int]:
     return ("", 0) if master == "yarn" else (host, port)
 
 
-def executors_python(master: str, given: Mapping[str, str], scratch: Path) -> str:
+def choose_executor_python(master: str, given: Mapping[str, str], scratch: Path) -> str:
     """What executors start as Python. The source's own process is started by it too, here: so it must be found on this machine as well."""
     asked = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if "/" not in asked:
-        _shadow(asked, scratch)
+        _link_own_python(asked, scratch)
     elif not os.access(asked, os.X_OK):
         raise DefiniteError(
             f"the executors' Python {asked} is not on this machine, where a part of the work is done with it too",
@@ -183,7 +186,7 @@ def executors_python(master: str, given: Mapping[str, str], scratch: Path) -> st
     return asked
 
 
-def _shadow(name: str, scratch: Path) -> None:
+def _link_own_python(name: str, scratch: Path) -> None:
     """On this machine a bare name means our own interpreter, with pyspark imported from where it is installed (see `session._python`)."""
     folder = scratch / "bin"
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,21 +17,21 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 _MARK = re.compile(r"headrace-error\[([A-Za-z0-9+/=]+)\]")
 
 
-class CarriedError(RuntimeError):
+class SerializedError(RuntimeError):
     """An error of ours in a form that survives as text."""
 
 
 @contextmanager
-def carried() -> Iterator[None]:
+def serialize_errors() -> Iterator[None]:
     """Raise our errors in their carried form, which people can read too."""
     try:
         yield
     except HeadraceError as error:
-        raise CarriedError(f"{error}\n{encode(error)}") from error
+        raise SerializedError(f"{error}\n{encode_error(error)}") from error
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def hide_traceback() -> Iterator[None]:
     """Raise our errors as a script is to read them at the end of what Spark prints, without their encoded form."""
     try:
         yield
@@ -39,7 +39,7 @@ def shown() -> Iterator[None]:
         raise error.with_traceback(None) from None
 
 
-def encode(error: HeadraceError) -> str:
+def encode_error(error: HeadraceError) -> str:
     content = {
         "definite": isinstance(error, DefiniteError),
         "message": error.message,
@@ -50,7 +50,7 @@ def encode(error: HeadraceError) -> str:
     return f"headrace-error[{base64.b64encode(json.dumps(content).encode()).decode()}]"
 
 
-def decode(text: str) -> HeadraceError | None:
+def decode_error(text: str) -> HeadraceError | None:
     """The first error of ours in a text, if any."""
     found = _MARK.search(text)
     if found is None:

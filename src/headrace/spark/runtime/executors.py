@@ -27,11 +27,11 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import WAITING, pause, waits
-from headrace.spark.runtime.cluster import OwnSettings, is_local
+from headrace.spark.runtime.cluster import HeadraceSparkSettings, is_local
 
 log = logging.getLogger("headrace")
 
-NEEDED: Final = (
+REQUIRED_MODULES: Final = (
     "numpy",
     "numba",
     "llvmlite",
@@ -69,7 +69,7 @@ class Executor:
     missing: tuple[str, ...] = ()
 
 
-def slots_of(session: SparkSession) -> int:
+def count_task_slots(session: SparkSession) -> int:
     """How many tasks run at once, in truth: the cores of all executors that are there now."""
     context = session.sparkContext
     return max(int(context.defaultParallelism) // int(context.getConf().get("spark.task.cpus", "1") or 1), 1)
@@ -146,12 +146,12 @@ def _count(session: SparkSession) -> int:
 
 def check_executors(session: SparkSession) -> list[Executor]:
     """What every executor is; raises `DefiniteError` if one cannot run our tasks."""
-    tasks = slots_of(session)
+    tasks = count_task_slots(session)
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "found string").collect()
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(describe_executor, "found string").collect()
     except (PySparkException, Py4JError) as error:
         # Which host it was, only Java's own words say.
-        fault = executor_fault(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
+        fault = explain_executor_error(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
         raise fault or TransientError(
             f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)
         ) from error
@@ -160,11 +160,11 @@ def check_executors(session: SparkSession) -> list[Executor]:
         if one.missing:
             names = ", ".join(one.missing)
             raise DefiniteError(f"the executors' Python {one.python} lacks {names}", place=f"executor on {one.host}", hint=SHIP_HINT)
-    _tell_of_other_cpus(found)
+    _warn_about_other_cpus(found)
     return sorted(found, key=lambda one: (one.host, one.directory))
 
 
-def _tell_of_other_cpus(found: Iterable[Executor]) -> None:
+def _warn_about_other_cpus(found: Iterable[Executor]) -> None:
     ours = cpu_name()
     others = sorted({f"{one.host} ({one.cpu})" for one in found if one.cpu and one.cpu != ours})
     if others:
@@ -176,12 +176,12 @@ def _tell_of_other_cpus(found: Iterable[Executor]) -> None:
         )
 
 
-def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def describe_executor(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in executors: what is here."""
     import headrace
 
     for batch in batches:
-        missing = tuple(name for name in NEEDED if importlib.util.find_spec(name) is None)
+        missing = tuple(name for name in REQUIRED_MODULES if importlib.util.find_spec(name) is None)
         cpu = "" if missing else cpu_name()
         package = str(Path(headrace.__file__).parent)
         here = Executor(socket.gethostname(), str(Path.cwd()), platform.python_version(), package, cpu, missing)
@@ -195,7 +195,7 @@ def cpu_name() -> str:
     return os.environ.get("NUMBA_CPU_NAME") or str(get_host_cpu_name())
 
 
-def executor_fault(text: str, master: str) -> DefiniteError | None:
+def explain_executor_error(text: str, master: str) -> DefiniteError | None:
     """What Spark says of a Python that does not start on an executor, in our words."""
     host = _HOST.search(text)
     place = f"executor on {host[1]}" if host else master
@@ -213,11 +213,11 @@ def executor_fault(text: str, master: str) -> DefiniteError | None:
     return None
 
 
-def runs_here(session: SparkSession) -> bool:
+def is_local_session(session: SparkSession) -> bool:
     """Whether all tasks run on this machine, in Spark's own Java process."""
     return is_local(str(session.sparkContext.master))
 
 
-def fetches(session: SparkSession) -> bool:
+def always_fetches_segments(session: SparkSession) -> bool:
     """Whether tasks shall not look for a mirror of the log."""
-    return OwnSettings.parse(dict(session.sparkContext.getConf().getAll())).fetch
+    return HeadraceSparkSettings.parse(dict(session.sparkContext.getConf().getAll())).fetch

@@ -27,7 +27,7 @@ from headrace.spark.runtime.worker_daemon import prefer_installed_spark, preload
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 FOLDER: Final = "forks"
-_ASKED: Final = "asked"
+_REQUESTS: Final = "asked"
 _QUIET: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Libraries that would start threads when they are imported: what has threads must not fork."""
 
@@ -38,8 +38,8 @@ def python_script(scratch: Path, python_path: str) -> str:
     start = f'PYTHONPATH={shlex.quote(python_path)} exec {shlex.quote(sys.executable)} "$@"'
     # The copy holds the other end of the pipe with this shell's number: reading it ends when the copy does.
     return f"""#!/bin/sh
-if [ "$2" = {RUNNER} ] && [ -p {folder}/{_ASKED} ]; then
-  mkfifo -m 600 {folder}/$$ && echo $$ >> {folder}/{_ASKED} && read -r _ < {folder}/$$
+if [ "$2" = {RUNNER} ] && [ -p {folder}/{_REQUESTS} ]; then
+  mkfifo -m 600 {folder}/$$ && echo $$ >> {folder}/{_REQUESTS} && read -r _ < {folder}/$$
   rm -f {folder}/$$
   exit 1
 fi
@@ -47,7 +47,7 @@ fi
 """
 
 
-class Forks:
+class ForkServer:
     """The process beside the driver, as the driver sees it."""
 
     def __init__(self, scratch: Path, modules: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Forks:
         """Start it; whoever asks before it is ready waits for it."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _release(self._folder)
-        os.mkfifo(self._folder / _ASKED, 0o600)
+        os.mkfifo(self._folder / _REQUESTS, 0o600)
         package_root = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(dict.fromkeys(filter(None, [package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
         # A session of its own: Ctrl-C is for the driver, which ends everything in order. Its end of the pipe closes with the driver.
@@ -103,7 +103,7 @@ def serve(folder: Path, modules: str) -> None:
     # Copies are waited for by their shells.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Both ends: the pipe has no end while this process reads it.
-    asked = os.open(folder / _ASKED, os.O_RDWR | os.O_CLOEXEC)
+    asked = os.open(folder / _REQUESTS, os.O_RDWR | os.O_CLOEXEC)
     preload(modules)
     said = b""
     while True:
@@ -116,17 +116,17 @@ def serve(folder: Path, modules: str) -> None:
             for number in whole:
                 if os.fork() == 0:
                     os.close(asked)
-                    _become(folder, int(number))
+                    _replace_shell(folder, int(number))
 
 
-def _become(folder: Path, shell: int) -> NoReturn:
+def _replace_shell(folder: Path, shell: int) -> NoReturn:
     """Take the place of a shell: its streams, its environment, its directory; and end when it does."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         process = Path(f"/proc/{shell}")
         parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        _die_with(shell, parent)
+        _exit_with(shell, parent)
         # Held until the end: the shell waits for that.
         os.open(folder / str(shell), os.O_RDWR)
         for number in range(3):
@@ -155,7 +155,7 @@ def _run() -> None:
         runner.main(channel, channel)
 
 
-def _die_with(*pids: int) -> None:
+def _exit_with(*pids: int) -> None:
     watched = [os.pidfd_open(pid) for pid in pids]
 
     def watch() -> None:

@@ -38,7 +38,7 @@ class SparkLost(TransientError):
     """A process of Spark's has ended under the pipe: killed, or out of memory. What was being done is done again."""
 
 
-class _Known:
+class _LastStarted:
     """The Java process that was started last."""
 
     process: subprocess.Popen[bytes] | None = None
@@ -57,20 +57,20 @@ def launch(conf: SparkConf, output: int) -> None:
 
 
 def _start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-    _Known.process = subprocess.Popen(*arguments, **options)
-    return _Known.process
+    _LastStarted.process = subprocess.Popen(*arguments, **options)
+    return _LastStarted.process
 
 
 def kill() -> None:
     """Kill it, with all processes of its session."""
-    if _Known.process is not None and _Known.process.poll() is None:
+    if _LastStarted.process is not None and _LastStarted.process.poll() is None:
         with suppress(ProcessLookupError):
-            os.killpg(_Known.process.pid, signal.SIGKILL)
+            os.killpg(_LastStarted.process.pid, signal.SIGKILL)
 
 
-def how_it_ended() -> str:
+def describe_exit() -> str:
     """In words for an error; empty if it runs, or is not known."""
-    code = None if _Known.process is None else _Known.process.poll()
+    code = None if _LastStarted.process is None else _LastStarted.process.poll()
     if code is None:
         return ""
     number = -code if code < 0 else code - 128 if code > 128 else 0
@@ -79,25 +79,25 @@ def how_it_ended() -> str:
     return "out of heap memory" if code == _HEAP_CODE else f"exit code {code}"
 
 
-def spark_lost(what: str = "Spark's Java process has ended") -> HeadraceError:
+def lost_process_error(what: str = "Spark's Java process has ended") -> HeadraceError:
     """What to raise when it is gone."""
     code = None
-    if _Known.process is not None:
+    if _LastStarted.process is not None:
         # It may be a moment between its last word and its end.
         with suppress(subprocess.TimeoutExpired):
-            code = _Known.process.wait(_LAST_MOMENT_S)
+            code = _LastStarted.process.wait(_LAST_MOMENT_S)
     if code == _HEAP_CODE:
         found = shortage_in("Java heap space")
         assert found is not None
         return found
-    how = how_it_ended()
+    how = describe_exit()
     hint = "start again, where that is not done anyway; if this comes back, see whether the machine has memory enough"
     if how.endswith("SIGKILL"):
         hint = f"the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more; {hint}"
     return SparkLost(f"{what} ({how})" if how else what, hint=hint)
 
 
-def reason_of(error: Exception) -> str:
+def describe_start_error(error: Exception) -> str:
     """What an error of a start says; empty if it says only that Java is gone."""
     if isinstance(error, GONE_ERRORS) and not isinstance(error, Py4JJavaError):
         return ""
@@ -107,7 +107,7 @@ def reason_of(error: Exception) -> str:
         return ""
 
 
-def start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceError:
+def explain_start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceError:
     """Why a start has failed: `reason` is what it raised, `said` what Java wrote; `packages` are Maven's that it was to fetch."""
     text = "\n".join(said)
     short = shortage_in(f"{text}\n{reason}", "the start of Spark's Java process")
@@ -119,22 +119,22 @@ def start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceEr
         return DefiniteError(f"Spark cannot start: there is no Java ({_java()})", place="the start of Spark's Java process", hint=_INSTALL)
     if any(words in text for words in _OLD):
         return DefiniteError(f"Spark cannot start: Java is too old, or no Java 17.{told}", place=str(_java()), hint=_INSTALL)
-    how = how_it_ended()
+    how = describe_exit()
     if not reason or how.startswith("ended by"):
-        return spark_lost("Spark's Java process ended while it started")
+        return lost_process_error("Spark's Java process ended while it started")
     hint = "correct what Java names; --spark-log shows all that it says"
     if packages:
         hint = f"see with --spark-log why {packages} cannot be had; or give a folder of jars: --kafka-jars DIR"
     return DefiniteError(f"Spark cannot start: {reason[:_SHOWN]}{f' ({how})' if how else ''}{told}", hint=hint)
 
 
-def forget() -> None:
+def reset_gateway() -> None:
     """Have pyspark forget it, which it would otherwise go on talking to; ends it if it still runs."""
     gateway = SparkContext._gateway
     if gateway is not None:
         with suppress(*GONE_ERRORS, OSError):
             gateway.shutdown()
-    process = getattr(gateway, "proc", None) or _Known.process
+    process = getattr(gateway, "proc", None) or _LastStarted.process
     if process is not None:
         if process.stdin is not None:
             with suppress(OSError):

@@ -30,20 +30,20 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import in_context, waits
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
-from headrace.sources.base import Source, Work
+from headrace.sources.base import Source, Split
 from headrace.spark.runtime.checkpoint import is_committed
-from headrace.spark.runtime.error_transport import decode
-from headrace.spark.runtime.java_process import GONE_ERRORS, spark_lost
-from headrace.spark.runtime.remote_tasks import placed, reports_of
-from headrace.spark.runtime.split_source import FORMAT, address_format
-from headrace.spark.runtime.tasks import REPORT_SCHEMA, Job, Report, Task, WorkGroup
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.spark.runtime.error_transport import decode_error
+from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
+from headrace.spark.runtime.remote_tasks import read_reports, wrap_for_executors
+from headrace.spark.runtime.split_source import FORMAT, make_split_format
+from headrace.spark.runtime.tasks import REPORT_SCHEMA, Report, SplitGroup, Task, TaskFunction
+from headrace.spark.runtime.worker_logs import mark_log_lines
 
-OnDone = Callable[[Work, list[Report]], None]
-Over = Callable[[Job], list[Report]]
+OnSplitDone = Callable[[Split, list[Report]], None]
+RunTask = Callable[[TaskFunction], list[Report]]
 """Runs a task over the works of a batch."""
-STOP_PATIENCE_S = 30.0
-COMMIT_PATIENCE_S = 10.0
+STOP_TIMEOUT_S = 30.0
+COMMIT_TIMEOUT_S = 10.0
 LOOP_S = 0.25
 """How often a pipe that follows its log looks whether anything else is to do."""
 _LOOK_S = 2.0
@@ -54,9 +54,9 @@ _SAID = 160
 """How much of what Spark says is shown."""
 _MOST_SAID = 2000
 _POOL = "spark.scheduler.pool"
-_LATE = "Python worker failed to connect back"
+_WORKER_LATE_MESSAGE = "Python worker failed to connect back"
 """What Spark says of it."""
-_GONE = (
+_LOST_PROCESS_MESSAGES = (
     "Python worker exited unexpectedly",
     "Python worker process terminated",
     "SparkContext was shut down",
@@ -74,7 +74,7 @@ _GONE = (
 log = logging.getLogger("headrace")
 
 
-class WorkersLate(TransientError):
+class WorkerStartTimeout(TransientError):
     """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
 
 
@@ -93,7 +93,7 @@ class BatchStream:
         self._context = session.sparkContext
         self._failure: HeadraceError | None = None
         self._failed, self._next_look = threading.Event(), 0.0
-        enter_pool(self._context)
+        use_scheduler_pool(self._context)
         try:
             self._query: StreamingQuery = (
                 frame.writeStream.foreachBatch(in_context(self._batch))
@@ -117,7 +117,7 @@ class BatchStream:
                 return True
             raise self._failure or self._translated(error) from error
         except GONE_ERRORS as error:
-            raise self._failure or spark_failure(error) from error
+            raise self._failure or translate_spark_error(error) from error
         if ended and self._failure is not None:
             raise self._failure
         return ended
@@ -127,7 +127,7 @@ class BatchStream:
         self._stopping = True
         begun = time.monotonic()
         while not self._working.acquire(timeout=0.2):
-            if waits().current() is not None or time.monotonic() - begun > STOP_PATIENCE_S:
+            if waits().current() is not None or time.monotonic() - begun > STOP_TIMEOUT_S:
                 # A batch that is not done is done again, by the same bytes, at the next start.
                 self._cancel()
         self._working.release()
@@ -156,7 +156,7 @@ class BatchStream:
 
     def _await_commit(self) -> None:
         """Give Spark the moment that it needs to checkpoint the last batch: what is done need not be done again."""
-        deadline = time.monotonic() + COMMIT_PATIENCE_S
+        deadline = time.monotonic() + COMMIT_TIMEOUT_S
         while self._done >= 0 and not is_committed(self._checkpoint, self._done) and time.monotonic() < deadline:
             if self._query.awaitTermination(cast(int, 0.02)):
                 return
@@ -169,7 +169,7 @@ class BatchStream:
 
     def _translated(self, error: Exception) -> HeadraceError:
         """What ended the query, as an error of ours."""
-        return spark_failure(error)
+        return translate_spark_error(error)
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._working, finishing():
@@ -186,22 +186,22 @@ class BatchStream:
                 raise
 
 
-class AddressStream(BatchStream):
+class SplitStream(BatchStream):
     """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there.
 
     `run` gets what runs a task over a batch, and the batch's number; it may run several tasks, as long as any of them may be run again.
     """
 
-    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[Over, int], None]) -> None:
+    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[RunTask, int], None]) -> None:
         try:
-            session.dataSource.register(address_format(source, waits().pipe))
+            session.dataSource.register(make_split_format(source, waits().pipe))
             addresses = session.readStream.format(FORMAT).load()
         except (PySparkException, *GONE_ERRORS) as error:
-            raise spark_failure(error) from error
+            raise translate_spark_error(error) from error
         super().__init__(session, addresses, checkpoint, lambda batch, number: run(lambda task: run_task(batch, task), number))
 
 
-class ChangeStream(AddressStream):
+class ChangeStream(SplitStream):
     """The same where every batch is one task, and the driver acts on its reports."""
 
     def __init__(
@@ -210,23 +210,23 @@ class ChangeStream(AddressStream):
         super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
 
 
-def run_works(
+def run_splits(
     session: SparkSession,
-    task: Job,
-    works: Sequence[Work],
+    task: TaskFunction,
+    splits: Sequence[Split],
     parallelism: int,
-    on_done: OnDone,
+    on_done: OnSplitDone,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """Run each piece of work as a Spark job of its own; see `run_groups`."""
-    run_groups(session, [WorkGroup(task, (work,)) for work in works], parallelism, on_done, on_idle)
+    run_groups(session, [SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
 
 def run_groups(
     session: SparkSession,
-    groups: Sequence[WorkGroup],
+    groups: Sequence[SplitGroup],
     parallelism: int,
-    on_done: OnDone,
+    on_done: OnSplitDone,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """Run groups of work as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its works, in this thread.
@@ -235,15 +235,15 @@ def run_groups(
     """
     group_id = f"headrace-{secrets.token_hex(4)}"
 
-    def run(group: WorkGroup) -> list[Report]:
+    def run(group: SplitGroup) -> list[Report]:
         try:
             session.sparkContext.setJobGroup(group_id, "headrace works")
-            enter_pool(session.sparkContext)
+            use_scheduler_pool(session.sparkContext)
             # Rows made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
-            works = array(*(lit(json.dumps(work)) for work in group.works))
-            frame = session.range(0, 1, 1, 1).select(explode(works).alias("work"))
+            splits = array(*(lit(json.dumps(split)) for split in group.splits))
+            frame = session.range(0, 1, 1, 1).select(explode(splits).alias("work"))
         except (PySparkException, *GONE_ERRORS) as error:
-            raise spark_failure(error) from error
+            raise translate_spark_error(error) from error
         return run_task(frame, group.job)
 
     run_in_context = in_context(run)
@@ -254,8 +254,8 @@ def run_groups(
             while left:
                 done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in done:
-                    for work, reports in waiting[future].split(future.result()):
-                        on_done(work, reports)
+                    for split, reports in waiting[future].pair_reports(future.result()):
+                        on_done(split, reports)
                 on_idle()
         except BaseException:
             for future in waiting:
@@ -270,38 +270,38 @@ def run_groups(
 
 
 @dataclass(frozen=True, slots=True)
-class _OfPipe:
+class _TaskOfPipe:
     """A job whose log lines name its pipe. Picklable."""
 
-    job: Job
+    job: TaskFunction
     pipe: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log(self.pipe)
+        mark_log_lines(self.pipe)
         return self.job(batches)
 
 
-def enter_pool(context: SparkContext) -> None:
+def use_scheduler_pool(context: SparkContext) -> None:
     """Let jobs of this thread, and of a stream that it starts, take turns with those of other pipes."""
     pipe = waits().pipe
     if pipe:
         try:
             context.setLocalProperty(_POOL, pipe)
         except GONE_ERRORS as error:
-            raise spark_failure(error) from error
+            raise translate_spark_error(error) from error
 
 
-def run_task(frame: DataFrame, task: Job) -> list[Report]:
+def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
     """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
-        job = placed(frame.sparkSession, _OfPipe(task, waits().pipe))
+        job = wrap_for_executors(frame.sparkSession, _TaskOfPipe(task, waits().pipe))
         rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
     except (PySparkException, *GONE_ERRORS) as error:
-        raise spark_failure(error) from error
-    return reports_of(rows)
+        raise translate_spark_error(error) from error
+    return read_reports(rows)
 
 
-def is_java_gone(error: BaseException) -> bool:
+def is_java_process_gone(error: BaseException) -> bool:
     """Whether an error says that Spark's Java process does not answer, or came of one that does.
 
     (Spark's own Python takes such an error, in the middle of a type's description, for a type that it cannot read.)
@@ -314,21 +314,23 @@ def is_java_gone(error: BaseException) -> bool:
     return False
 
 
-def spark_failure(error: Exception) -> HeadraceError:
+def translate_spark_error(error: Exception) -> HeadraceError:
     """The error of ours that Spark carried, or one that says what Spark says."""
-    if is_java_gone(error):
-        return spark_lost()
+    if is_java_process_gone(error):
+        return lost_process_error()
     text = str(error)
-    carried = decode(text)
-    if carried is None and _LATE in text:
-        return WorkersLate("Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so")
+    carried = decode_error(text)
+    if carried is None and _WORKER_LATE_MESSAGE in text:
+        return WorkerStartTimeout(
+            "Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so"
+        )
     # Of a source's process that has gone, only Java's own words say so.
     whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
     if carried is None and (short := shortage_in(whole)) is not None:
         return short
-    said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _GONE)), "")
+    said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _LOST_PROCESS_MESSAGES)), "")
     if carried is None and said:
-        return spark_lost(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
+        return lost_process_error(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
     # Java's stack says nothing to whoever has to see to it; Spark's log has it.
     shown = "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:_MOST_SAID]
     return carried or DefiniteError(f"Spark failed: {shown}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 
 from headrace.errors import TransientError
-from headrace.spark.runtime.error_transport import CarriedError, decode
-from headrace.spark.runtime.executors import runs_here
-from headrace.spark.runtime.tasks import Job, Report, report_batch
-from headrace.spark.runtime.worker_logs import mark_log, marked_line, take_line
+from headrace.spark.runtime.error_transport import SerializedError, decode_error
+from headrace.spark.runtime.executors import is_local_session
+from headrace.spark.runtime.tasks import Report, TaskFunction, report_batch
+from headrace.spark.runtime.worker_logs import format_marked_line, log_marked_line, mark_log_lines
 
 log = logging.getLogger("headrace")
 
@@ -47,34 +47,34 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Afar:
+class RemoteTask:
     """A job as executors of a cluster run it. Picklable."""
 
-    job: Job
+    job: TaskFunction
     line: LogLine
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _send_log(self.line)
         try:
             yield from self.job(batches)
-        except CarriedError as error:
+        except SerializedError as error:
             yield report_batch([Report(_FAULT, socket.gethostname(), 0, 0, 0, str(error))])
 
 
-def placed(session: SparkSession, job: Job) -> Job:
+def wrap_for_executors(session: SparkSession, job: TaskFunction) -> TaskFunction:
     """The job as it runs where the session's tasks run."""
-    if runs_here(session):
+    if is_local_session(session):
         return job
     told = session.sparkContext.getConf()
     bound = str(told.get("spark.driver.bindAddress", "127.0.0.1"))
     # Where this machine listens need not be an address that others understand (0.0.0.0).
-    return Afar(job, _listening(bound, str(told.get("spark.driver.host", bound))))
+    return RemoteTask(job, _listening(bound, str(told.get("spark.driver.host", bound))))
 
 
-def reports_of(rows: Iterable[Row]) -> list[Report]:
+def read_reports(rows: Iterable[Row]) -> list[Report]:
     """What tasks report; raises the error of ours that one of them came to, the lasting ones first."""
     reports = [Report(*row) for row in rows]
-    faults = [found for report in reports if report.kind == _FAULT and (found := decode(report.detail)) is not None]
+    faults = [found for report in reports if report.kind == _FAULT and (found := decode_error(report.detail)) is not None]
     for fault in sorted(faults, key=lambda one: isinstance(one, TransientError)):
         raise fault
     return reports
@@ -96,7 +96,7 @@ class _Sender(logging.Handler):
             if self._socket is None:
                 self._socket = socket.create_connection((self.line.host, self.line.port), _CONNECT_S)
                 self._socket.sendall(f"{self.line.key}\n".encode())
-            self._socket.sendall(f"{marked_line(record)}\n".encode())
+            self._socket.sendall(f"{format_marked_line(record)}\n".encode())
         except OSError:
             self._failed = True
             self.close()
@@ -110,7 +110,7 @@ class _Sender(logging.Handler):
 
 def _send_log(line: LogLine) -> None:
     """Have this process, an executor's worker, send its log; once for a line."""
-    mark_log()
+    mark_log_lines()
     senders = [handler for handler in log.handlers if isinstance(handler, _Sender)]
     if any(handler.line == line for handler in senders):
         return
@@ -151,7 +151,7 @@ def _hear(connection: socket.socket, key: str) -> None:
                 return
             connection.settimeout(None)
             while line := lines.readline(_LONGEST_LINE):
-                take_line(line)
+                log_marked_line(line)
     except OSError:
         # An executor that is gone has nothing more to say.
         return

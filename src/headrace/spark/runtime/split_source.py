@@ -15,16 +15,16 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from headrace.sources.base import Offset, Planner, Source
-from headrace.spark.runtime.error_transport import carried
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.spark.runtime.error_transport import serialize_errors
+from headrace.spark.runtime.worker_logs import mark_log_lines
 
 FORMAT = "headrace_addresses"
 
 
-def address_format(source: Source, pipe: str = "") -> type[DataSource]:
+def make_split_format(source: Source, pipe: str = "") -> type[DataSource]:
     """A data source class bound to `source`; settings travel inside the class, so no password becomes a Spark option."""
 
-    class Addresses(DataSource):
+    class SplitDataSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return FORMAT
@@ -34,15 +34,15 @@ def address_format(source: Source, pipe: str = "") -> type[DataSource]:
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             del schema
-            return AddressReader(source, pipe)
+            return SplitStreamReader(source, pipe)
 
-    return Addresses
+    return SplitDataSource
 
 
-class PlannedReader(DataSourceStreamReader):
+class PlannedStreamReader(DataSourceStreamReader):
     """Spark's reader over our planner, which is made on first use. What a partition's work becomes is the heirs' business."""
 
-    _errors = staticmethod(carried)
+    _errors = staticmethod(serialize_errors)
     """How errors leave: encoded for a driver of ours, which decodes them."""
 
     def __init__(self, source: Source, pipe: str = "") -> None:
@@ -54,7 +54,7 @@ class PlannedReader(DataSourceStreamReader):
     def _planner(self) -> Planner:
         if self._made is None:
             assert self._source is not None
-            mark_log(self._pipe)
+            mark_log_lines(self._pipe)
             self._made = self._source.planner()
         return self._made
 
@@ -69,7 +69,7 @@ class PlannedReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with self._errors():
-            return [InputPartition(json.dumps(work)) for work in self._planner.works(start, end)]
+            return [InputPartition(json.dumps(split)) for split in self._planner.splits(start, end)]
 
     def commit(self, end: Offset) -> None:
         with self._errors():
@@ -80,7 +80,7 @@ class PlannedReader(DataSourceStreamReader):
             self._made.stop()
 
 
-class AddressReader(PlannedReader):
+class SplitStreamReader(PlannedStreamReader):
     """Hands each piece of work on as it is."""
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.errors import TransientError
-from headrace.sources.base import Block, Reader, Work
-from headrace.spark.runtime.error_transport import carried
-from headrace.spark.runtime.worker_logs import mark_log
+from headrace.sources.base import Block, Reader, Split
+from headrace.spark.runtime.error_transport import serialize_errors
+from headrace.spark.runtime.worker_logs import mark_log_lines
 
 REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
 _ARROW = pa.schema(
@@ -31,11 +31,11 @@ _ARROW = pa.schema(
     ]
 )
 
-Job = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in a task: pieces of work in, reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
-Shape = Callable[[Any], Any]
+BlockShaper = Callable[[Any], Any]
 """A block of the reader's to the block that is written, which may be empty. Picklable."""
 
 
@@ -47,7 +47,7 @@ class AnyWriter(Protocol):
     def close(self) -> None: ...
 
 
-class AnyOutlet(Protocol):
+class AnyWriterFactory(Protocol):
     """What tasks carry of a sink (`sinks.base.WriterFactory`), whatever kind its blocks are of. Picklable."""
 
     def writer(self) -> AnyWriter: ...
@@ -70,41 +70,41 @@ class Task:
     """Picklable."""
 
     reader: Reader[Block]
-    sink: AnyOutlet
+    sink: AnyWriterFactory
     retry: Retry
-    shape: Shape | None = None
+    shape: BlockShaper | None = None
     """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log()
-        with carried():
-            reports = [report for batch in batches for work in batch.column(0).to_pylist() for report in self._run(json.loads(work))]
+        mark_log_lines()
+        with serialize_errors():
+            reports = [report for batch in batches for split in batch.column(0).to_pylist() for report in self._run(json.loads(split))]
         yield report_batch(reports)
 
-    def _run(self, work: Work) -> list[Report]:
-        if work["kind"] == "statement":
-            return [Report("statement", "", 0, 0, 0, json.dumps(work))]
-        if work["kind"] == "mark":
-            return [_done(work)]
+    def _run(self, split: Split) -> list[Report]:
+        if split["kind"] == "statement":
+            return [Report("statement", "", 0, 0, 0, json.dumps(split))]
+        if split["kind"] == "mark":
+            return [_done(split)]
         sink = self.sink
         if _is_restarted():
-            if work.get("once"):
+            if split.get("once"):
                 # What the first attempt wrote counts; the driver takes it away before it tries again.
                 raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
             # Blocks of the first attempt may be there.
             sink = getattr(sink, "for_replay", lambda: sink)()
         writer = sink.writer()
         try:
-            return self._copy(work, writer)
+            return self._copy(split, writer)
         finally:
             writer.close()
 
-    def _copy(self, work: Work, writer: AnyWriter) -> list[Report]:
+    def _copy(self, split: Split, writer: AnyWriter) -> list[Report]:
         # What cannot be written ends the reading too: a snapshot's transaction would keep its tables from being altered.
-        with closing(self.reader.read(work)) as blocks:
-            return self._copy_blocks(work, writer, blocks)
+        with closing(self.reader.read(split)) as blocks:
+            return self._copy_blocks(split, writer, blocks)
 
-    def _copy_blocks(self, work: Work, writer: AnyWriter, blocks: Generator[Block, None, Work | None]) -> list[Report]:
+    def _copy_blocks(self, split: Split, writer: AnyWriter, blocks: Generator[Block, None, Split | None]) -> list[Report]:
         changes: dict[str, list[int]] = {}
         while True:
             try:
@@ -122,24 +122,24 @@ class Task:
             totals[1] += block.nbytes
             totals[2] = max(totals[2], block.newest)
         written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
-        return [_done(work, found), *written]
+        return [_done(split, found), *written]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkGroup:
+class SplitGroup:
     """Pieces of work that one task does in order. Each of several must be reported by `Task`."""
 
-    job: Job
-    works: Sequence[Work]
+    job: TaskFunction
+    splits: Sequence[Split]
 
-    def split(self, reports: Sequence[Report]) -> Iterator[tuple[Work, list[Report]]]:
+    def pair_reports(self, reports: Sequence[Report]) -> Iterator[tuple[Split, list[Report]]]:
         """The works with the reports of each. The reports of a work begin with that of its end."""
-        if len(self.works) == 1:
-            yield self.works[0], list(reports)
+        if len(self.splits) == 1:
+            yield self.splits[0], list(reports)
             return
         begins = [number for number, report in enumerate(reports) if report.kind == "done"]
-        for work, begin, end in zip(self.works, begins, [*begins[1:], len(reports)], strict=True):
-            yield work, list(reports[begin:end])
+        for split, begin, end in zip(self.splits, begins, [*begins[1:], len(reports)], strict=True):
+            yield split, list(reports[begin:end])
 
 
 def _is_restarted() -> bool:
@@ -148,8 +148,8 @@ def _is_restarted() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def _done(work: Work, found: Work | None = None) -> Report:
-    return Report("done", "", 0, 0, 0, json.dumps(work.get("until") if found is None else found))
+def _done(split: Split, found: Split | None = None) -> Report:
+    return Report("done", "", 0, 0, 0, json.dumps(split.get("until") if found is None else found))
 
 
 def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:

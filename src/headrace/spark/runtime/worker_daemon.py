@@ -61,7 +61,7 @@ def _is_installed(name: str, version: str) -> bool:
         return False
 
 
-def adopt_kernels(package: Path) -> None:
+def rename_shipped_kernels(package: Path) -> None:
     """Give the compiled kernels that came with the package the name by which numba looks for them here."""
     from numba.core.caching import _CacheLocator
 
@@ -85,7 +85,7 @@ def prepare_executor() -> None:
     """What a daemon on a cluster does before it forks."""
     end_with_parent()
     try:
-        adopt_kernels(Path(__file__).resolve().parents[2])
+        rename_shipped_kernels(Path(__file__).resolve().parents[2])
         preload(os.environ.get(PRELOAD_VARIABLE, ""))
     except ImportError as error:
         # Tasks will tell it to the driver.

@@ -26,7 +26,7 @@ _LAST_WORDS_S: Final = 2.0
 log = logging.getLogger("headrace")
 
 
-class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
+class _MarkedLineHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes marked lines to standard error."""
 
     pipe = ""
@@ -37,46 +37,46 @@ class _Marked(logging.StreamHandler):  # type: ignore[type-arg]
         return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {message}"
 
 
-def mark_log(pipe: str | None = None) -> None:
+def mark_log_lines(pipe: str | None = None) -> None:
     """Make this process, one of Spark's, write our log so that the driver knows it, and from now on for a pipe (None: as before)."""
-    handler = next((handler for handler in log.handlers if isinstance(handler, _Marked)), None)
+    handler = next((handler for handler in log.handlers if isinstance(handler, _MarkedLineHandler)), None)
     if handler is None:
-        handler = _Marked(sys.stderr)
+        handler = _MarkedLineHandler(sys.stderr)
         log.handlers[:] = [handler]
         log.propagate = False
     if pipe is not None:
         handler.pipe = pipe
 
 
-class Ear:
+class ProcessOutput:
     """Hears what Spark's processes write to the pipe that they are started with."""
 
     def __init__(self, *, show_all: bool) -> None:
         self._show_all = show_all
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         reading, self.writing = os.pipe()
-        """What a process is given as its standard output and error; closed here with `let_go`."""
-        self._thread = threading.Thread(target=in_context(self._hear), args=(reading,), name="headrace-log", daemon=True)
+        """What a process is given as its standard output and error; closed here with `close_write_end`."""
+        self._thread = threading.Thread(target=in_context(self._read_lines), args=(reading,), name="headrace-log", daemon=True)
         self._thread.start()
 
-    def let_go(self) -> None:
+    def close_write_end(self) -> None:
         """From now on only the processes hold the pipe: it ends when they do."""
         os.close(self.writing)
 
-    def last_words(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """The lines that were heard last of a process that has ended."""
         self._thread.join(_LAST_WORDS_S)
         return [line.rstrip("\n") for line in list(self._last)]
 
-    def _hear(self, reading: int) -> None:
+    def _read_lines(self, reading: int) -> None:
         with os.fdopen(reading, "r", errors="replace") as lines:
             for line in lines:
                 self._last.append(line)
-                if not take_line(line) and self._show_all:
+                if not log_marked_line(line) and self._show_all:
                     sys.stderr.write(f"{escape_text(line.rstrip())}\n")
 
 
-def take_line(line: str) -> bool:
+def log_marked_line(line: str) -> bool:
     """Put a line that a process of Spark's wrote into our log, if it is marked."""
     if not line.startswith(_MARK):
         return False
@@ -90,6 +90,6 @@ def take_line(line: str) -> bool:
     return True
 
 
-def marked_line(record: logging.LogRecord) -> str:
+def format_marked_line(record: logging.LogRecord) -> str:
     """A record as it is written in a process of Spark's."""
-    return next((handler.format(record) for handler in log.handlers if isinstance(handler, _Marked)), "")
+    return next((handler.format(record) for handler in log.handlers if isinstance(handler, _MarkedLineHandler)), "")

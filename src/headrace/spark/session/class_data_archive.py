@@ -23,7 +23,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sinks.base import Writer
-from headrace.sources.base import Offset, Work
+from headrace.sources.base import Offset, Split
 
 TRAINING_VARIABLE: Final = "HEADRACE_TRAIN_ARCHIVE"
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -77,10 +77,10 @@ def _await_dump(made: Path, java: int) -> None:
         time.sleep(0.1)
 
 
-class _OneChange:
+class _TrainingPipe:
     """A source of one empty change, its reader, its sink and its writer: enough to make Spark load what a pipe needs."""
 
-    def planner(self) -> _OneChange:
+    def planner(self) -> _TrainingPipe:
         return self
 
     def initial(self) -> Offset:
@@ -90,7 +90,7 @@ class _OneChange:
         time.sleep(0.05)
         return {"pos": min(int(start["pos"]) + 1, 3)}
 
-    def works(self, start: Offset, end: Offset) -> list[Work]:
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
         return [{"kind": "rows", "until": end}] if start != end else []
 
     def commit(self, end: Offset) -> None:
@@ -99,8 +99,8 @@ class _OneChange:
     def stop(self) -> None:
         pass
 
-    def read(self, work: Work) -> Generator[ChangeBlock, None, Work | None]:
-        del work
+    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+        del split
         yield from ()
         return None
 
@@ -127,15 +127,15 @@ class _OneChange:
 
 
 def _train(home: Path) -> None:
-    from headrace.spark.runtime.micro_batch import ChangeStream, run_works
+    from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
     from headrace.spark.runtime.tasks import Task
     from headrace.spark.session.session import java_pid, start_session  # (session asks this module for options)
 
     session = start_session("local[2]", home, spark_log=False)
     (home / "java.pid").write_text(str(java_pid(session)))
-    part = _OneChange()
+    part = _TrainingPipe()
     task = Task(part, part, _call)
-    run_works(session, task, [{"kind": "rows", "until": {}}], 1, lambda *_: None)
+    run_splits(session, task, [{"kind": "rows", "until": {}}], 1, lambda *_: None)
     batches: list[int] = []
     stream = ChangeStream(session, part, home / "checkpoint", lambda: task, lambda reports: batches.append(len(reports)))
     deadline = time.monotonic() + _DUMP_WITHIN_S

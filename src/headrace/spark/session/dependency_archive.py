@@ -25,10 +25,10 @@ from typing import Final
 
 import headrace
 from headrace.kernels.cache import KERNEL_MODULES, kernel_cache_dir
-from headrace.spark.runtime.cluster import Ship
+from headrace.spark.runtime.cluster import ShipMode
 
 SHIPPED_KERNELS: Final = "shipped"
-"""The folder of compiled kernels in an archive; `daemon.adopt_kernels` gives it the name that numba looks for."""
+"""The folder of compiled kernels in an archive; `daemon.rename_shipped_kernels` gives it the name that numba looks for."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _NOT_FOR_TASKS: Final = ("chdb", "chdb-core", "pyspark", "py4j", "rich", "markdown-it-py", "mdurl", "pygments")
 """What only the driver imports; Spark brings its own Python part."""
@@ -37,7 +37,7 @@ _EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
+class DependencyArchives:
     """Archives for Spark, and where executors find their content."""
 
     archives: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ class Shipment:
         return os.pathsep.join(self.folders)
 
 
-def pack(ship: Ship, scratch: Path) -> Shipment:
+def build_archives(ship: ShipMode, scratch: Path) -> DependencyArchives:
     """Make the archives that were asked for, under `scratch`."""
-    if ship is Ship.NONE:
-        return Shipment()
-    made = [_zipped("headrace", _package_files(), scratch)]
-    if ship is Ship.ENV:
-        made.append(_tarred("headrace-env", _environment_files(), scratch))
-    return Shipment(tuple(f"{path.resolve()}#{folder}" for path, folder in made), tuple(folder for _, folder in made))
+    if ship is ShipMode.NONE:
+        return DependencyArchives()
+    made = [_write_zip("headrace", _package_files(), scratch)]
+    if ship is ShipMode.ENV:
+        made.append(_write_tar("headrace-env", _environment_files(), scratch))
+    return DependencyArchives(tuple(f"{path.resolve()}#{folder}" for path, folder in made), tuple(folder for _, folder in made))
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
@@ -69,12 +69,12 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
         content = path.read_bytes()
         yield str(name), content
         if path.suffix == ".py":
-            yield _compiled(name, content)
+            yield _compile_module(name, content)
     for package in KERNEL_MODULES:
-        yield from _kernels(package)
+        yield from _kernel_files(package)
 
 
-def _compiled(name: PurePosixPath, source: bytes) -> tuple[str, bytes]:
+def _compile_module(name: PurePosixPath, source: bytes) -> tuple[str, bytes]:
     """A module's bytecode, trusted without a look at its source: both lie in the same archive."""
     target = importlib.util.cache_from_source(name.name)
     code = compile(source, str(name), "exec", dont_inherit=True)
@@ -83,7 +83,7 @@ def _compiled(name: PurePosixPath, source: bytes) -> tuple[str, bytes]:
     return str(name.parent / target), head + marshal.dumps(code)
 
 
-def _kernels(package: str) -> Iterator[tuple[str, bytes]]:
+def _kernel_files(package: str) -> Iterator[tuple[str, bytes]]:
     cache = kernel_cache_dir(package)
     base = PurePosixPath(*package.split("."), "__pycache__", cache.name, SHIPPED_KERNELS)
     # numba keeps them in a folder whose name tells where the sources lie here.
@@ -91,7 +91,7 @@ def _kernels(package: str) -> Iterator[tuple[str, bytes]]:
         yield str(base / path.name), path.read_bytes()
 
 
-def _zipped(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> tuple[Path, str]:
+def _write_zip(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> tuple[Path, str]:
     """An archive of these files and the folder it is unpacked to, both named after the content."""
     scratch.mkdir(parents=True, exist_ok=True)
     digest, made = hashlib.sha256(), scratch / f"{name}.partial"
@@ -105,7 +105,7 @@ def _zipped(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> tup
 
 def _environment_files() -> Iterator[tuple[str, Path]]:
     """The files of all distributions that tasks need, with their names in the archive."""
-    for name in sorted(_needed("headrace")):
+    for name in sorted(_required_distributions("headrace")):
         distribution = importlib.metadata.distribution(name)
         for file in distribution.files or ():
             # Scripts lie outside of the folder that is imported from; bytecode is made anew where it is used.
@@ -115,7 +115,7 @@ def _environment_files() -> Iterator[tuple[str, Path]]:
                     yield str(file), path
 
 
-def _needed(name: str, extras: frozenset[str] = frozenset(), seen: dict[str, frozenset[str]] | None = None) -> set[str]:
+def _required_distributions(name: str, extras: frozenset[str] = frozenset(), seen: dict[str, frozenset[str]] | None = None) -> set[str]:
     """The distributions that one needs, and those that they need; not itself."""
     found: dict[str, frozenset[str]] = {} if seen is None else seen
     for requirement in importlib.metadata.distribution(name).requires or ():
@@ -130,11 +130,11 @@ def _needed(name: str, extras: frozenset[str] = frozenset(), seen: dict[str, fro
             # Needed on other systems only.
             continue
         found[other] = found.get(other, frozenset()) | asked
-        _needed(other, asked, found)
+        _required_distributions(other, asked, found)
     return set(found)
 
 
-def _tarred(name: str, files: Iterable[tuple[str, Path]], scratch: Path) -> tuple[Path, str]:
+def _write_tar(name: str, files: Iterable[tuple[str, Path]], scratch: Path) -> tuple[Path, str]:
     """The same for files that are too large to hold; what is installed does not change under its name and size."""
     scratch.mkdir(parents=True, exist_ok=True)
     digest, made = hashlib.sha256(), scratch / f"{name}.partial"

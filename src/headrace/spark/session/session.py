@@ -24,14 +24,22 @@ from headrace.retry import WAITING, in_context, waits
 from headrace.shortage import SPARK_FILES, check_file_limit
 from headrace.shutdown import abandonable
 from headrace.spark.runtime import java_process
-from headrace.spark.runtime.cluster import OwnSettings, chosen_master, cluster_settings, executors_python, is_local, java_address, submitted
-from headrace.spark.runtime.executors import await_executors, check_executors, slots_of, watch_executors
+from headrace.spark.runtime.cluster import (
+    HeadraceSparkSettings,
+    choose_executor_python,
+    cluster_settings,
+    effective_master,
+    is_local,
+    java_bind_address,
+    submitted_settings,
+)
+from headrace.spark.runtime.executors import await_executors, check_executors, count_task_slots, watch_executors
 from headrace.spark.runtime.fork_server import python_script
 from headrace.spark.runtime.java_process import GONE_ERRORS, SparkLost
 from headrace.spark.runtime.worker_daemon import PRELOAD_VARIABLE, SPARK_VARIABLE
-from headrace.spark.runtime.worker_logs import Ear
+from headrace.spark.runtime.worker_logs import ProcessOutput
 from headrace.spark.session.class_data_archive import java_options
-from headrace.spark.session.dependency_archive import pack
+from headrace.spark.session.dependency_archive import build_archives
 
 log = logging.getLogger("headrace")
 
@@ -72,37 +80,37 @@ def start_session(
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
-    asked = {**submitted(), **(more or {})}
-    own = OwnSettings.parse(asked)
-    chosen = chosen_master(master, asked)
-    settings = {**_configuration(scratch, log4j, memory), **_placed(chosen, scratch, own, preload, asked)}
+    asked = {**submitted_settings(), **(more or {})}
+    own = HeadraceSparkSettings.parse(asked)
+    chosen = effective_master(master, asked)
+    settings = {**_configuration(scratch, log4j, memory), **_build_settings(chosen, scratch, own, preload, asked)}
     is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    session = _start_patiently(chosen, settings, spark_log=spark_log)
+    session = _start_with_retries(chosen, settings, spark_log=spark_log)
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
     if runs_already and "spark.jars" in asked:
         _add_jars(session, asked["spark.jars"].split(","))
     if is_new and not is_local(chosen):
-        _take_executors(session, own)
+        _await_usable_executors(session, own)
     return session
 
 
-def _start_patiently(master: str, settings: Mapping[str, str], *, spark_log: bool) -> SparkSession:
+def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: bool) -> SparkSession:
     """Start it; a Java process that something ended while it started is started again."""
     runs_already = SparkContext._gateway is not None
     for attempt in range(1, _STARTS + 1):
-        ear = Ear(show_all=spark_log)
+        ear = ProcessOutput(show_all=spark_log)
         try:
             with abandonable(), ThreadPoolExecutor(1, "headrace-spark") as starter:
                 # In another thread, because Spark replaces the handler of SIGINT when it is started in the main one.
                 return _await_start(starter.submit(in_context(_started), master, settings, ear))
         except (RuntimeError, *GONE_ERRORS) as error:
             # Java itself is asked for the words of its errors, so before it goes.
-            reason = java_process.reason_of(error)
+            reason = java_process.describe_start_error(error)
             if not runs_already:
-                java_process.forget()
-            said = () if runs_already else ear.last_words()
-            failure = java_process.start_failure(reason, said, settings.get("spark.jars.packages", ""))
+                java_process.reset_gateway()
+            said = () if runs_already else ear.last_lines()
+            failure = java_process.explain_start_failure(reason, said, settings.get("spark.jars.packages", ""))
             if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or waits().ending:
                 raise failure from error
             log.warning("%s; starting it again", failure.message)
@@ -124,7 +132,9 @@ def _await_start(starting: Future[SparkSession]) -> SparkSession:
                 java_process.kill()
 
 
-def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
+def _build_settings(
+    master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], asked: Mapping[str, str]
+) -> dict[str, str]:
     """The environment of this process and of executors, and the settings, that come of where tasks run; over these what was asked for."""
     workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
     # Workers here and the source's process import our package from where we did.
@@ -136,12 +146,12 @@ def _placed(master: str, scratch: Path, own: OwnSettings, preload: Sequence[str]
         return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **asked}
     # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
     _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
-    os.environ["PYSPARK_PYTHON"] = executors_python(master, asked, scratch)
-    if "SPARK_LOCAL_IP" not in os.environ and (address := java_address(master)):
+    os.environ["PYSPARK_PYTHON"] = choose_executor_python(master, asked, scratch)
+    if "SPARK_LOCAL_IP" not in os.environ and (address := java_bind_address(master)):
         os.environ["SPARK_LOCAL_IP"] = address
     # For this machine only: executors have their own.
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
-    shipment = pack(own.ship, scratch / "shipped")
+    shipment = build_archives(own.ship, scratch / "shipped")
     sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
     found = {f"spark.executorEnv.{name}": value for name, value in sent.items() if value}
     archives = ",".join(filter(None, [*shipment.archives, asked.get("spark.archives", "")]))
@@ -154,7 +164,7 @@ def _prepend_path(*folders: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*folders, *before])))
 
 
-def _started(master: str, settings: Mapping[str, str], ear: Ear) -> SparkSession:
+def _started(master: str, settings: Mapping[str, str], ear: ProcessOutput) -> SparkSession:
     """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
     options = {"spark.app.name": "headrace", **settings, "spark.master": master}
     first = SparkConf(loadDefaults=False)
@@ -165,14 +175,14 @@ def _started(master: str, settings: Mapping[str, str], ear: Ear) -> SparkSession
         if SparkContext._gateway is None:
             java_process.launch(first, ear.writing)
     finally:
-        ear.let_go()
+        ear.close_write_end()
     builder = SparkSession.builder
     for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _take_executors(session: SparkSession, own: OwnSettings) -> None:
+def _await_usable_executors(session: SparkSession, own: HeadraceSparkSettings) -> None:
     """Wait for a cluster's executors, and see that they can do what we ask of them."""
     try:
         await_executors(session, own.executors_within_s)
@@ -182,7 +192,7 @@ def _take_executors(session: SparkSession, own: OwnSettings) -> None:
         raise
     watch_executors(session, own.executors_within_s)
     hosts = ", ".join(sorted({one.host for one in found}))
-    log.info("Spark runs %d tasks at once on %d executors: %s", slots_of(session), len(found), hosts)
+    log.info("Spark runs %d tasks at once on %d executors: %s", count_task_slots(session), len(found), hosts)
 
 
 def _python(scratch: Path) -> str:

@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from headrace.errors import DefiniteError, TransientError
 from headrace.retry import waits
 from headrace.spark.runtime import java_process
-from headrace.spark.runtime.cluster import SUBMITTED, chosen_master, is_local, submitted
+from headrace.spark.runtime.cluster import SPARK_SUBMIT_VARIABLE, effective_master, is_local, submitted_settings
 from headrace.spark.runtime.executors import is_stopped
-from headrace.spark.runtime.fork_server import RUNNER, Forks
-from headrace.spark.runtime.java_process import GONE_ERRORS, spark_lost
-from headrace.spark.runtime.micro_batch import spark_failure
+from headrace.spark.runtime.fork_server import RUNNER, ForkServer
+from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
+from headrace.spark.runtime.micro_batch import translate_spark_error
 from headrace.spark.session.session import start_session, warm_workers
 
 log = logging.getLogger("headrace")
@@ -35,7 +35,7 @@ _FAIR = {"spark.scheduler.mode": "FAIR"}
 """Tasks of a pipe's large batch take turns with those of others, instead of going first."""
 
 
-class SparkHost(Protocol):
+class SessionProvider(Protocol):
     """Lends sessions."""
 
     @property
@@ -48,7 +48,7 @@ class SparkHost(Protocol):
         """A session for the time of the block, as `start_session` makes it; what is registered or set in it is seen by nobody else."""
 
 
-class OwnSpark:
+class DedicatedSessionProvider:
     """A session for one pipe, which ends with it."""
 
     is_shared = False
@@ -65,7 +65,7 @@ class OwnSpark:
             session.stop()
 
 
-class SharedSpark:
+class SharedSessionProvider:
     """One Java process for all pipes of this process, started with the first need. Safe for threads."""
 
     is_shared = True
@@ -79,7 +79,7 @@ class SharedSpark:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._sessions: dict[str, SparkSession] = {}
-        self._forks: Forks | None = None
+        self._forks: ForkServer | None = None
         self._has_started = False
 
     @contextmanager
@@ -117,7 +117,7 @@ class SharedSpark:
         """The Java process; 0 if none runs."""
         if self._session is None:
             return 0
-        if SUBMITTED in os.environ:
+        if SPARK_SUBMIT_VARIABLE in os.environ:
             return os.getppid()
         process = getattr(SparkContext._gateway, "proc", None)
         return process.pid if process is not None and process.poll() is None else 0
@@ -128,7 +128,7 @@ class SharedSpark:
             try:
                 self._sessions[pipe] = shared.newSession()
             except GONE_ERRORS as error:
-                raise spark_lost() from error
+                raise lost_process_error() from error
         return self._sessions[pipe]
 
     def _running(self, preload: Sequence[str]) -> SparkSession:
@@ -136,8 +136,10 @@ class SharedSpark:
             log.warning("Spark has ended; it is started again")
             self._forget()
         wanted = tuple(dict.fromkeys((*self._preload, *preload)))
-        if is_local(chosen_master(self._master, {**submitted(), **self._more})) and (self._forks is None or not self._forks.is_alive):
-            self._forks = Forks(self._directory / "spark", (RUNNER, "headrace.spark.runtime.split_source", *wanted))
+        if is_local(effective_master(self._master, {**submitted_settings(), **self._more})) and (
+            self._forks is None or not self._forks.is_alive
+        ):
+            self._forks = ForkServer(self._directory / "spark", (RUNNER, "headrace.spark.runtime.split_source", *wanted))
             self._forks.start()
         if self._session is None:
             self._session = self._started(wanted)
@@ -151,14 +153,14 @@ class SharedSpark:
             session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=preload, more=self._more)
         except GONE_ERRORS as error:
             # It went while it started, or cannot. What is left of it would be taken for it at every later start.
-            if SUBMITTED not in os.environ:
+            if SPARK_SUBMIT_VARIABLE not in os.environ:
                 self._forget()
-            raise spark_failure(error) from error
+            raise translate_spark_error(error) from error
         except DefiniteError as error:
             if not self._has_started:
                 raise
             # There is a Java, and it takes our settings: what keeps it from starting now passes.
-            raise spark_lost(f"Spark's Java process has ended, and does not start again: {error.message}") from error
+            raise lost_process_error(f"Spark's Java process has ended, and does not start again: {error.message}") from error
         self._has_started = True
         return session
 
@@ -166,9 +168,9 @@ class SharedSpark:
         """Have pyspark forget a Java process, which it would otherwise go on talking to."""
         session, self._session = self._session, None
         self._sessions.clear()
-        if session is not None and SUBMITTED in os.environ:
+        if session is not None and SPARK_SUBMIT_VARIABLE in os.environ:
             # The Java process is spark-submit's, and goes on: another session can be had of it.
             with suppress(*GONE_ERRORS, OSError):
                 session.stop()
             return
-        java_process.forget()
+        java_process.reset_gateway()

@@ -77,9 +77,9 @@ class Segment:
         return cls(**{**raw, **parts})
 
     @classmethod
-    def from_work(cls, work: dict[str, Any]) -> Segment:
+    def from_split(cls, split: dict[str, Any]) -> Segment:
         """The segment that a piece of work is about."""
-        return cls.from_json({name: value for name, value in work.items() if name not in _ABOUT_WORK})
+        return cls.from_json({name: value for name, value in split.items() if name not in _ABOUT_WORK})
 
     def pieces(self) -> Iterator[Piece]:
         """Its events, plain."""

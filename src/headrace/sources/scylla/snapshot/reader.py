@@ -25,7 +25,7 @@ from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
 from headrace.retry import pause, retrying, waits
-from headrace.sources.base import Work
+from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.snapshot.token_ranges import TokenRange
@@ -44,13 +44,13 @@ class Chunk:
     since: int = 0
     """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
 
-    def to_work(self) -> Work:
+    def to_split(self) -> Split:
         table = [self.table.database, self.table.table]
         return {"kind": "chunk", "table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
 
     @classmethod
-    def from_work(cls, work: Work) -> Chunk:
-        return cls(TableName(*work["table"]), TokenRange.from_json(work["range"]), work["rows"], work["since"])
+    def from_split(cls, split: Split) -> Chunk:
+        return cls(TableName(*split["table"]), TokenRange.from_json(split["range"]), split["rows"], split["since"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class SnapshotReader:
     telling: Mapping[TableName, Telling]
     choices: ScyllaChoices
 
-    def read(self, work: Work) -> Generator[RowBlock, None, Work]:
-        chunk = Chunk.from_work(work)
+    def read(self, split: Split) -> Generator[RowBlock, None, Split]:
+        chunk = Chunk.from_split(split)
         query = RowQuery(self.tables[chunk.table], self.telling[chunk.table])
         session = retrying(lambda: shared_session(self.address))
         done = yield from read_chunk(session, query, chunk, self.choices)
