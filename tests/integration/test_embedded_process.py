@@ -20,7 +20,7 @@ import pytest
 from headrace.cli import main
 from headrace.embedded.engine.directory_lock import DirectoryInUse, read_holder
 from headrace.embedded.process import EmbeddedServer, ping
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, HeadraceError, TransientError
 from testkit.embedded_access import basic
 
 
@@ -254,3 +254,21 @@ def test_a_query_is_printed_as_a_table_or_in_the_format_that_it_names(server: Em
     assert [word for word in capsys.readouterr().out.split() if word.isalnum()] == ["one", "text", "1", "a", "FORMAT", "b"]
     assert main(["sql", address, "SELECT 1 AS one, 2 AS two FORMAT TSVWithNames SETTINGS max_threads = 1;"]) == 0
     assert capsys.readouterr().out == "one\ttwo\n1\t2\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("import os; os.abort()", TransientError, "the embedded server was ended by SIGABRT while it started"),
+        ("import sys; sys.exit(3)", DefiniteError, "the embedded server ended with exit code 3 while it started"),
+        ("import sys; sys.exit('no engine')", DefiniteError, "ended with exit code 1 while it started:\nno engine"),
+    ],
+)
+def test_a_server_that_ends_at_its_start_names_the_cause(tmp_path: Path, code: str, kind: type[HeadraceError], message: str) -> None:
+    class Failing(EmbeddedServer):
+        _program = ("-c", code)
+
+    with pytest.raises(kind) as raised, Failing(tmp_path / "sink"):
+        pass
+    assert type(raised.value) is kind
+    assert raised.value.message.endswith(message)

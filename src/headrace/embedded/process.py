@@ -198,7 +198,10 @@ class EmbeddedServer:
         if code == -signal.SIGKILL:
             hint = "the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more"
             return TransientError("the embedded server was killed while it started", place=place, hint=hint)
-        return DefiniteError(f"the embedded server ended while starting:\n{tail}", place=place)
+        if code < 0:
+            name = signal.Signals(-code).name
+            return TransientError(f"the embedded server was ended by {name} while it started:\n{tail}".rstrip(":\n"), place=place)
+        return DefiniteError(f"the embedded server ended with exit code {code} while it started:\n{tail}".rstrip(":\n"), place=place)
 
     def _log_tail(self) -> str:
         data = (self.path / _LOG_NAME).read_bytes()[self._log_start :]
